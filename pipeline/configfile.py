@@ -1,0 +1,161 @@
+"""Reading a configuration: YAML, overrides, and errors that name the file, the key and the nearest right one."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ..schemas.config import RunConfig
+from ..schemas.errors import ConfigError
+
+
+def load_config(
+    config: "RunConfig | Mapping[str, Any] | str | Path",
+    base: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[RunConfig, Path]:
+    """A validated configuration, and the folder where its relative paths start.
+
+    Args:
+        config: validated already, plain data, or the path of a YAML file.
+        base: overrules that folder; by default the file's, or the working directory.
+        overrides: `key.path=value`, the value in YAML.
+
+    Raises:
+        ConfigError: names the file, the key, what is wrong and what would be right.
+    """
+    if isinstance(config, RunConfig):
+        if overrides:
+            raise ConfigError("overrides need a configuration that is not validated yet")
+        return config, base or Path.cwd()
+    if isinstance(config, Mapping):
+        lines: dict[tuple[Any, ...], int] = {}
+        data, where, folder = dict(config), "the configuration", Path.cwd()
+    else:
+        path = Path(config)
+        data, lines = _read(path)
+        where, folder = str(path), path.absolute().parent
+    for override in overrides:
+        _override(data, override)
+    try:
+        return RunConfig.model_validate(data), base or folder
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, lines, RunConfig)) from None
+
+
+def explain(
+    error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], int], model: type[BaseModel]
+) -> str:
+    """pydantic's findings, one a line: file, line, key, what is wrong, what would be right."""
+    out = []
+    for item in error.errors():
+        location = tuple(item["loc"])
+        key = ".".join(str(part) for part in location) or "the configuration"
+        line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
+        place = f"{where}, line {line}" if line else where
+        if item["type"] == "extra_forbidden":
+            known = _fields(model, location[:-1])
+            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known)}"
+            out.append(f"{place}: {key}: there is no such key{hint}")
+        elif item["type"] == "missing":
+            out.append(f"{place}: {key}: is needed, but not there")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            shown = "" if isinstance(item["input"], (dict, list)) else f" (got {item['input']!r})"
+            message = message[:1].lower() + message[1:]
+            out.append(f"{place}: {key}: {message}{shown if 'got' not in message else ''}")
+    return "\n".join(out)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no configuration {path}; check the spelling, or the folder you are in"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {path} cannot be read: {error}") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{path}{line}: this is not YAML: {problem}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`"
+        )
+    lines: dict[tuple[Any, ...], int] = {}
+    if node is not None:
+        _lines(node, (), lines)
+    return data, lines
+
+
+def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], int]) -> None:
+    """On which line each key stands."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, key.value)
+            out[here] = key.start_mark.line + 1
+            _lines(value, here, out)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            here = (*path, index)
+            out[here] = value.start_mark.line + 1
+            _lines(value, here, out)
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    target: Any = data
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        if isinstance(target, list):
+            target = _item(target, parent, override)
+            continue
+        if not isinstance(target.get(parent), (dict, list)):
+            target[parent] = {}
+        target = target[parent]
+    if isinstance(target, list):
+        _item(target, last, override)
+        target[int(last)] = value
+    else:
+        target[last] = value
+
+
+def _item(target: list[Any], index: str, override: str) -> Any:
+    try:
+        return target[int(index)]
+    except (ValueError, IndexError):
+        raise ConfigError(
+            f"--set {override}: {index!r} is no item of a list of {len(target)}; count from 0"
+        ) from None
+
+
+def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """The known keys at a place in the configuration."""
+    current: Any = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
+        if field is None:
+            return []
+        candidates = [field.annotation, *get_args(field.annotation)]
+        current = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+        if current is None:
+            return []
+    return list(current.model_fields)

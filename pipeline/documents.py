@@ -1,0 +1,85 @@
+"""documents.parquet: which example, source, file and line every packed document came from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..schemas.manifest import FileRecord
+from ..schemas.rows import DOCUMENTS
+from .parts import EncodedPart
+from .store import LocalStore
+
+NAME = "documents.parquet"
+RECORD = "_run/documents.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsPart:
+    """One part of the catalogue, as this task needs it."""
+
+    path: str
+    source: str
+    file: str
+    first_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsTask:
+    """Write the table of packed documents."""
+
+    out: Path
+    parts: tuple[DocumentsPart, ...]
+    packed: str
+    """Name of the layout file with one flag a document: whether it was packed."""
+
+    def __str__(self) -> str:
+        return NAME
+
+
+def write_documents(task: DocumentsTask) -> FileRecord:
+    """Run the task: one part in memory at a time, one row group a part."""
+    store = LocalStore(task.out)
+    with pa.memory_map(str(store.path(task.packed))) as source:
+        packed = pa.ipc.open_file(source).get_batch(0).column(0)
+    with store.draft("") as draft:
+        sink = pa.PythonFile(draft.file, mode="w")
+        with pq.ParquetWriter(sink, DOCUMENTS, compression="zstd") as writer:
+            doc_id = 0
+            for part in task.parts:
+                for batch in EncodedPart(Path(part.path)).batches:
+                    table = _documents(batch, part, doc_id, packed.slice(doc_id, batch.num_rows))
+                    if table.num_rows:
+                        writer.write_table(table)
+                    doc_id += batch.num_rows
+        put = draft.result
+        store.put(draft, NAME)
+    record = FileRecord(NAME, put.bytes, put.hash)
+    store.put_bytes(RECORD, msgspec.json.encode(record))
+    return record
+
+
+def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.Array:
+    """`source/file:line` and, where a row gave several examples, `/which`."""
+    place = pc.binary_join_element_wise(f"{source}/{file}", pc.cast(lines, pa.string()), ":")
+    numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), "/")
+    return pc.if_else(pc.less(subs, 0), place, numbered)
+
+
+def _documents(batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: pa.Array) -> pa.Table:
+    lines = pc.add(pc.cast(batch.column("line"), pa.int64()), part.first_line + 1)
+    rows = batch.num_rows
+    columns = [
+        pa.array(np.arange(doc_id, doc_id + rows)),
+        example_ids(part.source, part.file, lines, batch.column("sub")),
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [part.source]),
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [part.file]),
+        lines,
+        batch.column("group"),
+        pc.cast(pc.list_value_length(batch.column("input_ids")), pa.int32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=DOCUMENTS).filter(packed)

@@ -1,0 +1,251 @@
+"""The encode task: one block of one input file → one encoded part in the cache."""
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ..schemas.errors import TokenizerError
+from ..schemas.fingerprint import fingerprint
+from ..schemas.rows import ENCODED
+from ..stages.bytelengths import ByteLengths
+from ..stages.encode import Around, EncodeCounts, Encoder, Refused, Sampled
+from ..stages.engines import Engine, make_engine, reference_tokenizer
+from ..stages.prep import Options, Prepared, make_format
+from ..stages.render import Renderer
+from ..stages.template import ChatTemplate
+from .parts import PartRecord
+from .sources import Block, read_block
+from .store import LocalStore
+
+FORMAT = 1
+"""Raised whenever the same block and settings would encode otherwise than before."""
+_MAX_REJECTS = 10_000
+"""Rejects of one block that are kept one by one; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSpec:
+    """Everything but the block and its format that an encoded part depends on."""
+
+    tokenizer_json: str
+    tokenizer_hash: str
+    engine: str
+    engine_version: str
+    template: str | None
+    template_name: str
+    variables: dict[str, str]
+    date: str | None
+    trace: bool
+    around: Around
+
+    def payload(self) -> dict[str, Any]:
+        """What enters the key of a part: hashes in place of the long texts."""
+        return {
+            "format": FORMAT,
+            "tokenizer": self.tokenizer_hash,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "template": fingerprint([self.template, self.variables]),
+            "date": self.date,
+            "trace": self.trace,
+            "around": asdict(self.around),
+        }
+
+    def save(self, store: LocalStore) -> str:
+        """Put the specification into the store, where tasks find it. Returns its name."""
+        name = f"specs/{fingerprint(self.payload())}.json"
+        if not store.exists(name):
+            store.put_bytes(name, msgspec.json.encode(self))
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """One block to encode. Small: names and ranges, never data."""
+
+    path: Path
+    block: Block
+    format: str
+    options: Options
+    max_row_bytes: int
+    cache: Path
+    spec: str
+    """Name of the EncodeSpec in the cache."""
+    spec_payload: dict[str, Any]
+
+    def payload(self) -> dict[str, Any]:
+        """What the part depends on: the block's bytes, how a row is read, how it is encoded."""
+        return {
+            "block": self.block.hash,
+            "format": self.format,
+            "options": msgspec.to_builtins(asdict(self.options)),
+            "max_row_bytes": self.max_row_bytes,
+            "encode": self.spec_payload,
+        }
+
+    @property
+    def key(self) -> str:
+        """The part's address in the cache."""
+        return fingerprint(self.payload())
+
+    def __str__(self) -> str:
+        return f"{self.path} (bytes {self.block.start:,} to {self.block.end:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeResult:
+    """An encoded part that waits for its record."""
+
+    key: str
+    record: PartRecord
+    samples: list[Sampled]
+    """Texts to hold against the reference before the record is written."""
+    suspects: int
+    """Rows that a traced template may have rendered otherwise than jinja2: no part so made must be used."""
+    seconds: float
+
+
+def record_name(key: str) -> str:
+    """Where the record of a part stands in the cache."""
+    return f"encoded/{key[:2]}/{key}.json"
+
+
+def encode_block(task: EncodeTask) -> EncodeResult:
+    """Run one task: read, prepare, render, tokenize, and put the part. The caller puts the record."""
+    began = time.perf_counter()
+    store = LocalStore(task.cache)
+    encoder = load_encoder(str(store.path(task.spec)))
+    key = task.key
+    prepared, long_lines = _prepare(task)
+    counts, refused, samples = EncodeCounts(), list[Refused](), list[Sampled]()
+    before = encoder.renderer.suspects if encoder.renderer else 0
+    folder = f"encoded/{key[:2]}"
+    with store.draft(folder) as draft:
+        sink = pa.PythonFile(draft.file, mode="w")
+        with pa.ipc.new_file(sink, ENCODED) as writer:
+            for batch in encoder.encode(prepared.examples, counts, refused, samples):
+                writer.write_batch(batch)
+        put = draft.result
+        name = f"{folder}/{key}-{put.hash[:16]}.arrow"
+        store.put(draft, name)
+    record = _record(task, prepared, counts, refused, long_lines, name, put.bytes, put.hash)
+    after = encoder.renderer.suspects if encoder.renderer else 0
+    return EncodeResult(key, record, samples, after - before, time.perf_counter() - began)
+
+
+@lru_cache(maxsize=2)
+def load_encoder(spec_path: str) -> Encoder:
+    """The encoder of a specification; kept, because loading a tokenizer takes a second."""
+    spec = msgspec.json.decode(Path(spec_path).read_bytes(), type=EncodeSpec)
+    engine = _kept.get((spec.engine, spec.tokenizer_hash)) or make_engine(spec.engine, spec.tokenizer_json)
+    if engine.version != spec.engine_version:
+        raise TokenizerError(
+            f"this worker has {spec.engine} {engine.version}, but the run was planned with {spec.engine_version}; "
+            "install the same version everywhere"
+        )
+    renderer = None
+    if spec.template is not None:
+        template = ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date)
+        renderer = Renderer(template, trace=spec.trace)
+
+    @lru_cache(maxsize=1)
+    def reference() -> Any:
+        return reference_tokenizer(spec.tokenizer_json)
+
+    return Encoder(engine, renderer, ByteLengths.from_json(spec.tokenizer_json), spec.around, reference)
+
+
+_kept: dict[tuple[str, str], Engine] = {}
+
+
+def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
+    """Have the encoder of this process use an engine that the gate has loaded already."""
+    _kept.clear()
+    _kept[engine.name, tokenizer_hash] = engine
+
+
+def _prepare(task: EncodeTask) -> tuple[Prepared, list[tuple[int, int]]]:
+    """The block's examples, and (line, bytes) of lines too long to be read."""
+    if task.block.too_long:
+        empty = make_format(task.format, task.options).prepare([])
+        return empty, [(0, task.block.end - task.block.start)]
+    lines = read_block(task.path, task.block).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    long_lines = [(i, len(line)) for i, line in enumerate(lines) if len(line) > task.max_row_bytes]
+    numbered = enumerate(lines)
+    if long_lines:
+        numbered = (pair for pair in numbered if len(pair[1]) <= task.max_row_bytes)  # type: ignore[assignment]
+    return make_format(task.format, task.options).prepare(numbered), long_lines
+
+
+def _record(
+    task: EncodeTask,
+    prepared: Prepared,
+    counts: EncodeCounts,
+    refused: list[Refused],
+    long_lines: list[tuple[int, int]],
+    name: str,
+    size: int,
+    digest: str,
+) -> PartRecord:
+    rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
+    for line, length in long_lines:
+        detail = (
+            f"the line has {length:,} bytes, more than max_row_bytes ({task.max_row_bytes:,}); "
+            "raise it if the row is meant to be used"
+        )
+        rejects.append((line, -1, "row_too_long", detail))
+    rejected = Counter(reason for _, _, reason, _ in rejects)
+
+    # A row counts as rejected when none of its examples could be rendered; else they are refused one by one.
+    made = Counter(example.line for example in prepared.examples)
+    lost = Counter(item.line for item in refused)
+    refused_counts: Counter[str] = Counter()
+    seen: set[int] = set()
+    for item in refused:
+        whole_row = lost[item.line] == made[item.line]
+        if not whole_row:
+            refused_counts[item.reason] += 1
+            rejects.append((item.line, item.sub, item.reason, item.detail))
+        elif item.line not in seen:
+            seen.add(item.line)
+            rejected[item.reason] += 1
+            rejects.append((item.line, -1, item.reason, item.detail))
+    rejects.sort()
+    if len(rejects) > _MAX_REJECTS:
+        more = len(rejects) - _MAX_REJECTS
+        line = rejects[_MAX_REJECTS][0]
+        rejects = [
+            *rejects[:_MAX_REJECTS],
+            (line, -1, "more", f"and {more:,} more from this line on, counted only"),
+        ]
+    return PartRecord(
+        part=name,
+        bytes=size,
+        hash=digest,
+        payload=task.payload(),
+        rows=prepared.rows + prepared.blank + len(long_lines),
+        blank=prepared.blank,
+        bytes_read=task.block.end - task.block.start,
+        examples=counts.examples,
+        tokens=counts.tokens,
+        end_of_sequence=counts.end_of_sequence,
+        special=counts.special,
+        straddles=counts.straddles,
+        boundaries=counts.boundaries,
+        text_bytes=counts.text_bytes,
+        inexact=counts.inexact,
+        rows_used=len(made) - len(seen),
+        rejected=dict(sorted(rejected.items())),
+        filtered=dict(sorted(prepared.filtered.items())),
+        skipped=dict(sorted(prepared.skipped.items())),
+        refused=dict(sorted(refused_counts.items())),
+        rejects=rejects,
+    )

@@ -1,0 +1,62 @@
+"""The two small files that let `datasets.load_from_disk` open a folder of Arrow streams, without importing datasets."""
+
+import json
+
+from ..schemas.manifest import SplitRecord
+from ..schemas.rows import PACKED
+
+
+def dataset_info(split: str, record: SplitRecord) -> bytes:
+    """dataset_info.json. `Sequence` is the spelling that every version of datasets reads."""
+    features = {
+        field.name: {
+            "feature": {"dtype": str(field.type.value_type), "_type": "Value"},
+            "_type": "Sequence",
+        }
+        for field in PACKED
+    }
+    return _json(
+        {
+            "citation": "",
+            "description": "Packed by packtrain; see manifest.json.",
+            "features": features,
+            "homepage": "",
+            "license": "",
+            "splits": {
+                split: {
+                    "name": split,
+                    "num_bytes": sum(shard.bytes for shard in record.shards),
+                    "num_examples": record.rows,
+                    "dataset_name": "packtrain",
+                }
+            },
+        }
+    )
+
+
+def dataset_state(split: str, folder: str, record: SplitRecord, fingerprint: str) -> bytes:
+    """state.json: the shards, in order, and a fingerprint that follows from what the dataset was made from.
+
+    Args:
+        folder: of the split below the output, "" or "holdout/"; file names are relative to it.
+    """
+    return _json(
+        {
+            "_data_files": [{"filename": shard.name.removeprefix(folder)} for shard in record.shards],
+            "_fingerprint": fingerprint[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": split,
+        }
+    )
+
+
+def dataset_dict(splits: list[str]) -> bytes:
+    """dataset_dict.json, beside several splits."""
+    return _json({"splits": splits})
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

@@ -1,0 +1,196 @@
+"""The pack task: rows of a layout → one shard."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ..schemas.manifest import ShardRecord
+from ..schemas.rows import PACKED
+from ..stages.layout import Pieces, lay_out
+from ..stages.mask import Mask
+from .parts import EncodedPart, Segment
+from .planning import ShardPlan
+from .store import LocalStore
+
+CHUNK_TOKENS = 1 << 18
+"""Tokens laid out at once: three columns of a mebibyte stay in the cache, and are a good record batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackTask:
+    """One shard to write."""
+
+    out: Path
+    parts: str
+    """Name of the list of parts in `out`: paths, in the order of the catalogue."""
+    layout: str
+    """Name of the window's layout."""
+    prefix: str
+    """Folder of the split's shards, `shards` or `holdout/shards`."""
+    shard: ShardPlan
+    mask: Mask
+    align: int
+    pad_id: int
+    format: str
+
+    def __str__(self) -> str:
+        return f"{self.prefix}, shard {self.shard.index} (rows {self.shard.first_row:,} to {self.shard.last_row:,})"
+
+    @property
+    def record(self) -> str:
+        """Where the shard's record stands."""
+        return f"_run/{self.prefix}/{self.shard.index:05d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """A shard, and what the ledger wants to know of it."""
+
+    shard: ShardRecord
+    trained: dict[int, int]
+    """Labels that count, by part."""
+    heads: dict[int, int]
+    """Labels lost at the heads of pieces, by part."""
+    padding: dict[int, int]
+    """Alignment padding, by part."""
+    written: dict[int, int]
+    """All tokens, padding included, by part."""
+    seconds: float
+
+
+def pack_shard(task: PackTask) -> PackResult:
+    """Run one task: gather, write, put the shard, put its record."""
+    began = time.perf_counter()
+    store = LocalStore(task.out)
+    suffix = "arrow" if task.format == "arrow" else "parquet"
+    account = _Account()
+    with store.draft(task.prefix) as draft:
+        sink = pa.PythonFile(draft.file, mode="w")
+        batches = _batches(task, account)
+        if task.format == "arrow":
+            # A stream, not a file: that is what datasets.load_from_disk reads.
+            with pa.ipc.new_stream(sink, PACKED) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+        else:
+            with pq.ParquetWriter(sink, PACKED, compression="zstd", store_schema=True) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+        put = draft.result
+        name = f"{task.prefix}/{task.shard.index:05d}-{put.hash[:16]}.{suffix}"
+        store.put(draft, name)
+    rows = task.shard.last_row - task.shard.first_row
+    shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, account.trained)
+    trained, heads, padding, written = account.totals
+    result = PackResult(shard, trained, heads, padding, written, time.perf_counter() - began)
+    store.put_bytes(task.record, msgspec.json.encode(result))
+    return result
+
+
+class _Account:
+    """Adds up what was laid out, by part of the cache (and so by source)."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.totals: tuple[dict[int, int], ...] = ({}, {}, {}, {})
+
+    @property
+    def trained(self) -> int:
+        """Labels that count, in all."""
+        return sum(self.totals[0].values())
+
+    def add(self, parts: NDArray[np.int32], *counts: NDArray[np.generic]) -> None:
+        """Trained labels, lost heads, padding and all tokens of each piece."""
+        for totals, values in zip(self.totals, counts, strict=True):
+            sums = np.bincount(parts, weights=values)
+            for part in np.flatnonzero(sums).tolist():
+                totals[part] = totals.get(part, 0) + int(sums[part])
+
+
+def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
+    folder = task.out / task.layout
+    pieces = _mapped(f"{folder}-pieces.arrow")
+    row_offsets = _mapped(f"{folder}-rows.arrow").column(0).to_numpy()
+    row_offsets = row_offsets[task.shard.first_row : task.shard.last_row + 1] - task.shard.first_piece
+    columns = pieces.slice(task.shard.first_piece, task.shard.last_piece - task.shard.first_piece)
+    doc_ids, starts, lengths, segments, begins, run_begins, run_counts = (
+        column.to_numpy() for column in columns.columns
+    )
+    paths = tuple(msgspec.json.decode((task.out / task.parts).read_bytes(), type=list[str]))
+    library = _library(paths, task.mask)
+    padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths
+    ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
+    account.tokens = int(ends[-1])
+
+    first = 0
+    while first < len(ends):
+        base = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, base + CHUNK_TOKENS, side="right")))
+        low, high = int(row_offsets[first]), int(row_offsets[last])
+        here = slice(low, high)
+        begin = (begins[here] + starts[here]).tolist()
+        end = (begins[here] + starts[here] + lengths[here]).tolist()
+        run_begin = run_begins[here].tolist()
+        run_end = (run_begins[here] + run_counts[here]).tolist()
+        numbers = segments[here].tolist()
+        tokens, runs = library.views(numbers)
+        coded = np.concatenate([r[a:b] for r, a, b in zip(runs, run_begin, run_end, strict=True)])
+        asked = coded >= 0
+        run_offsets = np.zeros(high - low + 1, dtype=np.int64)
+        np.cumsum(run_counts[here], out=run_offsets[1:])
+        laid = lay_out(
+            Pieces(
+                tokens=[t[a:b] for t, a, b in zip(tokens, begin, end, strict=True)],
+                starts=starts[here],
+                lengths=lengths[here],
+                doc_ids=doc_ids[here],
+                row_offsets=row_offsets[first : last + 1] - low,
+                run_ends=np.where(asked, coded, ~coded),
+                run_asked=asked,
+                run_offsets=run_offsets,
+            ),
+            task.align,
+            task.pad_id,
+        )
+        padding = padded[here] - lengths[here]
+        account.add(library.parts[segments[here]], laid.trained, laid.heads, padding, padded[here])
+        yield laid.batch
+        first = last
+
+
+class _Library:
+    """The segments of all parts, opened when they are first needed."""
+
+    def __init__(self, paths: tuple[str, ...], mask: Mask) -> None:
+        self._segments: list[Segment] = []
+        parts: list[int] = []
+        for index, path in enumerate(paths):
+            segments = EncodedPart(Path(path)).segments(mask)
+            self._segments += segments
+            parts += [index] * len(segments)
+        self.parts = np.array(parts, dtype=np.int32)
+        self._tokens = [segment.tokens for segment in self._segments]
+        self._runs = [segment.runs for segment in self._segments]
+
+    def views(self, numbers: list[int]) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
+        """The token and run arrays of each piece's segment."""
+        tokens, runs = self._tokens, self._runs
+        return [tokens[n] for n in numbers], [runs[n] for n in numbers]
+
+
+@lru_cache(maxsize=1)
+def _library(paths: tuple[str, ...], mask: Mask) -> _Library:
+    return _Library(paths, mask)
+
+
+def _mapped(path: str) -> pa.RecordBatch:
+    with pa.memory_map(path) as source:
+        return pa.ipc.open_file(source).get_batch(0)

@@ -1,0 +1,100 @@
+"""Encoded parts, read back through a memory map."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..schemas.errors import IntegrityError
+from ..stages.mask import Mask, asked_runs
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """What is written beside an encoded part, and makes it count as there."""
+
+    part: str
+    """Name of the part in the cache; carries the hash."""
+    bytes: int
+    hash: str
+    payload: dict[str, Any]
+    """What the part's key was made from, so that a miss can say which field differed."""
+    rows: int
+    blank: int
+    bytes_read: int
+    examples: int
+    """Examples in the part."""
+    tokens: int
+    end_of_sequence: int
+    special: int
+    straddles: int
+    boundaries: int
+    text_bytes: int
+    inexact: int
+    rows_used: int
+    rejected: dict[str, int] = field(default_factory=dict)
+    filtered: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """(line in the block, which example of it or -1, reason, detail)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PartRecord":
+        """The inverse of `to_json`."""
+        return cls(**{**data, "rejects": [tuple(reject) for reject in data["rejects"]]})
+
+
+class EncodedPart:
+    """One encoded part: N documents in one or more segments (record batches), mapped, not copied."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with pa.memory_map(str(path)) as source:
+                reader = pa.ipc.open_file(source)
+                self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        except (OSError, pa.ArrowInvalid) as error:
+            raise IntegrityError(
+                f"the encoded part {path} cannot be read ({error}); delete it and run again, it will be made anew"
+            ) from error
+
+    def segments(self, mask: Mask) -> "list[Segment]":
+        """The part's segments, with the mask applied to their runs."""
+        return [Segment.of(batch, mask) for batch in self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One record batch of a part, as flat arrays."""
+
+    tokens: NDArray[np.int32]
+    """(T,) all its documents' tokens."""
+    offsets: NDArray[np.int32]
+    """(N + 1,) over tokens."""
+    runs: NDArray[np.int32]
+    """(runs,) where a run ends in its document if the mask asks for it, the bitwise complement if not."""
+    run_offsets: NDArray[np.int32]
+    """(N + 1,) over runs."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Segment":
+        """The flat arrays of a batch of `schemas.rows.ENCODED`."""
+        ids, runs = batch.column("input_ids"), batch.column("runs")
+        structs = runs.values
+        ends = structs.field("end").to_numpy()
+        asked = asked_runs(
+            structs.field("kind").to_numpy(), structs.field("train").to_numpy(zero_copy_only=False), mask
+        )
+        return cls(
+            tokens=ids.values.to_numpy(),
+            offsets=ids.offsets.to_numpy(),
+            runs=np.where(asked, ends, ~ends),
+            run_offsets=runs.offsets.to_numpy(),
+        )

@@ -1,0 +1,83 @@
+"""Reading a finished dataset, through its manifest only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..schemas.errors import InputError, IntegrityError
+from ..schemas.manifest import Manifest, ShardRecord
+from .outfolder import read_manifest
+from .store import LocalStore
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A dataset whose manifest is there."""
+
+    store: LocalStore
+    manifest: Manifest
+
+    def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
+        """The record batches of a shard, mapped where the format allows.
+
+        Raises:
+            IntegrityError: the shard is missing, damaged, or has other rows than its record says.
+        """
+        path = self.store.path(shard.name)
+        rows = 0
+        try:
+            if shard.name.endswith(".parquet"):
+                for batch in pq.ParquetFile(path).iter_batches():
+                    rows += batch.num_rows
+                    yield batch
+            else:
+                with pa.memory_map(str(path)) as source:
+                    for batch in pa.ipc.open_stream(source):
+                        rows += batch.num_rows
+                        yield batch
+        except FileNotFoundError:
+            raise IntegrityError(f"{path} is missing; run the same configuration again to write it anew") from None
+        except (OSError, pa.ArrowInvalid) as error:
+            raise IntegrityError(f"{path} cannot be read: {error}") from error
+        if rows != shard.rows:
+            # A stream that is cut between two batches reads as shorter, without an error.
+            raise IntegrityError(f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}")
+
+    def row(self, index: int, split: str = "train") -> pa.RecordBatch:
+        """One packed row, as a batch of one.
+
+        Raises:
+            InputError: there is no such split or row.
+        """
+        record = self.manifest.splits.get(split)
+        if record is None:
+            raise InputError(f"there is no split {split!r}; there are: {', '.join(self.manifest.splits)}")
+        if not 0 <= index < record.rows:
+            raise InputError(f"there is no row {index}; split {split!r} has rows 0 to {record.rows - 1}")
+        for shard in record.shards:
+            if index >= shard.rows:
+                index -= shard.rows
+                continue
+            for batch in self.batches(shard):
+                if index < batch.num_rows:
+                    return batch.slice(index, 1)
+                index -= batch.num_rows
+        raise IntegrityError("the shards have fewer rows than the manifest says")
+
+
+def open_dataset(folder: Path) -> Finished:
+    """Open a finished dataset.
+
+    Raises:
+        InputError: there is none in the folder.
+        IntegrityError: its manifest is damaged.
+    """
+    store = LocalStore(folder)
+    manifest = read_manifest(store)
+    if manifest is None:
+        state = "does not exist" if not folder.exists() else "has no manifest.json: nothing finished is in it"
+        raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
+    return Finished(store, manifest)

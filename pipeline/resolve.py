@@ -1,0 +1,163 @@
+"""Resolving what `auto` means: which engine encodes, held against the reference on the person's own first rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from ..schemas.errors import RowRejectedError
+from ..schemas.fingerprint import fingerprint
+from ..schemas.rows import Example
+from ..stages.encode import Around
+from ..stages.engines import ENGINES
+from ..stages.gate import resolve_engine
+from ..stages.prep import Options, make_format
+from ..stages.render import Renderer
+from ..stages.template import ChatTemplate
+from .encode import EncodeSpec, keep_engine, load_encoder
+from .sources import Block, read_block
+from .store import LocalStore
+from .tokenizer import TokenizerSpec
+
+SAMPLE_ROWS = 64
+"""First rows of every source that the gate encodes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """Where the gate finds the first rows of a source."""
+
+    path: Path
+    block: Block
+    format: str
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveTask:
+    """Choose an engine."""
+
+    requested: str
+    spec: str
+    """Name in the cache of an EncodeSpec whose tokenizer and template are meant; its engine is not looked at."""
+    cache: Path
+    samples: tuple[SampleSource, ...]
+
+    def __str__(self) -> str:
+        return f"choosing a tokenizer engine ({self.requested})"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The outcome, kept in the cache."""
+
+    name: str
+    version: str
+    tried: tuple[tuple[str, str], ...]
+    """(engine, verdict in one sentence)."""
+    tokens_per_byte: float
+    """Tokens that a byte of input became in the sample: for the estimate of the room needed."""
+
+
+def choose_engine(task: ResolveTask) -> EngineChoice:
+    """Run the task."""
+    store = LocalStore(task.cache)
+    spec = msgspec.json.decode(store.path(task.spec).read_bytes(), type=EncodeSpec)
+    texts, size = _sample_texts(task.samples, spec)
+    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts)
+    keep_engine(resolution.engine, spec.tokenizer_hash)
+    tokens = len(resolution.engine.encode(texts).ids) if texts else 0
+    return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
+
+
+def warm_up(cache: Path, spec: str) -> None:
+    """Load an encoder before there is work for it."""
+    load_encoder(str(LocalStore(cache).path(spec)))
+
+
+def guess_engine(requested: str) -> tuple[str, str]:
+    """The engine that will most likely be chosen, and its version."""
+    for name in ENGINES if requested == "auto" else [requested]:
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    return "tokenizers", version("tokenizers")
+
+
+def choice_key(tokenizer_hash: str, requested: str) -> str:
+    """What a choice depends on, apart from the data."""
+    versions = {}
+    for name in ENGINES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "absent"
+    return fingerprint({"tokenizer": tokenizer_hash, "requested": requested, "versions": versions})
+
+
+def make_spec(
+    tokenizer: TokenizerSpec,
+    engine: str,
+    engine_version: str,
+    date: str | None,
+    trace: bool,
+    needs_template: bool,
+) -> EncodeSpec:
+    """The specification of a run's encoding."""
+    template = tokenizer.require_template() if needs_template else tokenizer.chat_template
+    special = tokenizer.special_tokens
+    return EncodeSpec(
+        tokenizer_json=tokenizer.json,
+        tokenizer_hash=tokenizer.hash,
+        engine=engine,
+        engine_version=engine_version,
+        template=template,
+        template_name=tokenizer.name,
+        variables=dict(special),
+        date=date,
+        trace=trace,
+        around=Around(
+            prefix=tokenizer.prefix_ids,
+            suffix=tokenizer.suffix_ids,
+            prefix_text=special.get("bos_token", "") if tokenizer.prefix_ids == (tokenizer.bos_id,) else "",
+            suffix_text=special.get("eos_token", "") if tokenizer.suffix_ids == (tokenizer.eos_id,) else "",
+            eos=tokenizer.eos_token or "",
+        ),
+    )
+
+
+def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec) -> tuple[list[str], int]:
+    """The sample's texts, and how many bytes of input they came from."""
+    renderer = None
+    if spec.template is not None:
+        renderer = Renderer(
+            ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date), trace=False
+        )
+    texts: list[str] = []
+    size = 0
+    for source in sources:
+        if source.block.too_long:
+            continue
+        lines = read_block(source.path, source.block).split(b"\n", SAMPLE_ROWS)[:SAMPLE_ROWS]
+        size += sum(map(len, lines))
+        for example in make_format(source.format, source.options).prepare(enumerate(lines)).examples:
+            text = _text(example, renderer)
+            if text is not None:
+                texts.append(text)
+    return texts, size
+
+
+def _text(example: Example, renderer: Renderer | None) -> str | None:
+    if example.text is not None:
+        return example.text
+    if isinstance(example.prompt, str) and isinstance(example.completion, str):
+        return example.prompt + example.completion
+    if renderer is None:
+        return None
+    try:
+        return renderer(example.prompt, example.completion, example.tools)[0]  # type: ignore[arg-type]
+    except RowRejectedError:
+        return None  # encoding meets the row again, and rejects it with its place

@@ -1,0 +1,326 @@
+"""The run: sources → encoded parts → plan → shards → manifest.
+
+1. Look at the folder: finished already, interrupted, or another's.
+2. Scan the inputs, load the tokenizer, choose the engine.
+3. Encode the blocks that the cache does not hold.
+4. Read lengths, decide what stays, plan the rows.
+5. Lay out the shards; write documents.parquet beside them.
+6. Close the ledger and write the manifest, last.
+
+Steps 3 and 5 run in an executor; each of their tasks is a pure function of its argument, and what a task has put
+is found again after a crash.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..schemas.config import RunConfig
+from ..schemas.errors import ConfigError, StoreError
+from ..schemas.fingerprint import fingerprint
+from ..schemas.manifest import FileRecord, Manifest
+from ..schemas.rows import PACKED
+from .configfile import load_config
+from .encode import EncodeSpec
+from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
+from .executors import Executor, InlineExecutor, LocalExecutor
+from .huggingface import dataset_dict, dataset_info, dataset_state
+from .observer import Observer, Silent
+from .outfolder import MANIFEST, Request, all_there, check_folder, claim, plan_inputs, read_manifest
+from .packing import Packed, Packing, require_something
+from .planning import TOKEN_BYTES
+from .resolve import EngineChoice, guess_engine, warm_up
+from .sources import InputFile, scan_source
+from .store import LocalStore
+from .tokenizer import TokenizerLoading, TokenizerSpec
+
+REJECTS = "rejects.jsonl"
+TIMINGS = "_run/timings.json"
+WORKER_BYTES = 384 << 20
+"""What a worker needs at most: a tokenizer, its caches, a block and what it becomes."""
+
+
+def run(
+    config: "RunConfig | Mapping[str, Any] | str | Path",
+    *,
+    observer: Observer | None = None,
+    base: Path | None = None,
+) -> Manifest:
+    """Run packtrain and return the manifest of the finished dataset.
+
+    A dataset that is finished already is not made again; an interrupted one goes on where it stopped.
+
+    Args:
+        config: a RunConfig, the same as plain data, or the path of a YAML file.
+        observer: hears how it goes; silent by default.
+        base: the folder where relative paths of the configuration start. By default the folder of the file, or
+            the working directory.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError, OutputError: something that a person can mend.
+        StoreError, IntegrityError, TaskError: a failure.
+    """
+    loaded, folder = load_config(config, base)
+    driver = Driver(loaded, folder, observer or Silent())
+    return driver.finished() or driver.run()
+
+
+@dataclass(slots=True)
+class Timings:
+    """Wall seconds of each stage of a run, in order."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a run would do: for a dry run, and for the estimate of the room it needs."""
+
+    files: list[InputFile]
+    blocks: int
+    cached: int
+    """Blocks whose encoded parts the cache holds."""
+    missing_bytes: int
+    engine: EngineChoice
+    estimated_tokens: int
+    room_needed: int
+    """Bytes."""
+    room_free: int
+
+
+class Driver:
+    """One run, from the configuration on."""
+
+    def __init__(self, config: RunConfig, base: Path, observer: Observer) -> None:
+        self.config = config
+        self.base = base
+        self.observer = observer
+        self.out = LocalStore((base / config.out).absolute())
+        self.cache = LocalStore(cache_root(config, self.out.root, base))
+        self.timings = Timings()
+
+    def finished(self) -> Manifest | None:
+        """The manifest, if this very run is finished: compared by sizes and times, in milliseconds.
+
+        Raises:
+            OutputError: the folder holds something else.
+        """
+        check_folder(self.out)
+        request = Request.of(self.config, self.base, _version())
+        manifest = read_manifest(self.out)
+        if manifest is None or not request.matches(self.out) or not all_there(self.out, manifest):
+            return None
+        self.observer.note(f"{self.out.root} is finished already; nothing to do")
+        return manifest
+
+    def run(self) -> Manifest:
+        """Do what is not done yet."""
+        with self._executor() as executor:
+            encoding, spec, prospect = self._prepare(executor)
+            self._require_room(prospect.room_needed, prospect.room_free, "encoding and packing")
+            with self.timings.stage("encode"):
+                encoded = self._encode(encoding, executor, spec)
+            plan = self._plan(encoding, encoded)
+            claim(self.out, plan)
+            rejects = self._write_rejects(encoding.files, encoded)
+            packed = self._pack(executor, encoded, encoding.tokenizer)
+        manifest = self._commit(plan, packed, rejects)
+        Request.of(self.config, self.base, _version()).save(self.out)
+        self._write_timings()
+        return manifest
+
+    def prospect(self) -> Prospect:
+        """Scan and resolve, then stop: nothing but the cache's notes is written."""
+        with self._executor() as executor:
+            return self._prepare(executor)[2]
+
+    def _prepare(self, executor: Executor) -> tuple[Encoding, EncodeSpec, Prospect]:
+        folder = (self.base / self.config.tokenizer.path).absolute()
+        template = self.config.tokenizer.chat_template
+        if template is not None and "{{" not in template and "{%" not in template:
+            template = str(self.base / template)
+        with TokenizerLoading.start(
+            folder, chat_template=template, cache=self.cache.root / "tokenizers"
+        ) as loading:
+            with self.timings.stage("scan"):
+                files = [file for source in self.config.sources for file in scan_source(source, self.base)]
+            with self.timings.stage("tokenizer"):
+                tokenizer = loading.result()
+        encoding = Encoding(self.config, self.cache, files, tokenizer, self.observer)
+        with self.timings.stage("engine"):
+            guess = encoding.spec(*guess_engine(self.config.tokenizer.engine))
+            name = guess.save(self.cache)
+            self._warm(executor, name)
+            choice = encoding.choose(executor, name)
+            spec = encoding.spec(choice.name, choice.version)
+        tasks = encoding.tasks(spec)
+        missing = encoding.missing(tasks)
+        missing_bytes = sum(task.block.end - task.block.start for task in missing)
+        total_bytes = sum(file.size for file in files)
+        tokens = int(total_bytes * choice.tokens_per_byte)
+        new_tokens = int(missing_bytes * choice.tokens_per_byte)
+        prospect = Prospect(
+            files=files,
+            blocks=len(tasks),
+            cached=len(tasks) - len(missing),
+            missing_bytes=missing_bytes,
+            engine=choice,
+            estimated_tokens=tokens,
+            # The sample may be off by a fifth; ids of the parts, three columns of the shards, and their tables.
+            room_needed=int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))),
+            room_free=min(self.out.free_bytes(), self.cache.free_bytes()),
+        )
+        return encoding, spec, prospect
+
+    def _encode(self, encoding: Encoding, executor: Executor, spec: EncodeSpec) -> EncodedInputs:
+        # One fall back for a template and one for an engine; the reference itself cannot be caught.
+        for _ in range(3):
+            try:
+                return encoding.encode(executor, spec)
+            except DistrustedError as error:
+                self.observer.end()
+                spec = encoding.distrust(error, spec)
+        raise AssertionError("the reference engine and jinja2 were both held against themselves")
+
+    def _pack(self, executor: Executor, encoded: EncodedInputs, tokenizer: TokenizerSpec) -> Packed:
+        pad_id = tokenizer.pad_id
+        if pad_id is None:
+            if self.config.pack.align > 1:
+                raise ConfigError(
+                    "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
+                    f"{tokenizer.name} has neither; set pack.align to 1"
+                )
+            pad_id = 0
+        packing = Packing(self.config, self.out, encoded, pad_id, self.observer)
+        with self.timings.stage("read lengths"):
+            catalogue = packing.catalogue()
+            kept = packing.keep(catalogue)
+        with self.timings.stage("plan"):
+            plans = packing.plan(catalogue, kept)
+        tokens = sum(shard.tokens for windows in plans.values() for w in windows for shard in w.shards)
+        self._require_room(tokens * (TOKEN_BYTES + 1), self.out.free_bytes(), "the shards")
+        with self.timings.stage("pack"):
+            packed = packing.write(executor, catalogue, kept, plans)
+        require_something(packed.splits, packed.ledger)
+        return packed
+
+    def _plan(self, encoding: Encoding, encoded: EncodedInputs) -> dict[str, Any]:
+        """What the written bytes depend on."""
+        return {
+            "config": self.config.identity(),
+            "inputs": plan_inputs(encoding.files),
+            "tokenizer": {
+                "name": encoding.tokenizer.name,
+                "hash": encoding.tokenizer.hash,
+                "template": encoding.tokenizer.template_hash,
+                "pad_id": encoding.tokenizer.pad_id,
+            },
+            "encode": encoded.spec.payload(),
+            "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+            | {"packtrain": _version()},
+        }
+
+    def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord) -> Manifest:
+        plan_hash = fingerprint(plan)
+        files = [packed.documents, rejects]
+        if self.config.output.format == "arrow":
+            several = len(packed.splits) > 1
+            for split, record in packed.splits.items():
+                folder = f"{split}/" if several else ""
+                mark = fingerprint([plan_hash, split])
+                files.append(self._put(f"{folder}dataset_info.json", dataset_info(split, record)))
+                files.append(self._put(f"{folder}state.json", dataset_state(split, folder, record, mark)))
+            if several:
+                files.append(self._put("dataset_dict.json", dataset_dict(sorted(packed.splits))))
+        manifest = Manifest(
+            plan_hash=plan_hash,
+            plan=plan,
+            schema={field.name: str(field.type) for field in PACKED},
+            splits=packed.splits,
+            files=tuple(sorted(files, key=lambda file: file.name)),
+            ledger=packed.ledger,
+        )
+        data = json.dumps(manifest.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
+        self.out.put_bytes(MANIFEST, data)
+        return manifest
+
+    def _put(self, name: str, data: bytes) -> FileRecord:
+        from ..schemas.fingerprint import hash_bytes
+
+        if not self.out.put_bytes(name, data) and self.out.read(name) != data:
+            self.out.replace_bytes(name, data)
+        return FileRecord(name, len(data), hash_bytes(data))
+
+    def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
+        lines = []
+        blocks = [(file, block) for file in files for block in file.blocks]
+        for (file, block), record in zip(blocks, encoded.records, strict=True):
+            for line, sub, reason, detail in record.rejects:
+                entry: dict[str, Any] = {
+                    "source": file.source,
+                    "file": file.label,
+                    "line": block.first_line + line + 1,
+                    "reason": reason,
+                    "detail": detail,
+                }
+                if sub >= 0:
+                    entry["example"] = sub
+                lines.append(msgspec.json.encode(entry))
+        return self._put(REJECTS, b"".join(line + b"\n" for line in lines))
+
+    def _require_room(self, needed: int, free: int, what: str) -> None:
+        if needed > free:
+            raise StoreError(
+                f"{what} needs about {needed / 1e9:.1f} GB, but the disk that holds {self.out.root} has "
+                f"{free / 1e9:.1f} GB free; free some room, or point --out and `cache` elsewhere"
+            )
+
+    @contextmanager
+    def _executor(self) -> Iterator[Executor]:
+        workers = self.workers()
+        executor: Executor = InlineExecutor() if workers == 1 else LocalExecutor(workers)
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+    def workers(self) -> int:
+        """How many workers run: as many as asked for and as memory allows."""
+        asked = self.config.run.workers or len(os.sched_getaffinity(0))
+        fit = self.config.run.memory // WORKER_BYTES
+        if fit < 1:
+            raise ConfigError(
+                f"run.memory ({self.config.run.memory / 2**20:.0f} MiB) is too small for one worker; "
+                f"give it at least {WORKER_BYTES / 2**20:.0f} MiB"
+            )
+        return max(1, min(asked, int(fit)))
+
+    def _warm(self, executor: Executor, spec: str) -> None:
+        if isinstance(executor, LocalExecutor):
+            executor.start(warm_up, self.cache.root, spec)
+
+    def _write_timings(self) -> None:
+        self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return __version__

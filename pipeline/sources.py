@@ -1,0 +1,176 @@
+"""Input files, cut into blocks that one task each can encode.
+
+A JSONL file is cut at newlines into blocks of about `BLOCK_BYTES`. Where a block begins depends only on the bytes
+before it, so data appended to a file leaves all blocks but the last as they were.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import blake3
+
+from ..schemas.config import SourceConfig
+from ..schemas.errors import ConfigError, InputError
+
+BLOCK_BYTES = 4 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A range of whole lines of one file."""
+
+    start: int
+    """First byte."""
+    end: int
+    first_line: int
+    """Lines of the file before this block."""
+    lines: int
+    hash: str
+    """BLAKE3 of the bytes."""
+    too_long: bool = False
+    """One line beyond `max_row_bytes`: counted and rejected, never read into memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of a source, as it was when the run began."""
+
+    source: str
+    label: str
+    """How ids and rejects call it: its name, with as many folders as tell it from its siblings."""
+    path: Path
+    size: int
+    mtime_ns: int
+    hash: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def lines(self) -> int:
+        """Lines in all, the last one whether or not a newline ends it."""
+        return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
+
+
+def resolve_paths(source: SourceConfig, base: Path) -> list[Path]:
+    """The files of a source, in the order given.
+
+    Raises:
+        ConfigError: a file is missing, is a folder, or stands there twice.
+    """
+    paths: list[Path] = []
+    for text in source.path:
+        path = Path(text) if Path(text).is_absolute() else base / text
+        where = f"sources.{source.name}.path"
+        if not path.exists():
+            raise ConfigError(
+                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
+            )
+        if path.is_dir():
+            raise ConfigError(f"{where}: {path} is a folder; name the JSONL files in it")
+        if path in paths:
+            raise ConfigError(f"{where}: {path} is listed twice; its rows would count twice")
+        paths.append(path)
+    return paths
+
+
+def labels(paths: list[Path]) -> list[str]:
+    """The shortest tails of the paths (without the suffix) that tell them apart."""
+    parts = [[*path.parent.parts, path.stem] for path in paths]
+    depth = 1
+    while len({tuple(p[-depth:]) for p in parts}) < len(parts) and depth < max(map(len, parts)):
+        depth += 1
+    tails = ["/".join(p[-depth:]) for p in parts]
+    if len(set(tails)) < len(tails):
+        tails = ["/".join([*path.parts[-depth:-1], path.name]) for path in paths]
+    return tails
+
+
+def scan_source(source: SourceConfig, base: Path) -> list[InputFile]:
+    """All files of a source, hashed and cut.
+
+    Raises:
+        ConfigError: see `resolve_paths`.
+        InputError: a file is empty or cannot be read.
+    """
+    paths = resolve_paths(source, base)
+    return [
+        scan_file(source.name, label, path, source.max_row_bytes)
+        for path, label in zip(paths, labels(paths), strict=True)
+    ]
+
+
+def scan_file(source: str, label: str, path: Path, max_row_bytes: int) -> InputFile:
+    """Hash a file and cut it into blocks, in one pass and bounded memory."""
+    try:
+        stat = path.stat()
+        with path.open("rb", buffering=0) as file:
+            whole = blake3.blake3()
+            blocks = tuple(_cut(file.fileno(), max_row_bytes, whole))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if not blocks:
+        raise InputError(f"{path} is empty; remove it from sources.{source}.path, or fill it")
+    return InputFile(source, label, path, stat.st_size, stat.st_mtime_ns, whole.hexdigest(), blocks)
+
+
+def read_block(path: Path, block: Block) -> bytes:
+    """The bytes of a block.
+
+    Raises:
+        InputError: the file is no longer what was scanned.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            data = _read(file.fileno(), block.start, block.end - block.start)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if blake3.blake3(data).hexdigest() != block.hash:
+        raise InputError(
+            f"{path} changed while it was read (bytes {block.start:,} to {block.end:,}); "
+            "let whatever writes it finish, then run again"
+        )
+    return data
+
+
+def _cut(descriptor: int, max_row_bytes: int, whole: "blake3.blake3") -> Iterator[Block]:
+    head = os.pread(descriptor, 3, 0)
+    position = len(_BOM) if head == _BOM else 0
+    whole.update(head[:position])
+    line = 0
+    while data := _read(descriptor, position, BLOCK_BYTES):
+        ended = len(data) < BLOCK_BYTES
+        cut = len(data) if ended else data.rfind(b"\n") + 1
+        if cut:
+            view = memoryview(data)[:cut]
+            whole.update(view)
+            count = data.count(b"\n", 0, cut)
+            lines = count if data[cut - 1] == 0x0A else count + 1
+            digest = blake3.blake3(view).hexdigest()
+            yield Block(position, position + cut, line, lines, digest)
+            line += count
+            position += cut
+            continue
+        # One line longer than a block: find its end without keeping it.
+        digest_long = blake3.blake3()
+        end = position
+        while piece := _read(descriptor, end, BLOCK_BYTES):
+            newline = piece.find(b"\n")
+            piece = piece if newline < 0 else piece[: newline + 1]
+            digest_long.update(piece)
+            whole.update(piece)
+            end += len(piece)
+            if newline >= 0:
+                break
+        yield Block(position, end, line, 1, digest_long.hexdigest(), too_long=end - position > max_row_bytes)
+        line += 1
+        position = end
+
+
+def _read(descriptor: int, position: int, size: int) -> bytes:
+    """Up to `size` bytes; short only at the end of the file."""
+    data = os.pread(descriptor, size, position)
+    while 0 < len(data) < size and (more := os.pread(descriptor, size - len(data), position + len(data))):
+        data += more
+    return data

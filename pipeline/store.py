@@ -1,0 +1,254 @@
+"""A folder in which nothing half-written can be mistaken for finished.
+
+The protocol asks for one thing only: a put that creates a name or fails because it exists. On a local disk that
+is a temporary file in the same folder, fsync, `os.link`, fsync of the folder. Object stores offer the same as a
+conditional put, so a second store needs these few methods and nothing else.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import blake3
+
+from ..schemas.errors import IntegrityError, StoreError
+
+_TEMPORARY = ".tmp-"
+_READ = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What was written: its size and the BLAKE3 of the bytes as they were handed over."""
+
+    bytes: int
+    hash: str
+
+
+class HashingFile:
+    """A file opened for writing that hashes what passes through. pyarrow writes to it like to any file."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._hash = blake3.blake3()
+        self.bytes = 0
+
+    def write(self, data: "bytes | memoryview") -> int:
+        view = memoryview(data)
+        self._hash.update(view)
+        written = self._raw.write(view)
+        self.bytes += view.nbytes
+        return written
+
+    def flush(self) -> None:
+        self._raw.flush()
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def close(self) -> None:
+        """Left to the store, which must fsync first."""
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Draft:
+    """A file under a temporary name, to be put under its real one when it is whole."""
+
+    def __init__(self, path: Path, file: HashingFile) -> None:
+        self.path = path
+        self.file = file
+
+    @property
+    def result(self) -> Put:
+        return Put(self.file.bytes, self.file.hexdigest())
+
+
+class LocalStore:
+    """A store in a local folder. Cheap to make and to pickle; holds no open file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        """The file behind a name; readers map it into memory."""
+        return self.root / name
+
+    def exists(self, name: str) -> bool:
+        return self.path(name).exists()
+
+    def size(self, name: str) -> int | None:
+        """Bytes, or None where there is no such name."""
+        try:
+            return self.path(name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str) -> bytes | None:
+        """The whole content, or None where there is no such name."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path(name)} cannot be read: {error.strerror}") from error
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names below a folder, sorted, temporary files left out."""
+        base = self.path(folder) if folder else self.root
+        if not base.is_dir():
+            return []
+        return sorted(
+            path.relative_to(self.root).as_posix()
+            for path in base.rglob("*")
+            if path.is_file() and not path.name.startswith(_TEMPORARY)
+        )
+
+    @contextmanager
+    def draft(self, folder: str) -> Iterator[Draft]:
+        """A file to write in `folder`; gone at the end of the block unless it was put.
+
+        Raises:
+            StoreError: the folder cannot be written, or the disk is full.
+        """
+        target = self.path(folder) if folder else self.root
+        path = target / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            try:
+                target.mkdir(parents=True, exist_ok=True)
+                # Unbuffered: pyarrow hands over whole column buffers, another copy would only cost memory.
+                with path.open("xb", buffering=0) as raw:
+                    yield Draft(path, HashingFile(_Whole(raw)))  # type: ignore[arg-type]
+            except OSError as error:
+                raise explain(error, target) from error
+        finally:
+            path.unlink(missing_ok=True)
+
+    def put(self, draft: Draft, name: str) -> bool:
+        """Give a draft its name. False when the name exists already.
+
+        The draft is read back and must have the bytes that were written.
+
+        Raises:
+            IntegrityError: what the disk holds is not what was written.
+            StoreError: the disk is full or refuses.
+        """
+        expected = draft.result
+        target = self.path(name)
+        try:
+            with draft.path.open("rb") as file:
+                os.fsync(file.fileno())
+            actual = hash_file(draft.path)
+            if actual != expected:
+                raise IntegrityError(
+                    f"{target}: {expected.bytes:,} bytes were written, but reading them back gave "
+                    f"{actual.bytes:,} bytes of another content; the disk or its memory is failing"
+                )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(draft.path, target)
+            except FileExistsError:
+                return False
+            sync_folder(target.parent)
+        except OSError as error:
+            raise explain(error, target.parent) from error
+        return True
+
+    def put_bytes(self, name: str, data: bytes) -> bool:
+        """Create `name` with this content. False when the name exists already."""
+        folder, _, _ = name.rpartition("/")
+        with self.draft(folder) as draft:
+            draft.file.write(data)
+            return self.put(draft, name)
+
+    def replace_bytes(self, name: str, data: bytes) -> None:
+        """Write `name` whatever stood there: only for notes beside the data, such as progress and reports."""
+        folder, _, _ = name.rpartition("/")
+        with self.draft(folder) as draft:
+            draft.file.write(data)
+            try:
+                draft.path.replace(self.path(name))
+            except OSError as error:
+                raise explain(error, self.root) from error
+
+    def free_bytes(self) -> int:
+        """Room on the disk, in bytes."""
+        folder = self.root
+        while not folder.exists():
+            folder = folder.parent
+        stat = os.statvfs(folder)
+        return stat.f_bavail * stat.f_frsize
+
+
+class _Whole:
+    """Writes everything it is given: a raw file may take less, at 2 GiB or on a disk that fills up."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+
+    def write(self, data: memoryview) -> int:
+        view = data.cast("B") if data.nbytes else data
+        done = 0
+        while done < view.nbytes:
+            done += self._raw.write(view[done:])
+        return done
+
+    def flush(self) -> None:
+        self._raw.flush()
+
+
+def hash_file(path: Path) -> Put:
+    """Size and BLAKE3 of a file, read in pieces."""
+    digest = blake3.blake3()
+    size = 0
+    buffer = bytearray(_READ)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+            size += count
+    return Put(size, digest.hexdigest())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's names durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def explain(error: OSError, folder: Path) -> StoreError:
+    """An operating system's error as a sentence that says what to do."""
+    if isinstance(error, StoreError):
+        return error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(
+            f"the disk that holds {folder} is full; free some room, or point `out` and `cache` elsewhere, "
+            "then run the same command again: it goes on where it stopped"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreError(
+            f"{folder} cannot be written: {error.strerror}; choose another folder or its rights"
+        )
+    return StoreError(f"{folder}: {error.strerror or error}")

@@ -1,0 +1,347 @@
+"""The tokenizer that `transformers.AutoTokenizer.from_pretrained(folder)` gives, without its import.
+
+transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always what the
+model is used with. A child process asks transformers, once; what it answers is kept under the content of the
+folder and the versions, and read in milliseconds from then on.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..schemas.errors import TokenizerError
+
+_FORMAT = 1
+# Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
+_NOT_TOKENIZER = {
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx", ".npz", ".npy",
+    ".parquet", ".arrow", ".msgpack", ".tar", ".gz", ".zip", ".zst", ".lock", ".tmp",
+}  # fmt: skip
+_SUBFOLDERS = ("additional_chat_templates",)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """All that the rest of packtrain knows of a tokenizer. Can be pickled; workers build engines from it."""
+
+    name: str
+    """The folder's name, for people; bears no identity."""
+    json: str = field(repr=False)
+    """Content of a tokenizer.json, truncation and padding off."""
+    chat_template: str | None = field(repr=False)
+    """The jinja source, or None. `require_template` is the way to ask for it."""
+    template_names: tuple[str, ...]
+    """When the tokenizer has several templates and none is called `default`: their names. Else ()."""
+    special_tokens: dict[str, str]
+    """`bos_token`, `eos_token` and so on, those that are set: what a chat template is handed."""
+    bos_id: int | None
+    eos_token: str | None
+    eos_id: int | None
+    pad_id: int | None
+    """The padding token, or the end of sequence where there is none."""
+    prefix_ids: tuple[int, ...]
+    """What `tokenizer(text)` puts before a plain text. Never put before a rendered conversation."""
+    suffix_ids: tuple[int, ...]
+    """What it puts after it."""
+    hash: str
+    """blake3, hexadecimal, of all but the name and the template."""
+    template_hash: str
+    """blake3, hexadecimal, of the template, or "" without one."""
+
+    def require_template(self) -> str:
+        """The chat template.
+
+        Raises:
+            TokenizerError: there is none, or there are several and none is the default.
+        """
+        if self.chat_template is not None:
+            return self.chat_template
+        if self.template_names:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has several chat templates and none is called default: "
+                f"{', '.join(self.template_names)}; set tokenizer.chat_template to a file with the one to use"
+            )
+        raise TokenizerError(
+            f"the tokenizer {self.name} has no chat template, and conversations cannot be rendered without; "
+            "set tokenizer.chat_template to a file with a jinja template"
+        )
+
+
+class TokenizerLoading:
+    """A tokenizer that is being resolved in a child process, while the caller does something else.
+
+    Leave it with `result`, or with `cancel`; as a context manager it cancels on the way out.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        template: str | None,
+        memo: Path | None,
+        answer: dict[str, Any] | None,
+        child: "subprocess.Popen[bytes] | None",
+    ) -> None:
+        self._folder = folder
+        self._template = template
+        self._memo = memo
+        self._answer = answer
+        self._child = child
+
+    @classmethod
+    def start(
+        cls, folder: Path, *, chat_template: str | Path | None = None, cache: Path | None = None
+    ) -> "TokenizerLoading":
+        """Read the memo, or start the child.
+
+        Args:
+            folder: what AutoTokenizer would be given; local, nothing is downloaded.
+            chat_template: instead of the tokenizer's own, the path of a file or the jinja source itself. A
+                string with `{{` or `{%` in it is a source.
+            cache: folder in which the memo is kept; without one, every run asks transformers.
+
+        Raises:
+            TokenizerError: no such folder, or no such template file.
+        """
+        if not folder.is_dir():
+            kind = "is a file; a folder is needed" if folder.exists() else "does not exist"
+            raise TokenizerError(f"the tokenizer folder {folder} {kind}")
+        template = _template_source(chat_template)
+        memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None
+        answer = _read_memo(memo)
+        child = None
+        if answer is None:
+            # -P: a folder called transformers in the working directory must not be imported instead.
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(folder.absolute())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | _CHILD_ENVIRONMENT,
+            )
+        return cls(folder, template, memo, answer, child)
+
+    def result(self) -> TokenizerSpec:
+        """Wait for the tokenizer. Can be called again.
+
+        Raises:
+            TokenizerError: transformers cannot load the folder; says why, and what the folder holds.
+        """
+        if self._answer is None:
+            self._answer = self._ask()
+        spec = _spec(self._folder, self._answer)
+        if self._template is None:
+            return spec
+        return replace(
+            spec,
+            chat_template=self._template,
+            template_names=(),
+            template_hash=_blake3(self._template.encode()),
+        )
+
+    def cancel(self) -> None:
+        """End the child, if one still runs."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+            self._child.communicate()
+
+    def __enter__(self) -> "TokenizerLoading":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def _ask(self) -> dict[str, Any]:
+        if self._child is None:
+            raise TokenizerError(f"loading the tokenizer folder {self._folder} was cancelled")
+        out, err = self._child.communicate()
+        try:
+            answer = msgspec.json.decode(out, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            tail = err.decode(errors="replace").strip().splitlines()[-1:]
+            answer = {
+                "error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"
+            }
+        if "error" in answer:
+            held = sorted(entry.name for entry in self._folder.iterdir())
+            listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
+            missing = "" if "tokenizer.json" in held else " It has no tokenizer.json."
+            raise TokenizerError(
+                f"transformers cannot load a tokenizer from {self._folder}: {answer['error']}."
+                f"{missing} The folder holds: {listing}"
+            )
+        if self._memo is not None:
+            _write_atomically(self._memo, out)
+        return answer
+
+
+def load_tokenizer(
+    folder: Path, *, chat_template: str | Path | None = None, cache: Path | None = None
+) -> TokenizerSpec:
+    """Load a tokenizer and wait for it; the arguments and errors of `TokenizerLoading`."""
+    return TokenizerLoading.start(folder, chat_template=chat_template, cache=cache).result()
+
+
+_CHILD_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONIOENCODING": "utf-8",
+}
+
+
+def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
+    templates = answer["chat_template"]
+    names: tuple[str, ...] = ()
+    if isinstance(templates, dict):
+        template = templates.get("default")
+        names = () if template is not None else tuple(sorted(templates))
+    else:
+        template = templates
+    around = {key: answer[key] for key in sorted(_ANSWER_KEYS - {"chat_template", "format", "json"})}
+    identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
+    pad = answer["pad_id"]
+    return TokenizerSpec(
+        name=folder.resolve().name,
+        json=answer["json"],
+        chat_template=template,
+        template_names=names,
+        special_tokens=dict(answer["special_tokens"]),
+        bos_id=answer["bos_id"],
+        eos_token=answer["special_tokens"].get("eos_token"),
+        eos_id=answer["eos_id"],
+        pad_id=pad if pad is not None else answer["eos_id"],
+        prefix_ids=tuple(answer["prefix_ids"]),
+        suffix_ids=tuple(answer["suffix_ids"]),
+        hash=_blake3(identity),
+        template_hash=_blake3(template.encode()) if template is not None else "",
+    )
+
+
+def _template_source(chat_template: str | Path | None) -> str | None:
+    if chat_template is None:
+        return None
+    if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
+        return chat_template
+    path = Path(chat_template)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {str(path)!r}: {reason}; "
+            "give the path of a jinja file, or the template itself"
+        ) from error
+
+
+def _folder_key(folder: Path) -> str:
+    """blake3 of the folder's own files, weights apart, and of the versions that read them."""
+    from blake3 import blake3
+
+    digest = blake3()
+    versions = f"{_FORMAT} transformers {version('transformers')} tokenizers {version('tokenizers')}"
+    digest.update(versions.encode())
+    for base in (folder, *(folder / name for name in _SUBFOLDERS)):
+        for path in sorted(base.iterdir()) if base.is_dir() else ():
+            if path.is_file() and path.suffix not in _NOT_TOKENIZER:
+                content = path.read_bytes()
+                digest.update(f"\n{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+                digest.update(content)
+    return str(digest.hexdigest())
+
+
+def _read_memo(memo: Path | None) -> dict[str, Any] | None:
+    """The answer kept there, or None; a memo that cannot be read is as good as none."""
+    if memo is None:
+        return None
+    try:
+        answer = msgspec.json.decode(memo.read_bytes(), type=dict[str, Any])
+    except (OSError, ValueError):
+        return None
+    if not answer.keys() >= _ANSWER_KEYS:
+        return None
+    return answer if answer["format"] == _FORMAT else None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Best effort: a cache that cannot be written must not stop a run."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)  # noqa: PTH105
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def _blake3(content: bytes) -> str:
+    from blake3 import blake3
+
+    return str(blake3(content).hexdigest())
+
+
+_ANSWER_KEYS = {
+    "format", "json", "chat_template", "special_tokens",
+    "bos_id", "eos_id", "pad_id", "prefix_ids", "suffix_ids",
+}  # fmt: skip
+
+
+def _resolve(folder: str) -> dict[str, Any]:
+    """In the child: ask transformers."""
+    # Nothing here needs torch, and importing it would cost most of the time.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
+    whole = tokenizer("a")["input_ids"]
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), None)
+    if at is None:
+        raise ValueError(f"its special tokens do not stand around a text: {inner} becomes {whole}")
+    backend.no_truncation()
+    backend.no_padding()
+    return {
+        "format": _FORMAT,
+        "json": backend.to_str(),
+        "chat_template": tokenizer.chat_template,
+        # An older transformers also lists the additional tokens here, which no template takes by name.
+        "special_tokens": {
+            k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)
+        },
+        "bos_id": tokenizer.bos_token_id,
+        "eos_id": tokenizer.eos_token_id,
+        "pad_id": tokenizer.pad_token_id,
+        "prefix_ids": whole[:at],
+        "suffix_ids": whole[at + len(inner) :],
+    }
+
+
+def _main(folder: str) -> None:
+    # Libraries may print; the answer must stand alone on the standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            answer = _resolve(folder)
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answer = {"error": f"{type(error).__name__}: {' '.join(lines)[:600]}".rstrip(".: ")}
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,163 @@
+"""Verify: is a finished dataset what its manifest says, and are its rows what a trainer may rely on?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..schemas.errors import IntegrityError
+from ..schemas.manifest import ShardRecord
+from ..schemas.rows import IGNORE_INDEX
+from .observer import Observer, Silent
+from .outfolder import MANIFEST
+from .reader import Finished, open_dataset
+from .store import hash_file
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it must be."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The outcome."""
+
+    files: int
+    rows: int
+    tokens: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None) -> Verification:
+    """Check a dataset: every row's invariants, sizes and counts; with `deep`, every byte against its hash.
+
+    Raises:
+        InputError: there is no finished dataset in the folder.
+        IntegrityError: the manifest itself is damaged.
+    """
+    observer = observer or Silent()
+    dataset = open_dataset(folder)
+    manifest = dataset.manifest
+    findings: list[Finding] = []
+    try:
+        manifest.ledger.check()
+    except IntegrityError as error:
+        findings.append(Finding("manifest.json", str(error)))
+    for file in manifest.files:
+        findings += _check_file(dataset, file.name, file.bytes, file.hash, deep)
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
+    for shard in shards:
+        found = list(_check_file(dataset, shard.name, shard.bytes, shard.hash, deep))
+        findings += found or _check_shard(dataset, shard, manifest.max_length)
+        observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
+    observer.end()
+    known = {MANIFEST, *(file.name for file in manifest.files), *(shard.name for shard in shards)}
+    for name in dataset.store.names():
+        if name not in known and "shards/" in name and not name.startswith("_run/"):
+            findings.append(Finding(name, "is not in the manifest; remove it, or a reader may take it for data"))
+    return Verification(
+        len(shards) + len(manifest.files),
+        sum(shard.rows for shard in shards),
+        sum(shard.tokens for shard in shards),
+        tuple(findings),
+    )
+
+
+def _check_file(dataset: Finished, name: str, size: int, digest: str, deep: bool) -> Iterator[Finding]:
+    actual = dataset.store.size(name)
+    if actual is None:
+        yield Finding(name, "is missing")
+    elif actual != size:
+        yield Finding(name, f"has {actual:,} bytes, but the manifest says {size:,}")
+    elif deep and hash_file(dataset.store.path(name)).hash != digest:
+        yield Finding(name, "has other bytes than the manifest says")
+
+
+def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list[Finding]:
+    tokens = trained = row = 0
+    findings: list[Finding] = []
+    try:
+        for batch in dataset.batches(shard):
+            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in check_rows(batch, max_length)]
+            tokens += len(batch.column("input_ids").flatten())
+            trained += int(np.count_nonzero(batch.column("labels").flatten().to_numpy() != IGNORE_INDEX))
+            row += batch.num_rows
+    except IntegrityError as error:
+        return [*findings, Finding(shard.name, str(error))]
+    if tokens != shard.tokens or trained != shard.trained:
+        findings.append(
+            Finding(
+                shard.name,
+                f"has {tokens:,} tokens and {trained:,} trained labels, "
+                f"but the manifest says {shard.tokens:,} and {shard.trained:,}",
+            )
+        )
+    return findings[:20]
+
+
+def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:
+    """(row, what is wrong) for every packed row that breaks an invariant; the first broken one of each kind.
+
+    The invariants: as many labels and positions as input ids; pieces that add up to the row; a row no longer than
+    `max_length`; positions 0, 1, 2, … anew at every piece; a label is its own input id or -100; the first label of
+    every piece is -100.
+    """
+    ids, labels, positions = (batch.column(name) for name in ("input_ids", "labels", "position_ids"))
+    pieces = batch.column("seq_lengths")
+    row_tokens = _sizes(ids)
+    for name, column in (("labels", labels), ("position_ids", positions)):
+        yield from _first(_sizes(column) != row_tokens, f"{name} has another length than input_ids")
+    for name in ("doc_starts", "doc_ids"):
+        yield from _first(_sizes(batch.column(name)) != _sizes(pieces), f"{name} has another length than seq_lengths")
+    yield from _first(row_tokens > max_length, f"is longer than max_length ({max_length:,})")
+    lengths = pieces.flatten().to_numpy()
+    piece_rows = np.repeat(np.arange(batch.num_rows), _sizes(pieces))
+    sums = np.bincount(piece_rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
+    uneven = sums != row_tokens
+    yield from _first(uneven, "seq_lengths does not add up to the row")
+    if uneven.any() or (_sizes(labels) != row_tokens).any() or (_sizes(positions) != row_tokens).any():
+        return
+    begins = np.cumsum(lengths) - lengths
+    token_rows = np.repeat(np.arange(batch.num_rows), row_tokens)
+    expected = np.arange(len(token_rows)) - np.repeat(begins, lengths)
+    flat_ids, flat_labels = ids.flatten().to_numpy(), labels.flatten().to_numpy()
+    wrong_position = positions.flatten().to_numpy() != expected
+    yield from _first_token(wrong_position, token_rows, "position_ids do not count 0, 1, 2, … in every piece")
+    foreign = (flat_labels != IGNORE_INDEX) & (flat_labels != flat_ids)
+    yield from _first_token(foreign, token_rows, "a label is neither its own input id nor -100")
+    heads = begins[lengths > 0]
+    yield from _first_token(
+        flat_labels[heads] != IGNORE_INDEX,
+        token_rows[heads],
+        "the first label of a piece is not -100: one document would be trained to predict another",
+    )
+
+
+def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
+    return np.diff(column.offsets.to_numpy().astype(np.int64))
+
+
+def _first(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:
+    if bad.any():
+        yield int(np.argmax(bad)), what
+
+
+def _first_token(bad: NDArray[np.bool_], rows: NDArray[np.int64], what: str) -> Iterator[tuple[int, str]]:
+    if bad.any():
+        yield int(rows[np.argmax(bad)]), what

@@ -1,0 +1,1 @@
+"""The rows and records that cross a boundary. Imports nothing else of packtrain."""

@@ -1,0 +1,59 @@
+"""A plan of which document piece stands in which packed row. It knows no token."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How good a plan is, and how one can know.
+
+    `bound` is a number of rows that no plan of whole pieces can go below: the larger of ceil(tokens / C) and
+    Martello and Toth's L2 (Knapsack Problems, 1990, chapter 8). For a plan limited by `max_docs`, also
+    ceil(pieces / max_docs).
+    """
+
+    rows: int
+    bound_tokens: int
+    """ceil(tokens / C)."""
+    bound: int
+    tokens: int
+    capacity: int
+    pieces: int
+    moves: int
+    """Group moves that the planner made: its cost beyond one sort. 0 for strategies that do not search."""
+
+    @property
+    def fill(self) -> float:
+        """Share of the rows' capacity that holds tokens, 0 to 1. An empty plan is full."""
+        return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
+
+    @property
+    def gap(self) -> float:
+        """Rows above the bound, as a share of the bound. 0 proves that no plan is better."""
+        return self.rows / self.bound - 1.0 if self.bound else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutPlan:
+    """Four arrays: row r holds pieces `row_offsets[r]:row_offsets[r+1]`, in this order.
+
+    Piece p is tokens `starts[p] : starts[p] + lengths[p]` of document `order[p]`.
+    """
+
+    order: NDArray[np.int64]
+    """(D,) which document, an index into the lengths that were given."""
+    starts: NDArray[np.int64]
+    """(D,) first token of the piece within its document."""
+    lengths: NDArray[np.int32]
+    """(D,) tokens of the piece, without alignment padding."""
+    row_offsets: NDArray[np.int64]
+    """(R + 1,) where each row's pieces begin."""
+    certificate: Certificate
+
+    @property
+    def rows(self) -> int:
+        """Number of packed rows."""
+        return len(self.row_offsets) - 1

@@ -1,0 +1,121 @@
+"""The ledger: what became of every row, token and label, by source. Its sums must close exactly."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .errors import IntegrityError
+
+
+@dataclass(slots=True)
+class SourceLedger:
+    """The account of one source. Rows come first, then examples, tokens, labels; each line closes."""
+
+    bytes_read: int = 0
+    rows_read: int = 0
+    rows_used: int = 0
+    rows_blank: int = 0
+    rows_rejected: dict[str, int] = field(default_factory=dict)
+    """Rows that cannot be used, by reason; each stands in rejects.jsonl."""
+    rows_filtered: dict[str, int] = field(default_factory=dict)
+    """Rows that are well formed but not wanted, by reason."""
+    examples_made: int = 0
+    examples_skipped: dict[str, int] = field(default_factory=dict)
+    """Never made, though their row was used: solutions that repeat another one, are empty, or over the limit."""
+    examples_packed: dict[str, int] = field(default_factory=dict)
+    """Examples of which at least one token was packed, by split."""
+    examples_dropped: dict[str, int] = field(default_factory=dict)
+    """Examples left out whole, by reason."""
+    examples_truncated: int = 0
+    examples_without_labels: int = 0
+    """Examples that were kept although truncation took every trained token, or because keep_untrained."""
+    tokens_encoded: int = 0
+    tokens_created: dict[str, int] = field(default_factory=dict)
+    """Tokens that no text asked for: end_of_sequence, special (added by the tokenizer), alignment."""
+    tokens_truncated: int = 0
+    tokens_dropped: dict[str, int] = field(default_factory=dict)
+    tokens_packed: int = 0
+    labels_trained: int = 0
+    """Packed tokens whose label counts in the loss."""
+    labels_head: int = 0
+    """Packed tokens that were asked for but stand first in their piece, where no label can be."""
+    labels_not_asked: int = 0
+    """Packed tokens that the mask leaves out, alignment padding included."""
+    asked_encoded: int = 0
+    """Tokens that the mask asks for, before anything was cut or dropped."""
+    asked_truncated: int = 0
+    asked_dropped: int = 0
+    straddles: int = 0
+    """Tokens that stand on both sides of a boundary; they belong to the side that is trained."""
+    boundaries: int = 0
+
+    def equations(self) -> Iterator[tuple[str, int, int]]:
+        """(what, left, right) of everything that must be equal."""
+        yield (
+            "rows read = used + rejected + filtered + blank",
+            self.rows_read,
+            self.rows_used
+            + sum(self.rows_rejected.values())
+            + sum(self.rows_filtered.values())
+            + self.rows_blank,
+        )
+        yield (
+            "examples made = packed + dropped",
+            self.examples_made,
+            sum(self.examples_packed.values()) + sum(self.examples_dropped.values()),
+        )
+        yield (
+            "tokens encoded + created = packed + truncated + dropped",
+            self.tokens_encoded + sum(self.tokens_created.values()),
+            self.tokens_packed + self.tokens_truncated + sum(self.tokens_dropped.values()),
+        )
+        yield (
+            "tokens packed = labels trained + lost at heads + not asked for",
+            self.tokens_packed,
+            self.labels_trained + self.labels_head + self.labels_not_asked,
+        )
+        yield (
+            "tokens asked for = trained + lost at heads + truncated + dropped",
+            self.asked_encoded,
+            self.labels_trained + self.labels_head + self.asked_truncated + self.asked_dropped,
+        )
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The account of a run."""
+
+    sources: dict[str, SourceLedger] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise IntegrityError naming the first source and equation that does not close."""
+        for name, source in self.sources.items():
+            for what, left, right in source.equations():
+                if left != right:
+                    raise IntegrityError(
+                        f"the ledger of source {name!r} does not close: {what}, but {left:,} is not {right:,}; "
+                        "this is a defect of packtrain, please report it with the configuration"
+                    )
+
+    def total(self) -> SourceLedger:
+        """The sum over all sources."""
+        out = SourceLedger()
+        for source in self.sources.values():
+            for name in SourceLedger.__dataclass_fields__:
+                value = getattr(source, name)
+                if isinstance(value, Mapping):
+                    mine = getattr(out, name)
+                    for key, count in value.items():
+                        mine[key] = mine.get(key, 0) + count
+                else:
+                    setattr(out, name, getattr(out, name) + value)
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, keys in a stable order."""
+        return {name: asdict(source) for name, source in self.sources.items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Ledger":
+        """The inverse of `to_json`."""
+        return cls({name: SourceLedger(**source) for name, source in data.items()})

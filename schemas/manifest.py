@@ -1,0 +1,122 @@
+"""The manifest: written last, it makes a folder a finished dataset and names every byte of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .fingerprint import fingerprint
+from .layout import Certificate
+from .ledger import Ledger
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file that the manifest vouches for."""
+
+    name: str
+    """Path below the output folder, with forward slashes."""
+    bytes: int
+    hash: str
+    """BLAKE3 of the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """One shard."""
+
+    name: str
+    bytes: int
+    hash: str
+    rows: int
+    tokens: int
+    trained: int
+    """Labels that count."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """One split: its shards in reading order, and how well it is packed."""
+
+    shards: tuple[ShardRecord, ...]
+    windows: tuple[Certificate, ...]
+    """One certificate a planning window."""
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def trained(self) -> int:
+        return sum(shard.trained for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that the bytes depend on, and everything that was written."""
+
+    plan_hash: str
+    """Of inputs, configuration and versions: what was asked for."""
+    plan: dict[str, Any]
+    """The payload that `plan_hash` was made from."""
+    schema: dict[str, str]
+    """Arrow types of a packed row's columns."""
+    splits: dict[str, SplitRecord]
+    files: tuple[FileRecord, ...]
+    """Everything else below the folder that belongs to the dataset."""
+    ledger: Ledger
+
+    @property
+    def hash(self) -> str:
+        """The fingerprint of the dataset: equal for equal bytes, whatever machine and workers made them."""
+        return fingerprint(self.payload())
+
+    @property
+    def max_length(self) -> int:
+        """Capacity of a packed row, in tokens."""
+        return int(self.plan["config"]["truncate"]["max_length"])
+
+    def payload(self) -> dict[str, Any]:
+        """What the hash covers."""
+        return {
+            "format": FORMAT,
+            "plan_hash": self.plan_hash,
+            "plan": self.plan,
+            "schema": self.schema,
+            "splits": {
+                name: {
+                    "shards": [asdict(shard) for shard in split.shards],
+                    "windows": [asdict(window) for window in split.windows],
+                }
+                for name, split in self.splits.items()
+            },
+            "files": [asdict(file) for file in self.files],
+            "ledger": self.ledger.to_json(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest file's content: the payload and its hash."""
+        return {"hash": self.hash, **self.payload()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Manifest":
+        """The inverse of `to_json`. Raises KeyError or TypeError for data of another shape."""
+        return cls(
+            plan_hash=data["plan_hash"],
+            plan=data["plan"],
+            schema=data["schema"],
+            splits={
+                name: SplitRecord(
+                    shards=tuple(ShardRecord(**shard) for shard in split["shards"]),
+                    windows=tuple(Certificate(**window) for window in split["windows"]),
+                )
+                for name, split in data["splits"].items()
+            },
+            files=tuple(FileRecord(**file) for file in data["files"]),
+            ledger=Ledger.from_json(data["ledger"]),
+        )

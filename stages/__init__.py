@@ -1,0 +1,1 @@
+"""Pure functions over rows and record batches: no file, no network, no clock."""

@@ -1,0 +1,307 @@
+"""Encode: examples → rendered text → token ids and runs. One rendering and one tokenization per example.
+
+1. Render each example to its text, and know at which character its completion begins.
+2. Encode the texts of a batch together (`Engine`), without special tokens.
+3. Find the token where each completion begins: the first whose characters reach into it (`spans`).
+4. Add what a plain text gets around it from the tokenizer, never twice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ..schemas.errors import RowRejectedError
+from ..schemas.rows import ENCODED, Example, Kind
+from .bytelengths import ByteLengths
+from .engines import Encoded, Engine
+from .render import Renderer
+from .spans import locate_boundaries
+
+BATCH_CHARACTERS = 1 << 20
+"""Text encoded at once: small enough that its tokens stay in the cache of a core."""
+BATCH_EXAMPLES = 4096
+TEMPLATE_CHECK = 0xFF
+"""One row in 256 is rendered by jinja2 as well as by the traced template."""
+ENGINE_CHECK = 0x3FF
+"""One text in 1,024 is handed back to be held against the reference tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the tokenizer itself puts around a plain text. Templates write their own, so chats get none of it."""
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    prefix_text: str = ""
+    """The text of `prefix`: where a person wrote it already, it is not added again."""
+    suffix_text: str = ""
+    eos: str = ""
+    """Appended to a text or completion that does not end with it."""
+    eos_tokens: int = 1
+
+
+@dataclass(slots=True)
+class EncodeCounts:
+    """What the ledger wants to know of one block's encoding."""
+
+    examples: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Examples that could not be rendered although others of their row could, by reason."""
+    tokens: int = 0
+    """All tokens, created ones included."""
+    end_of_sequence: int = 0
+    special: int = 0
+    straddles: int = 0
+    boundaries: int = 0
+    text_bytes: int = 0
+    inexact: int = 0
+    """Examples whose boundary came from the reference tokenizer's offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A text and what the engine made of it, to be held against the reference."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass(slots=True)
+class Refused:
+    """An example that could not be rendered."""
+
+    line: int
+    sub: int
+    reason: str
+    detail: str
+
+
+class Encoder:
+    """Everything that turns examples into record batches; built once in a worker.
+
+    Args:
+        renderer: None where there is no chat template; conversations are then refused row by row.
+        table: how many bytes of text each token stands for.
+        reference: gives the reference tokenizer, for the few texts whose boundaries only it can find.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer | None,
+        table: ByteLengths,
+        around: Around,
+        reference: Callable[[], Any],
+    ) -> None:
+        self.engine = engine
+        self.renderer = renderer
+        self.table = table
+        self.around = around
+        self.reference = reference
+
+    def encode(
+        self,
+        examples: Iterable[Example],
+        counts: EncodeCounts,
+        refused: list[Refused],
+        samples: list[Sampled],
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
+
+        `counts`, `refused` and `samples` are filled as the batches are made.
+        """
+        batch = _Batch()
+        for example in examples:
+            try:
+                self._render(example, batch)
+            except RowRejectedError as error:
+                refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                continue
+            if batch.characters >= BATCH_CHARACTERS or len(batch.texts) >= BATCH_EXAMPLES:
+                yield self._finish(batch, counts, samples)
+                batch = _Batch()
+        if batch.texts:
+            yield self._finish(batch, counts, samples)
+
+    def _render(self, example: Example, batch: "_Batch") -> None:
+        plain, turn = True, 1
+        if example.text is not None:
+            text, start = example.text, 0
+        elif isinstance(example.prompt, str):
+            if not isinstance(example.completion, str):
+                raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+            text, start = example.prompt + example.completion, len(example.prompt)
+        else:
+            plain = False
+            if self.renderer is None:
+                raise RowRejectedError("no_template", "a conversation needs a chat template")
+            prompt, completion = example.prompt or [], example.completion or []
+            check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
+            text, start = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+            turn = len(prompt)
+        if plain and self.around.eos and not text.endswith(self.around.eos):
+            text += self.around.eos
+            batch.ended += 1
+        batch.texts.append(text)
+        batch.starts.append(start)
+        batch.turns.append(turn)
+        batch.plain.append(plain)
+        batch.kinds.append(Kind.TEXT if example.text is not None else Kind.COMPLETION)
+        batch.lines.append(example.line)
+        batch.subs.append(example.sub)
+        batch.groups.append(example.group)
+        batch.characters += len(text)
+
+    def _finish(self, batch: "_Batch", counts: EncodeCounts, samples: list[Sampled]) -> pa.RecordBatch:
+        texts = batch.texts
+        ids, offsets = self.engine.encode(texts)
+        first, straddles = self._first_tokens(batch, Encoded(ids, offsets), counts)
+        digests = []
+        for text, start in zip(texts, batch.starts, strict=True):
+            data = text.encode()
+            counts.text_bytes += len(data)
+            digests.append(xxhash.xxh3_128_digest(data, seed=start))
+        for index, digest in enumerate(digests):
+            if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0:
+                samples.append(Sampled(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
+
+        counts.examples += len(texts)
+        counts.tokens += len(ids)
+        counts.end_of_sequence += batch.ended * self.around.eos_tokens
+        prefix = np.zeros(len(texts), dtype=np.int64)
+        if (self.around.prefix or self.around.suffix) and any(batch.plain):
+            before = len(ids)
+            ids, offsets, prefix = self._put_around(batch, ids, offsets)
+            first = first + prefix
+            counts.tokens += len(ids) - before
+            counts.special += len(ids) - before
+
+        runs = _runs(np.diff(offsets), first, prefix, np.array(batch.kinds, np.int8), np.array(batch.turns))
+        arrays = [
+            pa.ListArray.from_arrays(
+                pa.array(offsets.astype(np.int32)), pa.array(ids), type=ENCODED.field("input_ids").type
+            ),
+            runs,
+            pa.array(batch.groups, pa.string()),
+            pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(16), len(texts), [None, pa.py_buffer(b"".join(digests))]
+            ),
+            pa.array(np.array(batch.lines, np.int32)),
+            pa.array(np.array(batch.subs, np.int32)),
+            pa.array(straddles.astype(np.int16)),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
+
+    def _first_tokens(
+        self, batch: "_Batch", encoded: Encoded, counts: EncodeCounts
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(N,) the token at which each completion begins, and (N,) whether it straddles. 0 where none is asked."""
+        starts = np.array(batch.starts, dtype=np.int64)
+        asked = starts > 0
+        bound_offsets = np.zeros(len(starts) + 1, dtype=np.int64)
+        np.cumsum(asked, out=bound_offsets[1:])
+        found = locate_boundaries(
+            encoded, self.table, batch.texts, starts[asked], bound_offsets, self.reference
+        )
+        first = np.zeros(len(starts), dtype=np.int64)
+        first[asked] = found.tokens
+        straddles = np.zeros(len(starts), dtype=np.bool_)
+        straddles[asked] = found.straddles
+        counts.boundaries += int(asked.sum())
+        counts.straddles += int(straddles.sum())
+        counts.inexact += int((~found.exact & asked).sum())
+        return first, straddles
+
+    def _put_around(
+        self, batch: "_Batch", ids: NDArray[np.int32], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        around = self.around
+        left = [
+            plain and not (around.prefix_text and text.startswith(around.prefix_text))
+            for plain, text in zip(batch.plain, batch.texts, strict=True)
+        ]
+        right = [
+            plain and not (around.suffix_text and text.endswith(around.suffix_text))
+            for plain, text in zip(batch.plain, batch.texts, strict=True)
+        ]
+        begin = np.array(left) * len(around.prefix)
+        end = np.array(right) * len(around.suffix)
+        pieces: list[NDArray[np.int32]] = []
+        prefix = np.array(around.prefix, dtype=np.int32)
+        suffix = np.array(around.suffix, dtype=np.int32)
+        for index, (has_left, has_right) in enumerate(zip(left, right, strict=True)):
+            if has_left:
+                pieces.append(prefix)
+            pieces.append(ids[offsets[index] : offsets[index + 1]])
+            if has_right:
+                pieces.append(suffix)
+        sizes = np.diff(offsets) + begin + end
+        out = np.zeros(len(offsets), dtype=np.int64)
+        np.cumsum(sizes, out=out[1:])
+        return np.concatenate(pieces), out, begin
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rendered examples that wait for the engine."""
+
+    texts: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    plain: list[bool] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    subs: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    characters: int = 0
+    ended: int = 0
+
+
+def _runs(
+    lengths: NDArray[np.int64],
+    first: NDArray[np.int64],
+    prefix: NDArray[np.int64],
+    kinds: NDArray[np.int8],
+    turns: NDArray[np.int64],
+) -> pa.ListArray:
+    """Up to three runs a document: what the tokenizer added before, the prompt, the rest. Empty runs are left out."""
+    count = len(lengths)
+    ends = np.stack([prefix, np.maximum(first, prefix), lengths], axis=1)
+    begins = np.stack([np.zeros_like(prefix), ends[:, 0], ends[:, 1]], axis=1)
+    keep = ends > begins
+    keep[:, 2] |= ~keep.any(axis=1)  # an empty document still has one run, so that every document has
+    kind = np.empty((count, 3), dtype=np.int8)
+    kind[:, 0] = Kind.SPECIAL
+    kind[:, 1] = Kind.PROMPT
+    kind[:, 2] = kinds
+    turn = np.zeros((count, 3), dtype=np.int16)
+    turn[:, 2] = np.where(kinds == Kind.TEXT, 0, np.minimum(turns, np.iinfo(np.int16).max))
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(keep.sum(axis=1), out=offsets[1:])
+    kept = int(offsets[-1])
+    structs = pa.StructArray.from_arrays(
+        [
+            pa.array(ends[keep].astype(np.int32)),
+            pa.array(kind[keep]),
+            pa.array(turn[keep]),
+            pa.array(np.ones(kept, dtype=np.bool_)),
+        ],
+        fields=list(ENCODED.field("runs").type.value_type),
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=ENCODED.field("runs").type)
+
+
+def differing(reference: Engine, samples: Sequence[Sampled]) -> Sampled | None:
+    """The first sample that the reference encodes otherwise, or None."""
+    if not samples:
+        return None
+    ids, offsets = reference.encode([sample.text for sample in samples])
+    for index, sample in enumerate(samples):
+        if ids[offsets[index] : offsets[index + 1]].tolist() != sample.ids:
+            return sample
+    return None

@@ -1,0 +1,122 @@
+"""Lay out: from planned pieces to the columns of packed rows. Vectorised over one chunk of rows at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..schemas.rows import IGNORE_INDEX, PACKED
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """D pieces that stand in R rows, with the tokens and runs they come from."""
+
+    tokens: Sequence[NDArray[np.int32]]
+    """D views of the pieces' own tokens, `lengths[p]` long."""
+    starts: NDArray[np.int32]
+    """(D,) first token of the piece within its document."""
+    lengths: NDArray[np.int32]
+    """(D,)"""
+    doc_ids: NDArray[np.int64]
+    """(D,)"""
+    row_offsets: NDArray[np.int64]
+    """(R + 1,) over pieces."""
+    run_ends: NDArray[np.int32]
+    """(runs,) ends of the whole documents' runs, in tokens of the document."""
+    run_asked: NDArray[np.bool_]
+    """(runs,) whether the mask asks for the run."""
+    run_offsets: NDArray[np.int64]
+    """(D + 1,) where each piece's document's runs begin. A document that stands in two pieces is listed twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """The rows, and what the ledger wants to know of each piece."""
+
+    batch: pa.RecordBatch
+    trained: NDArray[np.int32]
+    """(D,) labels that count."""
+    heads: NDArray[np.bool_]
+    """(D,) the mask asked for the piece's first token, whose label cannot be."""
+
+
+def lay_out(pieces: Pieces, align: int = 1, pad_id: int = 0) -> LaidOut:
+    """Make the rows of `schemas.rows.PACKED`.
+
+    With `align` > 1 every piece is followed by padding up to a multiple of it; the padding has `pad_id` as input,
+    no label, and positions that go on from the piece's.
+    """
+    count = len(pieces.lengths)
+    padded = -(-pieces.lengths // align) * align if align > 1 else pieces.lengths
+    ends = np.cumsum(padded, dtype=np.int64)
+    begins = ends - padded
+    total = int(ends[-1]) if count else 0
+
+    ids = np.concatenate(_with_padding(pieces, padded, pad_id)) if count else np.empty(0, dtype=np.int32)
+    positions = np.arange(total, dtype=np.int32)
+    positions -= np.repeat(begins.astype(np.int32), padded)
+
+    asked = np.repeat(*_clipped_runs(pieces))
+    if align > 1:
+        real = positions < np.repeat(pieces.lengths, padded)
+        spread = np.zeros(total, dtype=np.bool_)
+        spread[real] = asked
+        asked = spread
+    labels = np.where(asked, ids, np.int32(IGNORE_INDEX))
+    heads = asked[begins] if count else np.empty(0, dtype=np.bool_)
+    labels[begins] = IGNORE_INDEX
+    if count:
+        trained = np.add.reduceat(asked, begins, dtype=np.int32) - heads.astype(np.int32)
+    else:
+        trained = np.empty(0, dtype=np.int32)
+
+    token_offsets = np.zeros(len(pieces.row_offsets), dtype=np.int32)
+    if count:
+        token_offsets[1:] = ends[pieces.row_offsets[1:] - 1]
+    piece_offsets = pieces.row_offsets.astype(np.int32)
+    columns = [
+        _lists(token_offsets, ids),
+        _lists(token_offsets, labels),
+        _lists(token_offsets, positions),
+        _lists(piece_offsets, padded),
+        _lists(piece_offsets, pieces.starts),
+        _lists(piece_offsets, pieces.doc_ids),
+    ]
+    columns = [
+        pa.ListArray.from_arrays(column.offsets, column.values, type=field.type)
+        for column, field in zip(columns, PACKED, strict=True)
+    ]
+    return LaidOut(pa.RecordBatch.from_arrays(columns, schema=PACKED), trained, heads)
+
+
+def _with_padding(pieces: Pieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:
+    gaps = padded - pieces.lengths
+    if not gaps.any():
+        return pieces.tokens
+    filler = np.full(int(gaps.max()), pad_id, dtype=np.int32)
+    out: list[NDArray[np.int32]] = []
+    for view, gap in zip(pieces.tokens, gaps.tolist(), strict=True):
+        out.append(view)
+        if gap:
+            out.append(filler[:gap])
+    return out
+
+
+def _clipped_runs(pieces: Pieces) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
+    """The runs' flags, and how many tokens of its piece each covers (0 outside the piece)."""
+    runs = np.diff(pieces.run_offsets)
+    begins = np.empty_like(pieces.run_ends)
+    begins[1:] = pieces.run_ends[:-1]
+    begins[pieces.run_offsets[:-1]] = 0
+    low = np.repeat(pieces.starts, runs)
+    high = low + np.repeat(pieces.lengths, runs)
+    sizes = np.minimum(pieces.run_ends, high) - np.maximum(begins, low)
+    return pieces.run_asked, np.maximum(sizes, 0)
+
+
+def _lists(offsets: NDArray[np.int32], values: NDArray[np.generic]) -> pa.ListArray:
+    """A list column over the arrays' own memory."""
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))

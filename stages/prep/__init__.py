@@ -1,0 +1,52 @@
+"""Prep: one source row to training examples. A format a kind of row."""
+
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from .apps import AppsFormat, AppsOptions
+from .base import Format, Options, Prepared, PublicForm
+from .messages import MessagesFormat, MessagesOptions
+from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
+from .public import public_row
+from .text import TextFormat, TextOptions
+
+__all__ = [
+    "FORMATS",
+    "AppsFormat",
+    "AppsOptions",
+    "Format",
+    "MessagesFormat",
+    "MessagesOptions",
+    "Options",
+    "Prepared",
+    "PromptCompletionFormat",
+    "PromptCompletionOptions",
+    "PublicForm",
+    "TextFormat",
+    "TextOptions",
+    "make_format",
+    "public_row",
+]
+
+FORMATS: dict[str, type[Format[Any, Any]]] = {
+    format_type.name: format_type
+    for format_type in (AppsFormat, PromptCompletionFormat, MessagesFormat, TextFormat)
+}
+"""Every format by its name."""
+
+
+def make_format(name: str, options: Options | None = None) -> Format[Any, Any]:
+    """A format by its name, with its defaults unless options are given.
+
+    Raises:
+        ConfigError: no such format, or options of another one.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"no prep format is called {name!r}; there are {', '.join(FORMATS)}")
+    format_type = FORMATS[name]
+    options = format_type.options_type() if options is None else options
+    if type(options) is not format_type.options_type:
+        wanted = format_type.options_type.__name__
+        raise ConfigError(f"prep format {name!r} takes {wanted}, got {type(options).__name__}")
+    # Every format's constructor takes its options alone, unlike the base class's.
+    return format_type(options)  # type: ignore[call-arg]

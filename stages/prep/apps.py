@@ -1,0 +1,233 @@
+"""APPS: programming problems with many solutions each. One example a (problem, solution) pair."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from ...schemas.errors import RowFilteredError, RowRejectedError
+from ...schemas.rows import Example, Messages
+from .base import Format, Options, PublicForm
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppsOptions(Options):
+    """How problems become examples."""
+
+    style: Literal["chat", "classic"] = "chat"
+    """`chat`: messages, code in fences. `classic`: the plain text of the APPS paper, solutions untouched."""
+    max_solutions: int | None = None
+    """Keep the first so many solutions of a problem, counted after duplicates are gone. None keeps all."""
+    dedupe: bool = True
+    """Leave out a solution that equals an earlier one of the same problem, trailing whitespace aside."""
+    difficulties: tuple[str, ...] | None = None
+    """Keep problems of these difficulties only. None keeps all."""
+    prompt_only: bool = False
+    """One example a problem, with an empty completion; solutions are not looked at."""
+
+    def __post_init__(self) -> None:
+        if self.style not in ("chat", "classic"):
+            self._refuse("style", "must be chat or classic")
+        if self.max_solutions is not None and self.max_solutions < 1:
+            self._refuse("max_solutions", "must be at least 1, or absent to keep all")
+        if self.difficulties is not None and not (isinstance(self.difficulties, tuple) and self.difficulties):
+            self._refuse("difficulties", "must be a tuple of at least one difficulty, or absent to keep all")
+
+
+class AppsRow(msgspec.Struct):
+    """The fields of a public APPS row that matter here."""
+
+    question: str
+    id: int | str | None = None
+    solutions: Any = None
+    """A JSON string that holds a list of strings, or that list; "" or null for none. See `solutions_of`."""
+    input_output: Any = None
+    """A JSON string, or its object; "" or null when there are no tests. May be megabytes long."""
+    difficulty: str | None = None
+    starter_code: str | None = None
+
+
+class _Tests(msgspec.Struct):
+    fn_name: Any = None
+    inputs: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_tests = msgspec.json.Decoder(_Tests).decode
+_decode_solutions = msgspec.json.Decoder(list[str] | None).decode
+_TICKS = re.compile("`{3,}")
+_SMALL = 256
+
+
+class AppsFormat(Format[AppsOptions, AppsRow]):
+    """Problems in the public APPS fields.
+
+    `sub` is the solution's index in the row's own list, -1 with `prompt_only`. `group` is the problem's id,
+    or a digest of its question when it has none. Examples of a problem share their prompt: do not change it.
+    """
+
+    name: ClassVar[str] = "apps"
+    options_type: ClassVar[type[Options]] = AppsOptions
+
+    def __init__(self, options: AppsOptions | None = None) -> None:
+        super().__init__(options or AppsOptions(), AppsRow)
+
+    @property
+    def form(self) -> PublicForm:
+        return "prompt" if self.options.prompt_only else "prompt_completion"
+
+    def examples(self, row: AppsRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.
+
+        A solution of whitespace alone is none; it is counted as `empty` when others of its row remain.
+        """
+        options = self.options
+        if not row.question or row.question.isspace():
+            raise RowRejectedError("empty", "`question` is empty")
+        if options.difficulties is not None and row.difficulty not in options.difficulties:
+            raise RowFilteredError("difficulty")
+        chat = options.style == "chat"
+        if options.prompt_only:
+            return [Example(line, -1, group_of(row), self._prompt(row), [] if chat else "", None)]
+        kept = self._chosen(solutions_of(row), skipped)
+        if not kept:
+            raise RowFilteredError("no_solution")
+        group, prompt = group_of(row), self._prompt(row)
+        if not chat:
+            return [Example(line, sub, group, prompt, text, None) for sub, text in kept]
+        return [
+            Example(line, sub, group, prompt, [{"role": "assistant", "content": fenced(text.rstrip())}], None)
+            for sub, text in kept
+        ]
+
+    def _prompt(self, row: AppsRow) -> Messages | str:
+        if self.options.style == "classic":
+            return classic_prompt(row)
+        return [{"role": "user", "content": chat_prompt(row)}]
+
+    def _chosen(self, solutions: list[str], skipped: Counter[str] | None) -> list[tuple[int, str]]:
+        """(index in the row's list, solution) of those to keep."""
+        kept: list[tuple[int, str]] = []
+        seen: set[str] = set()
+        empty = duplicate = 0
+        for sub, text in enumerate(solutions):
+            # Trailing whitespace is no part of a program, and the fence of `chat` drops it: two solutions
+            # that differ there alone would be the same example. Leading whitespace is indentation: it counts.
+            content = text.rstrip()
+            if not content:
+                empty += 1
+            elif self.options.dedupe and content in seen:
+                duplicate += 1
+            else:
+                seen.add(content)
+                kept.append((sub, text))
+        limit = self.options.max_solutions
+        over = 0 if limit is None else max(len(kept) - limit, 0)
+        if skipped is not None and kept:
+            for reason, count in (("empty", empty), ("duplicate", duplicate), ("over_limit", over)):
+                if count:
+                    skipped[reason] += count
+        return kept[:limit]
+
+
+def solutions_of(row: AppsRow) -> list[str]:
+    """The solutions of a row, [] for none.
+
+    Raises:
+        RowRejectedError: `bad_solutions`, unless they are a list of strings or a JSON string that holds one.
+    """
+    value = row.solutions
+    if isinstance(value, str):
+        if not value or value.isspace():
+            return []
+        try:
+            return _decode_solutions(value) or []
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RowRejectedError(
+                "bad_solutions", f"`solutions` is not a JSON list of strings: {error}"
+            ) from None
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RowRejectedError("bad_solutions", f"`solutions` must be a list, got {type(value).__name__}")
+    for index, text in enumerate(value):
+        if not isinstance(text, str):
+            got = type(text).__name__
+            raise RowRejectedError("bad_solutions", f"`solutions[{index}]` must be a string, got {got}")
+    return value
+
+
+def group_of(row: AppsRow) -> str:
+    """The problem's id as text, or 16 hexadecimal digits of its question when it has none."""
+    if row.id is None or row.id == "":
+        return blake2b(row.question.encode(), digest_size=8).hexdigest()
+    return str(row.id)
+
+
+def function_of(row: AppsRow) -> str | None:
+    """The function that the tests call; "" when they use standard input; None when the row does not tell.
+
+    Only the name is parsed, and only where `fn_name` occurs at all, so that long tests cost nothing. Tests
+    that cannot be read are no ground to lose a problem: the row then does not tell. Problems with starter
+    code but tests of plain input and output (many in APPS's test split) use standard input, as APPS judges
+    them.
+    """
+    tests = row.input_output
+    if not tests:
+        return None
+    if isinstance(tests, str):
+        if len(tests) > _SMALL and "fn_name" not in tests:
+            return ""
+        try:
+            found = _decode_tests(tests)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        name, plain = found.fn_name, bytes(found.inputs) != b"null"
+    elif isinstance(tests, dict):
+        name, plain = tests.get("fn_name"), tests.get("inputs") is not None
+    else:
+        return None
+    if isinstance(name, str) and name:
+        return name
+    return "" if plain else None
+
+
+def fenced(code: str) -> str:
+    """Code in a Markdown fence, longer than any run of backticks in it. `code` must not end in a newline."""
+    # Looking for one character is several times faster than for three, and most programs have no backtick.
+    longest = max(map(len, _TICKS.findall(code)), default=2) if "`" in code else 2
+    fence = "`" * (longest + 1)
+    return f"{fence}python\n{code}\n{fence}"
+
+
+def chat_prompt(row: AppsRow) -> str:
+    """The user's turn: the question, the starter code if any, and how the program will be called."""
+    parts = [row.question.rstrip().lstrip("\r\n")]
+    starter = (row.starter_code or "").rstrip().lstrip("\r\n")
+    if starter:
+        parts.append(f"Starter code:\n\n{fenced(starter)}")
+    function = function_of(row)
+    if function:
+        parts.append(
+            f"Your Python code will be tested by calling `{function}`: return the answer, do not print it."
+        )
+    elif function == "":
+        parts.append(
+            "Write a Python program that reads standard input and prints the answer to standard output."
+        )
+    elif starter:
+        parts.append("Complete the starter code in Python.")
+    else:
+        parts.append("Solve this in Python.")
+    return "\n\n".join(parts)
+
+
+def classic_prompt(row: AppsRow) -> str:
+    """The prompt of the APPS paper. A row that does not tell is call-based if it has starter code."""
+    function = function_of(row)
+    called = bool(row.starter_code) if function is None else bool(function)
+    starter = f"\n{row.starter_code}" if row.starter_code else ""
+    convention = "Use Call-Based format" if called else "Use Standard Input format"
+    return f"\nQUESTION:\n{row.question}{starter}\n{convention}\nANSWER:\n"

@@ -1,0 +1,214 @@
+"""What every prep format shares: bytes to a typed row, a row to examples, and an account of what was lost."""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from ...schemas.rows import Example
+
+PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text"]
+"""Which columns an example has when it is written for other tools to read (see `public_row`)."""
+
+_BOM = b"\xef\xbb\xbf"
+_MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What bears identity in a format: plain hashable values only, never a path or a machine."""
+
+    def _refuse(self, key: str, why: str) -> None:
+        raise ConfigError(f"prep option {key}={getattr(self, key)!r}: {why}")
+
+    def __post_init__(self) -> None:
+        keys = [field.name for field in fields(self) if field.name.endswith("_key")]
+        for key in keys:
+            value = getattr(self, key)
+            # The JSON decoder finds a key by its raw bytes, so a name that JSON would escape is out of reach.
+            if not isinstance(value, str) or not value or re.search(r'["\\\x00-\x1f]', value):
+                self._refuse(
+                    key, "must be a column's name, without quotes, backslashes or control characters"
+                )
+            if [getattr(self, other) for other in keys].count(value) > 1:
+                self._refuse(key, "two keys name the same column")
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+RowT = TypeVar("RowT")
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Examples of one block, and an account of every row that gave none and every example left out.
+
+    Each row is an example or several, a reject, or filtered:
+    `rows == len(rejects) + filtered.total() + rows that gave examples`. Blank lines are no rows.
+    """
+
+    examples: list[Example]
+    """In the order of the rows, and of the solutions within a row."""
+    rejects: list[tuple[int, str, str]]
+    """(line, reason, detail) of each row that cannot be used, in order."""
+    filtered: Counter[str]
+    """Rows that are well formed but not wanted, by reason."""
+    skipped: Counter[str]
+    """Examples left out of rows that gave at least one other: `duplicate`, `empty`, `over_limit`."""
+    rows: int
+    blank: int
+    """Lines of whitespace alone."""
+    bytes_read: int
+    """Bytes of all lines, blank ones and line ends included. 0 from `prepare_rows`."""
+    bytes_rejected: int
+    bytes_filtered: int
+
+    @property
+    def duplicates(self) -> int:
+        """Examples removed because an earlier one of the same row has the same content."""
+        return self.skipped["duplicate"]
+
+
+class Format(ABC, Generic[OptionsT, RowT]):
+    """Turns source rows into examples. Cheap to build; pickles as its options."""
+
+    name: ClassVar[str]
+    options_type: ClassVar[type[Options]]
+
+    def __init__(self, options: OptionsT, row_type: type[RowT]) -> None:
+        self.options = options
+        self._row_type = row_type
+        self._decoder = msgspec.json.Decoder(row_type)
+
+    def __reduce__(self) -> tuple[Any, tuple[OptionsT]]:
+        return type(self), (self.options,)
+
+    @property
+    @abstractmethod
+    def form(self) -> PublicForm:
+        """The columns that this format's examples have in public."""
+
+    @abstractmethod
+    def examples(self, row: RowT, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """The examples of one row, at least one.
+
+        Args:
+            line: the row's number, handed on to the examples.
+            skipped: counts what is left out of a row that gives examples, by reason; changed in place.
+
+        Raises:
+            RowRejectedError: a value of the row cannot be used.
+            RowFilteredError: the row is well formed and not wanted.
+        """
+
+    def decode(self, line: bytes) -> RowT:
+        """One line of JSON to a row. Keys that the format does not use are skipped unparsed.
+
+        So bytes that are not UTF-8 are found in the values that are used, and are of no matter in others.
+        A byte order mark before the object is accepted.
+
+        Raises:
+            RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key` or `wrong_type`.
+        """
+        try:
+            return self._decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if line.startswith(_BOM):
+                return self.decode(line[len(_BOM) :])
+            raise _rejected(error, line) from None
+
+    def convert(self, row: Mapping[str, Any]) -> RowT:
+        """A decoded row, of Parquet or Arrow say, to the same type as `decode` gives.
+
+        Raises:
+            RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type`.
+        """
+        try:
+            converted = msgspec.convert(row, self._row_type)
+            msgspec.json.encode(
+                converted
+            )  # the only quick way to see lone surrogates, which UTF-8 cannot hold
+        except UnicodeEncodeError as error:
+            raise RowRejectedError(
+                "invalid_utf8", f"a text holds half of a surrogate pair ({error})"
+            ) from None
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise _rejected(error, b"") from None
+        except (TypeError, OverflowError, ValueError) as error:
+            raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
+        return converted
+
+    def prepare(self, lines: Iterable[tuple[int, bytes]]) -> Prepared:
+        """Lines of JSON to examples; never raises for what a line holds.
+
+        Args:
+            lines: (line number, its bytes, with or without the line end).
+        """
+        return self._prepare(lines, self.decode)
+
+    def prepare_rows(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Prepared:
+        """The same for (row number, decoded row)."""
+        return self._prepare(rows, self.convert)
+
+    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], RowT]) -> Prepared:
+        examples: list[Example] = []
+        rejects: list[tuple[int, str, str]] = []
+        filtered: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
+        rows = blank = read = rejected_bytes = filtered_bytes = 0
+        for line, item in items:
+            size = 0
+            if isinstance(item, bytes):
+                size = len(item)
+                read += size
+                if not size or item.isspace():
+                    blank += 1
+                    continue
+            rows += 1
+            try:
+                examples += self.examples(parse(item), line, skipped)
+            except RowRejectedError as error:
+                rejects.append((line, error.reason, error.detail))
+                rejected_bytes += size
+            except RowFilteredError as error:
+                filtered[error.reason] += 1
+                filtered_bytes += size
+        return Prepared(
+            examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes
+        )
+
+
+def _rejected(error: Exception, line: bytes) -> RowRejectedError:
+    """What a decoder's error means to the person who looks for the row."""
+    if isinstance(error, RecursionError):
+        return RowRejectedError("invalid_json", "nested too deeply to be read")
+    if isinstance(error, msgspec.ValidationError):
+        what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
+        if missing := _MISSING.fullmatch(what):
+            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
+        if not path:
+            return RowRejectedError("not_an_object", what[:1].lower() + what[1:])
+        return RowRejectedError("wrong_type", f"`{path}`: {what[:1].lower()}{what[1:]}")
+    try:
+        line.decode()
+    except UnicodeDecodeError as broken:
+        return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
+    if "truncated" in str(error):
+        return RowRejectedError("invalid_json", _cut_short(line))
+    return RowRejectedError("invalid_json", str(error))
+
+
+def _cut_short(line: bytes) -> str:
+    # msgspec calls a lone surrogate a truncated input; the standard library lets it pass.
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return "the line ends in the middle of its JSON"
+    return "a text holds half of a surrogate pair, such as \\ud83d alone"

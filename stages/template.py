@@ -1,0 +1,264 @@
+"""A chat template as jinja2 renders it: the truth that every faster path is held against.
+
+The rules around the rendering (which keys are dropped, which are aliased, what a template may touch) are
+those of transformers 5's `apply_chat_template(..., tokenize=False)`, so that the text is the same to the
+letter. Two things differ on purpose, because the text may depend on nothing but the data and the
+configuration: the date is pinned, and a template cannot draw random numbers.
+"""
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import jinja2
+import numpy as np
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from ..schemas.errors import PacktrainError, RowRejectedError, TemplateError
+from ..schemas.rows import Message, Messages
+
+REASON = "template_error"
+"""The word that the ledger counts refused rows by."""
+
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_DETAIL_CHARS = 500
+
+
+class ChatTemplate:
+    """A compiled chat template with its variables.
+
+    It travels between processes as its four arguments and is compiled again there (a few milliseconds).
+
+    Args:
+        source: the jinja2 text.
+        variables: what the template sees by name: the tokenizer's `special_tokens_map`, and switches such as
+            `enable_thinking`.
+        name: what errors call it: the file or tokenizer that it came from.
+        date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
+
+    Raises:
+        TemplateError: the source does not compile, the date is no ISO date, or a variable's name is reserved.
+    """
+
+    def __init__(self, source: str, variables: Mapping[str, Any], name: str, date: str | None = None) -> None:
+        self.source = source
+        self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
+        self.name = name
+        self.date = date
+        for key in _RESERVED:
+            if key in self.variables:
+                raise TemplateError(
+                    f"chat template '{name}': the variable '{key}' would hide what every template is given; "
+                    "give it another name"
+                )
+        self._environment = make_environment(ImmutableSandboxedEnvironment, name, date)
+        try:
+            self._template = self._environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(
+                f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
+                "mend the template, or name another one"
+            ) from error
+        except Exception as error:  # jinja2 hands some mistakes on to Python's own compiler
+            raise TemplateError(
+                f"chat template '{name}' does not compile: {error}; mend the template, or name another one"
+            ) from error
+
+    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[str, dict[str, Any], str, str | None]]:
+        return type(self), (self.source, self.variables, self.name, self.date)
+
+    @property
+    def mentions_date(self) -> bool:
+        """Whether the source names `strftime_now`, so that its text may depend on the pinned date."""
+        return "strftime_now" in self.source
+
+    def render(
+        self,
+        messages: Messages,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The text of a conversation.
+
+        Raises:
+            RowRejectedError: there is no message, or the template (or the sandbox) refused this conversation.
+            TemplateError: the template asks for the date and none is pinned, or wants a random number.
+        """
+        if not messages:
+            raise self._rejected("there is no message to render")
+        chat = [self._message(message) for message in messages]
+        if tools is not None and not all(isinstance(tool, dict) for tool in tools):
+            raise self._rejected("every tool must be a JSON object")
+        try:
+            return self._template.render(
+                self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt)
+            )
+        except (PacktrainError, MemoryError):
+            raise
+        except Exception as error:
+            message = str(error) or "no message"
+            raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
+
+    def inputs(self, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> dict[str, Any]:
+        """Everything that the template sees by name."""
+        return {
+            "messages": chat,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self.variables,
+        }
+
+    def _message(self, message: Any) -> Message:
+        if not isinstance(message, Mapping):
+            raise self._rejected(f"a message must be a JSON object, not {type(message).__name__}")
+        result: Message = plain({key: value for key, value in message.items() if value is not None})
+        for key in _REASONING_KEYS:
+            reasoning = result.get(key)
+            if reasoning is not None:
+                return {"thinking": reasoning, **result, "reasoning_content": reasoning}
+        return result
+
+    def _rejected(self, detail: str) -> RowRejectedError:
+        return RowRejectedError(REASON, f"chat template '{self.name}': {detail}")
+
+
+def plain(value: Any) -> Any:
+    """A copy made of JSON types only, so that a template cannot get at methods of richer objects.
+
+    Anything else becomes a placeholder that names its type, such as `<Image>`.
+    """
+    kind = type(value)
+    if value is None or kind is str or kind is int or kind is float or kind is bool:
+        return value
+    for base in (str, int, float):  # subclasses, enums among them, are taken back to the bare value
+        if isinstance(value, base):
+            return base.__str__(value) if base is str else getattr(base, f"__{base.__name__}__")(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)  # pydantic
+    if callable(dump):
+        return plain(dump())
+    return f"<{kind.__name__}>"
+
+
+def make_environment(
+    kind: type[ImmutableSandboxedEnvironment], name: str, date: str | None
+) -> ImmutableSandboxedEnvironment:
+    """The environment that chat templates are written for: whitespace rules, tags, filters, globals."""
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
+    environment.filters["tojson"] = _tojson
+    environment.filters["random"] = _no_chance
+    environment.globals["lipsum"] = _no_chance
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _clock(name, date)
+    environment.globals["dict"] = DictMaker()
+    environment.globals["namespace"] = GuardedNamespace
+    return environment
+
+
+class GenerationTag(Extension):
+    """Accepts `{% generation %} ... {% endgeneration %}` and renders what is inside.
+
+    The body is a call block, as in transformers, because that decides which variables it can set.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Called by jinja2 at the tag."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Macro) -> str:
+        return str(caller())
+
+
+class GuardedNamespace(Namespace):
+    """jinja2's `namespace()` that refuses names with a leading underscore: they lead into the interpreter."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # no `self` by name: `namespace(self=...)` is allowed
+        for name in dict(*args[1:], **kwargs):
+            _refuse_private(name)
+        Namespace.__init__(*args, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        Namespace.__setitem__(self, name, value)
+
+
+class DictMaker:
+    """What templates know as `dict`: it makes dictionaries and has nothing else to offer."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """`dict.fromkeys`."""
+        return dict.fromkeys(*args)
+
+
+def _refuse_private(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes for HTML, which would change the text that a model sees.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: Any) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise TemplateError(
+        "the chat template asks for random output (`random` or `lipsum`), so the same data would not give "
+        "the same shards; take that out of the template"
+    )
+
+
+def _clock(name: str, date: str | None) -> Callable[[str], str]:
+    if date is None:
+
+        def refuse(format: str) -> str:
+            raise TemplateError(
+                f"chat template '{name}' asks for today's date, which would change the data from day to day; "
+                "set `tokenizer.date` (such as 2024-07-26) in the configuration"
+            )
+
+        return refuse
+    try:
+        pinned = dt.datetime.fromisoformat(date)
+    except ValueError as error:
+        raise TemplateError(
+            f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26"
+        ) from error
+    return lambda format: pinned.strftime(format)

@@ -1,0 +1,237 @@
+"""APPS rows to examples, by eye."""
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import RowFilteredError, RowRejectedError
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep.apps import AppsFormat, AppsOptions, AppsRow, fenced, function_of
+
+ROW = {
+    "id": 4,
+    "question": "Add two numbers.\n",
+    "solutions": json.dumps(
+        ["print(sum(map(int, input().split())))\n", "a, b = map(int, input().split())\n"]
+    ),
+    "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]}),
+    "difficulty": "introductory",
+    "url": "",
+    "starter_code": "",
+}
+CALLED = {
+    "starter_code": "\ndef add(a, b):\n\t",
+    "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}),
+}
+
+
+def examples(options: AppsOptions | None = None, **changes: Any) -> list[Example]:
+    made = AppsFormat(options)
+    return made.examples(made.decode(json.dumps(ROW | changes).encode()), 3)
+
+
+def prompt_of(**changes: Any) -> str:
+    prompt = examples(AppsOptions(prompt_only=True), **changes)[0].prompt
+    assert isinstance(prompt, list)
+    assert len(prompt) == 1
+    assert prompt[0]["role"] == "user"
+    return str(prompt[0]["content"])
+
+
+def classic_of(**changes: Any) -> str:
+    prompt = examples(AppsOptions(prompt_only=True, style="classic"), **changes)[0].prompt
+    assert isinstance(prompt, str)
+    return prompt
+
+
+def test_chat() -> None:
+    first, second = examples()
+    content = (
+        "Add two numbers.\n\n"
+        "Write a Python program that reads standard input and prints the answer to standard output."
+    )
+    assert first == Example(
+        line=3,
+        sub=0,
+        group="4",
+        prompt=[{"role": "user", "content": content}],
+        completion=[
+            {"role": "assistant", "content": "```python\nprint(sum(map(int, input().split())))\n```"},
+        ],
+        text=None,
+        tools=None,
+    )
+    assert (second.sub, second.prompt) == (1, first.prompt)
+
+
+def test_chat_call_based() -> None:
+    assert prompt_of(**CALLED) == (
+        "Add two numbers.\n\n"
+        "Starter code:\n\n```python\ndef add(a, b):\n```\n\n"
+        "Your Python code will be tested by calling `add`: return the answer, do not print it."
+    )
+
+
+def test_chat_says_nothing_about_input_that_the_row_does_not_tell() -> None:
+    assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
+    assert prompt_of(input_output="not JSON", starter_code="def f():\n") == (
+        "Add two numbers.\n\n"
+        "Starter code:\n\n```python\ndef f():\n```\n\n"
+        "Complete the starter code in Python."
+    )
+
+
+def test_classic() -> None:
+    first, _ = examples(AppsOptions(style="classic"))
+    assert first.prompt == "\nQUESTION:\nAdd two numbers.\n\nUse Standard Input format\nANSWER:\n"
+    assert first.completion == "print(sum(map(int, input().split())))\n"
+    assert classic_of(**CALLED) == (
+        "\nQUESTION:\nAdd two numbers.\n\n\ndef add(a, b):\n\t\nUse Call-Based format\nANSWER:\n"
+    )
+    assert classic_of(input_output=None).endswith("\nUse Standard Input format\nANSWER:\n")
+    assert classic_of(input_output="", starter_code="def f():").endswith(
+        "def f():\nUse Call-Based format\nANSWER:\n"
+    )
+
+
+def test_starter_code_beside_plain_tests_uses_standard_input() -> None:
+    assert "reads standard input" in prompt_of(starter_code="def f():")
+    assert classic_of(starter_code="def f():").endswith("\nUse Standard Input format\nANSWER:\n")
+
+
+@pytest.mark.parametrize(
+    ("tests", "function"),
+    [
+        (None, None),
+        ("", None),
+        ("  ", None),
+        ("{}", None),
+        ("[1]", None),
+        ("{", None),
+        (5, None),
+        ([1], None),
+        ('{"fn_name": 5}', None),
+        ('{"fn_name": ""}', None),
+        ('{"inputs": [], "outputs": []}', ""),
+        ('{"inputs": ["fn_name"], "outputs": []}', ""),
+        ('{"fn_name": null, "inputs": []}', ""),
+        ('{"fn_name": "f"}', "f"),
+        ({"fn_name": "f", "inputs": []}, "f"),
+        ({"inputs": []}, ""),
+        ({}, None),
+        ('{"inputs": ["' + "1 " * 500_000 + '"]}', ""),
+        ('{"inputs": ["' + "1 " * 500_000 + '"], "fn_name": "f"}', "f"),
+        ('{"inputs": ["fn_name' + "1 " * 500_000, None),
+    ],
+)
+def test_function_of(tests: Any, function: str | None) -> None:
+    assert function_of(AppsRow(question="q", input_output=tests)) == function
+
+
+def test_duplicates_are_of_content_and_limits_come_after() -> None:
+    solutions = ["a", "a\n \n", "", " a", "b", "a", "c"]
+    assert [e.sub for e in examples(solutions=json.dumps(solutions))] == [0, 3, 4, 6]
+    assert [e.sub for e in examples(AppsOptions(dedupe=False), solutions=solutions)] == [0, 1, 3, 4, 5, 6]
+    assert [e.sub for e in examples(AppsOptions(max_solutions=2), solutions=solutions)] == [0, 3]
+    done = AppsFormat(AppsOptions(max_solutions=3)).prepare(
+        [(0, json.dumps(ROW | {"solutions": solutions}).encode())]
+    )
+    assert done.skipped == {"duplicate": 2, "empty": 1, "over_limit": 1}
+    assert len(done.examples) + done.skipped.total() == len(solutions)
+
+
+def test_a_lone_first_solution_is_kept_as_it_is() -> None:
+    classic = examples(AppsOptions(style="classic"), solutions=["  x \n\n"])
+    assert [e.completion for e in classic] == ["  x \n\n"]
+    chat = examples(solutions=["  x \n\n"])
+    assert chat[0].completion == [{"role": "assistant", "content": "```python\n  x\n```"}]
+
+
+def test_fences_hold_code_with_fences() -> None:
+    assert fenced("x = '`'") == "```python\nx = '`'\n```"
+    assert fenced('"""\n```\n"""') == '````python\n"""\n```\n"""\n````'
+    assert fenced("# `````") == "``````python\n# `````\n``````"
+
+
+@given(st.text(alphabet="`\nx ", max_size=30))
+def test_a_fence_closes_where_it_should(code: str) -> None:
+    opening, *inside, closing = fenced(code).split("\n")
+    assert "\n".join(inside) == code
+    assert opening == closing + "python"
+    assert set(closing) == {"`"}
+    assert closing not in code
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", None, "null", "[]", [], '[""]', ["", "\n"]])
+def test_no_solution_filters_the_row_unless_only_the_prompt_is_wanted(nothing: Any) -> None:
+    with pytest.raises(RowFilteredError, match="no_solution"):
+        examples(solutions=nothing)
+    (only,) = examples(AppsOptions(prompt_only=True), solutions=nothing)
+    assert (only.sub, only.completion) == (-1, [])
+    (only,) = examples(AppsOptions(prompt_only=True, style="classic"), solutions=nothing)
+    assert (only.sub, only.completion) == (-1, "")
+
+
+@pytest.mark.parametrize(
+    ("solutions", "detail"),
+    [
+        (
+            "print(1)",
+            "`solutions` is not a JSON list of strings: JSON is malformed: invalid character (byte 0)",
+        ),
+        ('["a"', "`solutions` is not a JSON list of strings: Input data was truncated"),
+        ("5", "`solutions` is not a JSON list of strings: Expected `array | null`, got `int`"),
+        ("[1, 2]", "`solutions` is not a JSON list of strings: Expected `str`, got `int` - at `$[0]`"),
+        ('{"a": "b"}', "`solutions` is not a JSON list of strings: Expected `array | null`, got `object`"),
+        (5, "`solutions` must be a list, got int"),
+        (["a", None], "`solutions[1]` must be a string, got NoneType"),
+        ({"python": []}, "`solutions` must be a list, got dict"),
+    ],
+)
+def test_bad_solutions_are_rejected(solutions: Any, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        examples(solutions=solutions)
+    assert (caught.value.reason, caught.value.detail) == ("bad_solutions", detail)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "detail"),
+    [
+        ({"question": None}, "wrong_type", "`question`: expected `str`, got `null`"),
+        ({"question": 1}, "wrong_type", "`question`: expected `str`, got `int`"),
+        ({"question": " \n"}, "empty", "`question` is empty"),
+        ({"question": ""}, "empty", "`question` is empty"),
+        ({"id": 1.5}, "wrong_type", "`id`: expected `int | str | null`, got `float`"),
+        ({"difficulty": 3}, "wrong_type", "`difficulty`: expected `str | null`, got `int`"),
+        ({"starter_code": ["x"]}, "wrong_type", "`starter_code`: expected `str | null`, got `array`"),
+    ],
+)
+def test_bad_fields_are_rejected(changes: dict[str, Any], reason: str, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        examples(**changes)
+    assert (caught.value.reason, caught.value.detail) == (reason, detail)
+
+
+def test_difficulties() -> None:
+    only = AppsOptions(difficulties=("interview", "competition"))
+    assert len(examples(only, difficulty="interview")) == 2
+    for other in ("introductory", None):
+        with pytest.raises(RowFilteredError, match="difficulty"):
+            examples(only, difficulty=other)
+
+
+def test_groups() -> None:
+    assert {e.group for e in examples(id=0)} == {"0"}
+    assert {e.group for e in examples(id="train/7")} == {"train/7"}
+    nameless = [examples(id=none)[0].group for none in (None, "")]
+    assert nameless == [blake2b(b"Add two numbers.\n", digest_size=8).hexdigest()] * 2
+    assert examples(id=None, question="Another.")[0].group != nameless[0]
+
+
+def test_fields_that_may_be_absent() -> None:
+    made = AppsFormat()
+    (only,) = made.examples(made.decode(b'{"question": "q", "solutions": ["s"]}'), 0)
+    assert only.prompt == [{"role": "user", "content": "q\n\nSolve this in Python."}]

@@ -1,0 +1,95 @@
+"""Prompts and completions, by eye."""
+
+import json
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep.prompt_completion import PromptCompletionFormat, PromptCompletionOptions
+
+USER = {"role": "user", "content": "Hi"}
+ASSISTANT = {"role": "assistant", "content": "Hello"}
+ONLY = PromptCompletionOptions(prompt_only=True)
+
+
+def example(row: Any, options: PromptCompletionOptions | None = None) -> Example:
+    made = PromptCompletionFormat(options)
+    (only,) = made.examples(made.decode(json.dumps(row).encode()), 2)
+    return only
+
+
+def test_texts_are_carried_as_they_are() -> None:
+    row = {"prompt": " 2 + 2 =", "completion": " 4\n"}
+    assert example(row) == Example(2, -1, "", " 2 + 2 =", " 4\n", None, None)
+    assert example({"prompt": "", "completion": "x"})[3:5] == ("", "x")
+
+
+def test_messages_are_carried_as_they_are() -> None:
+    row = {"prompt": [USER], "completion": [ASSISTANT, USER, ASSISTANT], "tools": [{"name": "f"}]}
+    made = example(row)
+    assert (made.prompt, made.completion, made.tools) == (row["prompt"], row["completion"], row["tools"])
+
+
+def test_prompt_only_does_not_look_at_the_completion() -> None:
+    assert example({"prompt": "a"}, ONLY)[3:5] == ("a", "")
+    assert example({"prompt": [USER], "completion": 5}, ONLY)[3:5] == ([USER], [])
+    assert PromptCompletionFormat(ONLY).form == "prompt"
+    assert PromptCompletionFormat().form == "prompt_completion"
+    rows: list[dict[str, Any]] = [{"prompt": ""}, {"prompt": []}]
+    for row in rows:
+        with pytest.raises(RowRejectedError, match="empty: `prompt` is empty"):
+            example(row, ONLY)
+
+
+def test_other_keys() -> None:
+    options = PromptCompletionOptions(prompt_key="question", completion_key="answer")
+    assert example({"question": "a", "answer": "b", "prompt": 1}, options)[3:5] == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({"prompt": "a"}, "missing_key", "the row has no `completion`"),
+        ({"completion": "a"}, "missing_key", "the row has no `prompt`"),
+        ({"prompt": 5, "completion": "a"}, "wrong_type", "`prompt`: expected `str | array`, got `int`"),
+        (
+            {"prompt": "a", "completion": None},
+            "wrong_type",
+            "`completion`: expected `str | array`, got `null`",
+        ),
+        (
+            {"prompt": "a", "completion": [ASSISTANT]},
+            "wrong_type",
+            "`prompt` is a text but `completion` is a list of messages: both must be of one kind",
+        ),
+        (
+            {"prompt": [USER], "completion": "a"},
+            "wrong_type",
+            "`prompt` is a list of messages but `completion` is a text: both must be of one kind",
+        ),
+        ({"prompt": "a", "completion": ""}, "empty_completion", "`completion` is empty"),
+        ({"prompt": [USER], "completion": []}, "empty_completion", "`completion` is empty"),
+        (
+            {"prompt": [{"content": "a"}], "completion": [ASSISTANT]},
+            "wrong_type",
+            "`prompt[0].role` must be a string, got none",
+        ),
+        (
+            {"prompt": [USER], "completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
+            "not_text",
+            "`completion[0].content[0]` is of type 'image': only text can be packed",
+        ),
+    ],
+)
+def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        example(row)
+    assert (caught.value.reason, caught.value.detail) == (reason, detail)
+
+
+def test_the_nulls_of_arrow_are_dropped() -> None:
+    made = PromptCompletionFormat()
+    row = {"prompt": [USER | {"name": None}], "completion": [ASSISTANT | {"name": None}], "tools": None}
+    (only,) = made.examples(made.convert(row), 0)
+    assert (only.prompt, only.completion) == ([USER], [ASSISTANT])
