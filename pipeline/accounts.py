@@ -76,9 +76,7 @@ def account_documents(
         entry.asked_encoded += int(catalogue.asked[mine].sum(dtype=np.int64))
 
 
-def account_shards(
-    ledger: Ledger, names: Sequence[str], catalogue: Catalogue, results: Sequence[PackResult]
-) -> None:
+def account_shards(ledger: Ledger, names: Sequence[str], catalogue: Catalogue, results: Sequence[PackResult]) -> None:
     """What was really written: labels as they stand in the shards, and padding."""
     for result in results:
         for part, count in result.trained.items():

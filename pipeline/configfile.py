@@ -46,9 +46,7 @@ def load_config(
         raise ConfigError(explain(error, where, lines, RunConfig)) from None
 
 
-def explain(
-    error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], int], model: type[BaseModel]
-) -> str:
+def explain(error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], int], model: type[BaseModel]) -> str:
     """pydantic's findings, one a line: file, line, key, what is wrong, what would be right."""
     out = []
     for item in error.errors():
@@ -75,9 +73,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            f"there is no configuration {path}; check the spelling, or the folder you are in"
-        ) from None
+        raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from None
     try:
@@ -89,9 +85,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}") from None
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`"
-        )
+        raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[tuple[Any, ...], int] = {}
     if node is not None:
         _lines(node, (), lines)
@@ -140,9 +134,7 @@ def _item(target: list[Any], index: str, override: str) -> Any:
     try:
         return target[int(index)]
     except (ValueError, IndexError):
-        raise ConfigError(
-            f"--set {override}: {index!r} is no item of a list of {len(target)}; count from 0"
-        ) from None
+        raise ConfigError(f"--set {override}: {index!r} is no item of a list of {len(target)}; count from 0") from None
 
 
 def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.manifest import FileRecord
 from ..schemas.rows import DOCUMENTS
+from ..stages.arrays import numbers, strings
 from .parts import EncodedPart
 from .store import LocalStore
 
@@ -74,10 +75,10 @@ def _documents(batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: 
     lines = pc.add(pc.cast(batch.column("line"), pa.int64()), part.first_line + 1)
     rows = batch.num_rows
     columns = [
-        pa.array(np.arange(doc_id, doc_id + rows)),
+        numbers(np.arange(doc_id, doc_id + rows)),
         example_ids(part.source, part.file, lines, batch.column("sub")),
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [part.source]),
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [part.file]),
+        pa.DictionaryArray.from_arrays(numbers(np.zeros(rows, np.int32)), strings([part.source])),
+        pa.DictionaryArray.from_arrays(numbers(np.zeros(rows, np.int32)), strings([part.file])),
         lines,
         batch.column("group"),
         pc.cast(pc.list_value_length(batch.column("input_ids")), pa.int32()),

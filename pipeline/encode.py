@@ -1,5 +1,6 @@
 """The encode task: one block of one input file → one encoded part in the cache."""
 
+import gc
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -118,6 +119,15 @@ def record_name(key: str) -> str:
 
 def encode_block(task: EncodeTask) -> EncodeResult:
     """Run one task: read, prepare, render, tokenize, and put the part. The caller puts the record."""
+    # A block makes many small objects and no cycles: collecting in between only costs time, up to four times as much.
+    gc.disable()
+    try:
+        return _encode_block(task)
+    finally:
+        gc.enable()
+
+
+def _encode_block(task: EncodeTask) -> EncodeResult:
     began = time.perf_counter()
     store = LocalStore(task.cache)
     encoder = load_encoder(str(store.path(task.spec)))

@@ -167,9 +167,7 @@ class Encoding:
         """Remember that an engine or a trace was caught, and fall back on the reference."""
         if error.what == "template":
             self.cache.put_bytes(_untraceable(spec), str(error).encode())
-            self.observer.note(
-                "the traced chat template differed from jinja2; everything is encoded again with jinja2"
-            )
+            self.observer.note("the traced chat template differed from jinja2; everything is encoded again with jinja2")
             return replace(spec, trace=False)
         if self.config.tokenizer.engine != "auto":
             raise IntegrityError(

@@ -213,9 +213,7 @@ def _pack_whole(dataset: Any, seq_length: int, strategy: Strategy, options: dict
             'Leave it out, or set map_kwargs["batch_size"] to pack in windows.'
         )
     indices = dataset._indices
-    source = _Source.of(
-        dataset.data.table, None if indices is None else indices.column(0).to_numpy().astype(np.int64)
-    )
+    source = _Source.of(dataset.data.table, None if indices is None else indices.column(0).to_numpy().astype(np.int64))
     plan = plan_rows(source.lengths, seq_length, strategy)
 
     features = options.pop("features", None)
@@ -291,18 +289,14 @@ class _Column:
             np.concatenate([np.zeros(0, np.int32), *lengths]),
         )
 
-    def gather(
-        self, rows: NDArray[np.int64], skips: NDArray[np.int64], lengths: NDArray[np.int32]
-    ) -> pa.Array:
+    def gather(self, rows: NDArray[np.int64], skips: NDArray[np.int64], lengths: NDArray[np.int32]) -> pa.Array:
         """(T,) elements `skips[p] : skips[p] + lengths[p]` of each row `rows[p]`, one after another."""
         if not len(rows):
             return pa.array([], type=self.type.value_type)
         chunk = np.searchsorted(self.chunk_ends, rows, side="right").tolist()
         start = (self.starts[rows] + skips).tolist()
         values = self.values
-        return pa.concat_arrays(
-            [values[c].slice(s, n) for c, s, n in zip(chunk, start, lengths.tolist(), strict=True)]
-        )
+        return pa.concat_arrays([values[c].slice(s, n) for c, s, n in zip(chunk, start, lengths.tolist(), strict=True)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,9 +32,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
             prompt_only=prompt_only,
         )
     if source.format == "messages":
-        return MessagesOptions(
-            messages_key=keys.get("messages", "messages"), tools_key=keys.get("tools", "tools")
-        )
+        return MessagesOptions(messages_key=keys.get("messages", "messages"), tools_key=keys.get("tools", "tools"))
     return TextOptions(text_key=keys.get("text", "text"))
 
 

@@ -78,9 +78,7 @@ def check_folder(store: LocalStore) -> None:
     held = sorted(path.name for path in store.root.iterdir() if path.name != "_run")
     if held:
         some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
-        raise OutputError(
-            f"out: {store.root} holds something else ({some}); name an empty folder, or move it away"
-        )
+        raise OutputError(f"out: {store.root} holds something else ({some}); name an empty folder, or move it away")
 
 
 def read_manifest(store: LocalStore) -> Manifest | None:
@@ -153,8 +151,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
+def tokenizer_folder(store: LocalStore) -> Path | None:
+    """The folder of the tokenizer that a run used, as far as this machine still has it."""
+    data = store.read(REQUEST)
+    if data is None:
+        return None
+    folder = Path(msgspec.json.decode(data, type=Request).tokenizer["path"])
+    return folder if folder.is_dir() else None
+
+
 def plan_inputs(files: list[InputFile]) -> list[dict[str, Any]]:
     """The inputs as the plan knows them: labels and contents, no paths."""
-    return [
-        {"source": file.source, "file": file.label, "bytes": file.size, "hash": file.hash} for file in files
-    ]
+    return [{"source": file.source, "file": file.label, "bytes": file.size, "hash": file.hash} for file in files]

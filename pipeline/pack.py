@@ -116,6 +116,8 @@ class _Account:
 
 
 def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
+    if task.shard.first_row == task.shard.last_row:
+        return
     folder = task.out / task.layout
     pieces = _mapped(f"{folder}-pieces.arrow")
     row_offsets = _mapped(f"{folder}-rows.arrow").column(0).to_numpy()

@@ -12,6 +12,7 @@ from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, SplitRecord
+from ..stages.arrays import numbers
 from ..stages.mask import Mask
 from ..stages.truncate import Keep, Kept, Overlong, truncate
 from .accounts import account_documents, account_shards, open_ledger
@@ -95,13 +96,11 @@ class Packing:
             plans[split] = plan_split(self.out, split, self.config, catalogue, kept.starts, lengths)
         paths = [str(place.path) for place in self.encoded.places]
         self.out.replace_bytes(_PARTS, msgspec.json.encode(paths))
-        flags = pa.RecordBatch.from_arrays([pa.array(kept.lengths > 0)], names=["packed"])
+        flags = pa.RecordBatch.from_arrays([numbers(kept.lengths > 0)], names=["packed"])
         put_arrow(self.out, _PACKED, flags)
         return plans
 
-    def write(
-        self, executor: Executor, catalogue: Catalogue, kept: Kept, plans: dict[str, list[WindowPlan]]
-    ) -> Packed:
+    def write(self, executor: Executor, catalogue: Catalogue, kept: Kept, plans: dict[str, list[WindowPlan]]) -> Packed:
         """Lay out every shard that is not there yet, write the documents, close the ledger."""
         tasks = {split: self._tasks(split, windows) for split, windows in plans.items()}
         results: dict[str, PackResult] = {}

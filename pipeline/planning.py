@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
 from ..schemas.layout import Certificate, LayoutPlan
+from ..stages.arrays import numbers
 from ..stages.plan import plan_rows
 from .catalogue import Catalogue
 from .store import LocalStore
@@ -116,9 +117,7 @@ def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
         return x ^ (x >> np.uint64(31))
 
 
-def _windows(
-    config: RunConfig, catalogue: Catalogue, lengths: NDArray[np.int32]
-) -> Iterator[NDArray[np.int64]]:
+def _windows(config: RunConfig, catalogue: Catalogue, lengths: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:
     """Documents planned together, in catalogue order within a window.
 
     With several windows the parts are dealt to them in an order chosen by the seed, source by source in turn, so
@@ -126,9 +125,7 @@ def _windows(
     """
     limit = config.pack.window_tokens or WINDOW_TOKENS
     if int(lengths.sum(dtype=np.int64)) <= limit:
-        kept = np.flatnonzero(lengths)
-        if len(kept):
-            yield kept
+        yield np.flatnonzero(lengths)  # also when it is empty: an empty split still has a shard to open
         return
     totals = np.add.reduceat(lengths, catalogue.part_starts[:-1], dtype=np.int64)
     totals[np.diff(catalogue.part_starts) == 0] = 0
@@ -177,9 +174,9 @@ def _save(
         catalogue.run_begins[doc_ids],
         catalogue.run_counts[doc_ids],
     ]
-    batch = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=PIECES)
+    batch = pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=PIECES)
     put_arrow(store, f"{name}-pieces.arrow", batch)
-    rows = pa.RecordBatch.from_arrays([pa.array(plan.row_offsets)], names=["row_offset"])
+    rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"])
     put_arrow(store, f"{name}-rows.arrow", rows)
 
 
@@ -194,7 +191,7 @@ def put_arrow(store: LocalStore, name: str, batch: pa.RecordBatch) -> None:
 def _shards(plan: LayoutPlan, window: int, first_index: int, config: RunConfig) -> tuple[ShardPlan, ...]:
     """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`."""
     if not plan.rows:
-        return ()
+        return (ShardPlan(window, first_index, 0, 0, 0, 0, 0),)
     align = config.pack.align
     padded = -(-plan.lengths.astype(np.int64) // align) * align
     ends = np.cumsum(padded)[plan.row_offsets[1:] - 1]

@@ -23,6 +23,8 @@ from .tokenizer import TokenizerSpec
 
 SAMPLE_ROWS = 64
 """First rows of every source that the gate encodes twice."""
+SAMPLE_CHARACTERS = 1 << 17
+"""Of a source's sample: the reference needs a second for a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +135,24 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec) -> tuple[li
     """The sample's texts, and how many bytes of input they came from."""
     renderer = None
     if spec.template is not None:
-        renderer = Renderer(
-            ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date), trace=False
-        )
+        renderer = Renderer(ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date), trace=False)
     texts: list[str] = []
     size = 0
     for source in sources:
         if source.block.too_long:
             continue
         lines = read_block(source.path, source.block).split(b"\n", SAMPLE_ROWS)[:SAMPLE_ROWS]
-        size += sum(map(len, lines))
-        for example in make_format(source.format, source.options).prepare(enumerate(lines)).examples:
-            text = _text(example, renderer)
-            if text is not None:
-                texts.append(text)
+        form = make_format(source.format, source.options)
+        characters = 0
+        for line in lines:
+            size += len(line)
+            for example in form.prepare([(0, line)]).examples:
+                text = _text(example, renderer)
+                if text is not None:
+                    texts.append(text)
+                    characters += len(text)
+            if characters > SAMPLE_CHARACTERS:
+                break
     return texts, size
 
 

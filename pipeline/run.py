@@ -156,9 +156,7 @@ class Driver:
         template = self.config.tokenizer.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(self.base / template)
-        with TokenizerLoading.start(
-            folder, chat_template=template, cache=self.cache.root / "tokenizers"
-        ) as loading:
+        with TokenizerLoading.start(folder, chat_template=template, cache=self.cache.root / "tokenizers") as loading:
             with self.timings.stage("scan"):
                 files = [file for source in self.config.sources for file in scan_source(source, self.base)]
             with self.timings.stage("tokenizer"):

@@ -64,9 +64,7 @@ def resolve_paths(source: SourceConfig, base: Path) -> list[Path]:
         path = Path(text) if Path(text).is_absolute() else base / text
         where = f"sources.{source.name}.path"
         if not path.exists():
-            raise ConfigError(
-                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
-            )
+            raise ConfigError(f"{where}: there is no file {path}; check the spelling, or the folder you are in")
         if path.is_dir():
             raise ConfigError(f"{where}: {path} is a folder; name the JSONL files in it")
         if path in paths:

@@ -248,7 +248,5 @@ def explain(error: OSError, folder: Path) -> StoreError:
             "then run the same command again: it goes on where it stopped"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreError(
-            f"{folder} cannot be written: {error.strerror}; choose another folder or its rights"
-        )
+        return StoreError(f"{folder} cannot be written: {error.strerror}; choose another folder or its rights")
     return StoreError(f"{folder}: {error.strerror or error}")

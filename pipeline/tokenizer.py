@@ -166,9 +166,7 @@ class TokenizerLoading:
             answer = msgspec.json.decode(out, type=dict[str, Any])
         except msgspec.MsgspecError:
             tail = err.decode(errors="replace").strip().splitlines()[-1:]
-            answer = {
-                "error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"
-            }
+            answer = {"error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"}
         if "error" in answer:
             held = sorted(entry.name for entry in self._folder.iterdir())
             listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
@@ -321,9 +319,7 @@ def _resolve(folder: str) -> dict[str, Any]:
         "json": backend.to_str(),
         "chat_template": tokenizer.chat_template,
         # An older transformers also lists the additional tokens here, which no template takes by name.
-        "special_tokens": {
-            k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)
-        },
+        "special_tokens": {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)},
         "bos_id": tokenizer.bos_token_id,
         "eos_id": tokenizer.eos_token_id,
         "pad_id": tokenizer.pad_token_id,
@@ -338,6 +334,8 @@ def _main(folder: str) -> None:
         try:
             answer = _resolve(folder)
         except Exception as error:
+            if "trust_remote_code" in str(error):
+                error = ValueError("it is made by code that lies in the folder, which packtrain never runs")
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             answer = {"error": f"{type(error).__name__}: {' '.join(lines)[:600]}".rstrip(".: ")}
     sys.stdout.buffer.write(msgspec.json.encode(answer))

@@ -150,7 +150,8 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
 
 
 def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    return np.diff(column.offsets.to_numpy().astype(np.int64))
+    sizes: NDArray[np.int64] = np.diff(column.offsets.to_numpy().astype(np.int64))
+    return sizes
 
 
 def _first(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:

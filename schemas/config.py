@@ -183,13 +183,10 @@ class RunConfig(Section):
                 raise ValueError(f"two sources are called {name!r}; give each its own name")
         if self.truncate.max_length % self.pack.align:
             raise ValueError(
-                f"truncate.max_length ({self.truncate.max_length}) must be a multiple of "
-                f"pack.align ({self.pack.align})"
+                f"truncate.max_length ({self.truncate.max_length}) must be a multiple of pack.align ({self.pack.align})"
             )
         if self.pack.strategy == "wrapped" and (self.pack.max_docs is not None or self.pack.align > 1):
-            raise ValueError(
-                "pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align"
-            )
+            raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")
         if self.pack.strategy in ("bfd_split", "wrapped") and self.truncate.overlong != "truncate":
             raise ValueError(
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "

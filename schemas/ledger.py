@@ -54,10 +54,7 @@ class SourceLedger:
         yield (
             "rows read = used + rejected + filtered + blank",
             self.rows_read,
-            self.rows_used
-            + sum(self.rows_rejected.values())
-            + sum(self.rows_filtered.values())
-            + self.rows_blank,
+            self.rows_used + sum(self.rows_rejected.values()) + sum(self.rows_filtered.values()) + self.rows_blank,
         )
         yield (
             "examples made = packed + dropped",

@@ -158,9 +158,7 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
     """
     limit = max_docs if max_docs is not None else int(counts.sum()) + 1
     spaces = _Spaces(capacity)
-    queues: dict[
-        int, deque[tuple[int, int, int]]
-    ] = {}  # space -> groups (first row, rows, sequences in each)
+    queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
     moves: list[tuple[int, int, int, int]] = []
     opened = 0
 
@@ -231,9 +229,7 @@ def _row_offsets(moves: _Moves) -> NDArray[np.int64]:
     return offsets
 
 
-def _resolve(
-    moves: _Moves, row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]
-) -> NDArray[np.int64]:
+def _resolve(moves: _Moves, row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]) -> NDArray[np.int64]:
     """(N,) sequences in the order of rows: sequence i of a move is number i % each of its row i // each."""
     order = np.empty(len(by_size), dtype=np.int64)
     ends = np.cumsum(moves.rows * moves.each)

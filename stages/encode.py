@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import RowRejectedError
 from ..schemas.rows import ENCODED, Example, Kind
+from .arrays import digests as binary
+from .arrays import lists, numbers, strings
 from .bytelengths import ByteLengths
 from .engines import Encoded, Engine
 from .render import Renderer
@@ -161,12 +163,12 @@ class Encoder:
         texts = batch.texts
         ids, offsets = self.engine.encode(texts)
         first, straddles = self._first_tokens(batch, Encoded(ids, offsets), counts)
-        digests = []
+        hashes = []
         for text, start in zip(texts, batch.starts, strict=True):
             data = text.encode()
             counts.text_bytes += len(data)
-            digests.append(xxhash.xxh3_128_digest(data, seed=start))
-        for index, digest in enumerate(digests):
+            hashes.append(xxhash.xxh3_128_digest(data, seed=start))
+        for index, digest in enumerate(hashes):
             if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0:
                 samples.append(Sampled(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
 
@@ -183,17 +185,13 @@ class Encoder:
 
         runs = _runs(np.diff(offsets), first, prefix, np.array(batch.kinds, np.int8), np.array(batch.turns))
         arrays = [
-            pa.ListArray.from_arrays(
-                pa.array(offsets.astype(np.int32)), pa.array(ids), type=ENCODED.field("input_ids").type
-            ),
+            lists(offsets, ids, ENCODED.field("input_ids").type),
             runs,
-            pa.array(batch.groups, pa.string()),
-            pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(16), len(texts), [None, pa.py_buffer(b"".join(digests))]
-            ),
-            pa.array(np.array(batch.lines, np.int32)),
-            pa.array(np.array(batch.subs, np.int32)),
-            pa.array(straddles.astype(np.int16)),
+            strings(batch.groups),
+            binary(hashes, 16),
+            numbers(np.array(batch.lines, np.int32)),
+            numbers(np.array(batch.subs, np.int32)),
+            numbers(straddles.astype(np.int16)),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
 
@@ -205,9 +203,7 @@ class Encoder:
         asked = starts > 0
         bound_offsets = np.zeros(len(starts) + 1, dtype=np.int64)
         np.cumsum(asked, out=bound_offsets[1:])
-        found = locate_boundaries(
-            encoded, self.table, batch.texts, starts[asked], bound_offsets, self.reference
-        )
+        found = locate_boundaries(encoded, self.table, batch.texts, starts[asked], bound_offsets, self.reference)
         first = np.zeros(len(starts), dtype=np.int64)
         first[asked] = found.tokens
         straddles = np.zeros(len(starts), dtype=np.bool_)
@@ -286,14 +282,14 @@ def _runs(
     kept = int(offsets[-1])
     structs = pa.StructArray.from_arrays(
         [
-            pa.array(ends[keep].astype(np.int32)),
-            pa.array(kind[keep]),
-            pa.array(turn[keep]),
-            pa.array(np.ones(kept, dtype=np.bool_)),
+            numbers(ends[keep].astype(np.int32)),
+            numbers(kind[keep]),
+            numbers(turn[keep]),
+            numbers(np.ones(kept, dtype=np.bool_)),
         ],
         fields=list(ENCODED.field("runs").type.value_type),
     )
-    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=ENCODED.field("runs").type)
+    return lists(offsets, structs, ENCODED.field("runs").type)
 
 
 def differing(reference: Engine, samples: Sequence[Sampled]) -> Sampled | None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.rows import IGNORE_INDEX, PACKED
+from .arrays import lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +78,16 @@ def lay_out(pieces: Pieces, align: int = 1, pad_id: int = 0) -> LaidOut:
     token_offsets = np.zeros(len(pieces.row_offsets), dtype=np.int32)
     if count:
         token_offsets[1:] = ends[pieces.row_offsets[1:] - 1]
-    piece_offsets = pieces.row_offsets.astype(np.int32)
-    columns = [
-        _lists(token_offsets, ids),
-        _lists(token_offsets, labels),
-        _lists(token_offsets, positions),
-        _lists(piece_offsets, padded),
-        _lists(piece_offsets, pieces.starts),
-        _lists(piece_offsets, pieces.doc_ids),
+    columns: list[tuple[NDArray[np.integer[Any]], NDArray[Any]]] = [
+        (token_offsets, ids),
+        (token_offsets, labels),
+        (token_offsets, positions),
+        (pieces.row_offsets, padded),
+        (pieces.row_offsets, pieces.starts),
+        (pieces.row_offsets, pieces.doc_ids),
     ]
-    columns = [
-        pa.ListArray.from_arrays(column.offsets, column.values, type=field.type)
-        for column, field in zip(columns, PACKED, strict=True)
-    ]
-    return LaidOut(pa.RecordBatch.from_arrays(columns, schema=PACKED), trained, heads)
+    arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, PACKED, strict=True)]
+    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=PACKED), trained, heads)
 
 
 def _with_padding(pieces: Pieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:
@@ -115,8 +113,3 @@ def _clipped_runs(pieces: Pieces) -> tuple[NDArray[np.bool_], NDArray[np.int32]]
     high = low + np.repeat(pieces.lengths, runs)
     sizes = np.minimum(pieces.run_ends, high) - np.maximum(begins, low)
     return pieces.run_asked, np.maximum(sizes, 0)
-
-
-def _lists(offsets: NDArray[np.int32], values: NDArray[np.generic]) -> pa.ListArray:
-    """A list column over the arrays' own memory."""
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))

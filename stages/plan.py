@@ -127,8 +127,7 @@ def _check_options(max_length: int, strategy: str, max_docs: int | None, align: 
         )
     if strategy == "wrapped" and align > 1:
         raise ConfigError(
-            "align: strategy wrapped lays documents end to end without padding. "
-            "Set align to 1, or use bfd_split."
+            "align: strategy wrapped lays documents end to end without padding. Set align to 1, or use bfd_split."
         )
 
 
@@ -140,15 +139,11 @@ def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
     """(N,) the lengths as integers, not copied if they are such an array already."""
     array = np.asarray(lengths)
     if array.ndim != 1:
-        raise InputError(
-            f"lengths: expected one dimension, got shape {array.shape}. Give one length a document."
-        )
+        raise InputError(f"lengths: expected one dimension, got shape {array.shape}. Give one length a document.")
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
     if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(
-            f"lengths: expected integers, got {array.dtype}. Give the number of tokens of each document."
-        )
+        raise InputError(f"lengths: expected integers, got {array.dtype}. Give the number of tokens of each document.")
     if int(array.min()) < 0:
         place = int(np.argmax(array < 0))
         raise InputError(f"lengths: document {place} has length {array[place]}. A length is 0 or more.")

@@ -108,9 +108,7 @@ class Renderer:
             except (KeyError, TypeError):
                 roles.clear()  # not the plain kind of message: jinja2 says what is wrong with it
             if roles:
-                return self._traced(
-                    self._tracer, (len(prompt), tuple(roles)), contents, prompt, completion, check
-                )
+                return self._traced(self._tracer, (len(prompt), tuple(roles)), contents, prompt, completion, check)
         self.rendered += 1
         return self.by_jinja(prompt, completion, tools)
 
@@ -158,9 +156,7 @@ class Renderer:
         self.rendered += 1
         return self.by_jinja(prompt, completion)
 
-    def _attempt(
-        self, tracer: Tracer, key: PatternKey, pattern: _Pattern, contents: list[str]
-    ) -> Trace | None:
+    def _attempt(self, tracer: Tracer, key: PatternKey, pattern: _Pattern, contents: list[str]) -> Trace | None:
         pattern.attempts += 1
         try:
             trace = tracer.trace(key[1], contents, key[0])

@@ -58,9 +58,7 @@ INSPECTIONS: dict[str, Callable[..., Callable[[str], bool]]] = {
     "equals": _method("__eq__"),
     "contains": _method("__contains__"),
     "within": lambda text: partial(operator.contains, text),
-    **{
-        name: _method(name) for name in ("startswith", "endswith", "isspace", "isdigit", "isupper", "islower")
-    },
+    **{name: _method(name) for name in ("startswith", "endswith", "isspace", "isdigit", "isupper", "islower")},
 }
 """Name to (literal arguments) to (content) to bool."""
 

@@ -99,9 +99,7 @@ class ChatTemplate:
         if tools is not None and not all(isinstance(tool, dict) for tool in tools):
             raise self._rejected("every tool must be a JSON object")
         try:
-            return self._template.render(
-                self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt)
-            )
+            return self._template.render(self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt))
         except (PacktrainError, MemoryError):
             raise
         except Exception as error:
@@ -229,9 +227,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # jinja2's own filter escapes for HTML, which would change the text that a model sees.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: Any) -> NoReturn:
@@ -258,7 +254,5 @@ def _clock(name: str, date: str | None) -> Callable[[str], str]:
     try:
         pinned = dt.datetime.fromisoformat(date)
     except ValueError as error:
-        raise TemplateError(
-            f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26"
-        ) from error
+        raise TemplateError(f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26") from error
     return lambda format: pinned.strftime(format)

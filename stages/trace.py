@@ -141,9 +141,7 @@ class Tracer:
             raise TraceAbortedError("the template switches escaping")
         tree = _InAsTest().visit(tree)
         code = self._environment.compile(tree)
-        self._compiled = jinja2.Template.from_code(
-            self._environment, code, self._environment.make_globals(None)
-        )
+        self._compiled = jinja2.Template.from_code(self._environment, code, self._environment.make_globals(None))
         # What `~` compiles to.
         self._compiled.root_render_func.__globals__["str_join"] = _join_all
 
@@ -160,8 +158,7 @@ class Tracer:
         """
         record = Record(contents)
         chat: Messages = [
-            _Message(record, {"role": role, "content": record.symbol(index)})
-            for index, role in enumerate(roles)
+            _Message(record, {"role": role, "content": record.symbol(index)}) for index, role in enumerate(roles)
         ]
         text = self._render(record, chat, add_generation_prompt=False)
         head: Atoms | None = None
@@ -233,9 +230,7 @@ def _compile(record: Record, contents: int, text: Atoms, head: Atoms | None, fix
         if step.is_guard or step.outcome in needed:
             steps.insert(0, step)
             needed.update(
-                (atom for atom in step.args if isinstance(atom, int))
-                if step.name == "cat"
-                else (step.source,)
+                (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
             )
 
     literals: dict[str, int] = {"": contents}
@@ -264,9 +259,7 @@ def _compile(record: Record, contents: int, text: Atoms, head: Atoms | None, fix
         size += 1
     if split is not None:
         split = split._replace(values=tuple(number[value] for value in split.values))
-    return Trace(
-        program, list(literals), taking(text), taking(head) if head and split is None else None, split
-    )
+    return Trace(program, list(literals), taking(text), taking(head) if head and split is None else None, split)
 
 
 def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:

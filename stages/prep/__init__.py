@@ -29,8 +29,7 @@ __all__ = [
 ]
 
 FORMATS: dict[str, type[Format[Any, Any]]] = {
-    format_type.name: format_type
-    for format_type in (AppsFormat, PromptCompletionFormat, MessagesFormat, TextFormat)
+    format_type.name: format_type for format_type in (AppsFormat, PromptCompletionFormat, MessagesFormat, TextFormat)
 }
 """Every format by its name."""
 

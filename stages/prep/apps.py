@@ -145,9 +145,7 @@ def solutions_of(row: AppsRow) -> list[str]:
         try:
             return _decode_solutions(value) or []
         except (msgspec.DecodeError, RecursionError) as error:
-            raise RowRejectedError(
-                "bad_solutions", f"`solutions` is not a JSON list of strings: {error}"
-            ) from None
+            raise RowRejectedError("bad_solutions", f"`solutions` is not a JSON list of strings: {error}") from None
     if value is None:
         return []
     if not isinstance(value, list):
@@ -210,13 +208,9 @@ def chat_prompt(row: AppsRow) -> str:
         parts.append(f"Starter code:\n\n{fenced(starter)}")
     function = function_of(row)
     if function:
-        parts.append(
-            f"Your Python code will be tested by calling `{function}`: return the answer, do not print it."
-        )
+        parts.append(f"Your Python code will be tested by calling `{function}`: return the answer, do not print it.")
     elif function == "":
-        parts.append(
-            "Write a Python program that reads standard input and prints the answer to standard output."
-        )
+        parts.append("Write a Python program that reads standard input and prints the answer to standard output.")
     elif starter:
         parts.append("Complete the starter code in Python.")
     else:

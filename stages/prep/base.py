@@ -34,9 +34,7 @@ class Options:
             value = getattr(self, key)
             # The JSON decoder finds a key by its raw bytes, so a name that JSON would escape is out of reach.
             if not isinstance(value, str) or not value or re.search(r'["\\\x00-\x1f]', value):
-                self._refuse(
-                    key, "must be a column's name, without quotes, backslashes or control characters"
-                )
+                self._refuse(key, "must be a column's name, without quotes, backslashes or control characters")
             if [getattr(self, other) for other in keys].count(value) > 1:
                 self._refuse(key, "two keys name the same column")
 
@@ -132,13 +130,9 @@ class Format(ABC, Generic[OptionsT, RowT]):
         """
         try:
             converted = msgspec.convert(row, self._row_type)
-            msgspec.json.encode(
-                converted
-            )  # the only quick way to see lone surrogates, which UTF-8 cannot hold
+            msgspec.json.encode(converted)  # the only quick way to see lone surrogates, which UTF-8 cannot hold
         except UnicodeEncodeError as error:
-            raise RowRejectedError(
-                "invalid_utf8", f"a text holds half of a surrogate pair ({error})"
-            ) from None
+            raise RowRejectedError("invalid_utf8", f"a text holds half of a surrogate pair ({error})") from None
         except (msgspec.ValidationError, RecursionError) as error:
             raise _rejected(error, b"") from None
         except (TypeError, OverflowError, ValueError) as error:
@@ -180,9 +174,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
             except RowFilteredError as error:
                 filtered[error.reason] += 1
                 filtered_bytes += size
-        return Prepared(
-            examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes
-        )
+        return Prepared(examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes)
 
 
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:

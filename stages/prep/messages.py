@@ -103,14 +103,10 @@ def _check_parts(content: Any, where: str) -> None:
             continue
         if not isinstance(part, dict):
             got = type(part).__name__
-            raise RowRejectedError(
-                "wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}"
-            )
+            raise RowRejectedError("wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}")
         kind = part.get("type", "text")
         if kind not in _TEXT_PARTS if isinstance(kind, str) else True:
-            raise RowRejectedError(
-                "not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed"
-            )
+            raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed")
         if kind == "text" and not isinstance(part.get("text"), str):
             got = type(part["text"]).__name__ if "text" in part else "none"
             raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got {got}")

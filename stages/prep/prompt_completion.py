@@ -54,9 +54,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
     def form(self) -> PublicForm:
         return "prompt" if self.options.prompt_only else "prompt_completion"
 
-    def examples(
-        self, row: PromptCompletionRow, line: int, skipped: Counter[str] | None = None
-    ) -> list[Example]:
+    def examples(self, row: PromptCompletionRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `wrong_type`, `not_text`, `bad_tools`, `empty_completion`, `empty`.
 
         A prompt may be empty beside a completion; alone, with `prompt_only`, it is `empty`.

@@ -1,0 +1,40 @@
+# Two commands set everything up: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint types bench clean
+
+demo: .venv/.demo
+	$(BIN)/packtrain run --demo --out runs/demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+bench: .venv/.dev
+	$(BIN)/python tests/bench/bench_plan.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[fast]"
+	touch $@
+
+# torch comes first and by itself: any other way of asking for it may bring gigabytes of CUDA.
+.venv/.dev: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[fast,dev]"
+	touch $@ .venv/.demo
+
+clean:
+	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,260 @@
+"""The command line. Each command is a thin coat over a function of the package."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..schemas.errors import ConfigError, PacktrainError
+
+app = typer.Typer(
+    name="packtrain",
+    help="Turns conversations, prompt-completion pairs and documents into packed training shards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Overrule a key, e.g. truncate.max_length=4096."),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Without a file: apps, prompt_completion, messages or text.")
+]
+Input = Annotated[list[Path] | None, typer.Option("--input", help="Without a file: a JSONL file. May be repeated.")]
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)] = None,
+    settings: Set = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; overrules the configuration.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the embedded sample.")] = False,
+    format: Format = None,
+    input: Input = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens a packed row holds.", show_default="2048")] = None,
+) -> None:
+    """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
+    from .configfile import load_config
+    from .console import ConsoleObserver, make_console, pipeline_tree, print_summary
+    from .run import Driver
+
+    began = time.perf_counter()
+    given: Path | dict[str, Any]
+    base: Path | None = None
+    if demo:
+        given, base = _demo(config, out)
+    elif config is not None:
+        if format is not None or input or tokenizer is not None:
+            raise ConfigError("give either a configuration file, or --format, --input and --tokenizer; not both")
+        given = config
+    else:
+        given, base = _without_file(format, input, tokenizer, out), Path.cwd()
+    overrides = list(settings or [])
+    if out is not None and not demo:
+        overrides.append(f"out={_quoted(out.absolute())}")
+    if workers is not None:
+        overrides.append(f"run.workers={workers}")
+    if max_length is not None:
+        overrides.append(f"truncate.max_length={max_length}")
+    loaded, folder = load_config(given, base, overrides)
+    console = make_console()
+    driver = Driver(loaded, folder, ConsoleObserver(console))
+    manifest = driver.finished()
+    if dry_run:
+        console.print(pipeline_tree(loaded, driver.prospect(), driver.out.root, driver.cache.root, driver.workers()))
+        return
+    if manifest is not None:
+        console.print(f"manifest {manifest.hash[:16]}", highlight=False)
+        return
+    manifest = driver.run()
+    print_summary(console, manifest, driver.out.root, time.perf_counter() - began)
+    if demo:
+        _say_next(console, driver.out.root)
+
+
+@app.command()
+def prep(
+    config: Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write, .jsonl or .parquet.")
+    ] = None,
+    prompt_only: Annotated[bool, typer.Option("--prompt-only", help="Prompts alone, for test sets.")] = False,
+    source: Annotated[str | None, typer.Option(help="Which source, when the configuration has several.")] = None,
+    format: Format = None,
+    input: Input = None,
+    settings: Set = None,
+) -> None:
+    """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
+    from rich.text import Text
+
+    from .configfile import load_config
+    from .console import ConsoleObserver, make_console
+    from .prepare import prepare_source
+
+    if output is None:
+        raise ConfigError("--output is needed: the file to write, such as examples.jsonl")
+    if config is not None:
+        loaded, base = load_config(config, None, settings or [])
+    else:
+        data = _without_file(format, input, Path("unused"), Path("unused"))
+        loaded, base = load_config(data, Path.cwd(), settings or [])
+    chosen = [one for one in loaded.sources if source is None or one.name == source]
+    if len(chosen) != 1:
+        names = ", ".join(one.name for one in loaded.sources)
+        raise ConfigError(f"--source: choose one of {names}")
+    console = make_console()
+    counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=ConsoleObserver(console))
+    console.print(f"{output}: {counts.examples:,} examples from {counts.rows:,} rows", highlight=False)
+    for label, reasons in (
+        ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
+    ):  # fmt: skip
+        for reason, number in sorted(reasons.items()):
+            console.print(f"  {label}: {reason} {number:,}", highlight=False)
+    for reject in counts.rejects:
+        console.print(Text(f"  {reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"))
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished dataset.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte against its hash, too.")] = False,
+) -> None:
+    """Check a dataset against its manifest, and every row's invariants."""
+    from .console import ConsoleObserver, make_console
+    from .verify import verify as check
+
+    console = make_console()
+    outcome = check(folder, deep=deep, observer=ConsoleObserver(console))
+    for finding in outcome.findings:
+        console.print(str(finding), markup=False, highlight=False)
+    checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
+    if not outcome.sound:
+        console.print(f"{folder} is NOT what its manifest says: {len(outcome.findings):,} findings in {checked}")
+        raise typer.Exit(1)
+    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"
+    console.print(f"{folder} is sound: {checked}; {how}", highlight=False)
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished dataset.")],
+    row: Annotated[int, typer.Option(help="Which packed row, from 0.")] = 0,
+    split: Annotated[str, typer.Option(help="Which split.")] = "train",
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The tokenizer's folder.", show_default="the one of the run")
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Show token by token, with ids.")] = False,
+) -> None:
+    """Show a packed row: its documents apart, its trained tokens in colour."""
+    from .console import make_console
+    from .inspect import load_decoder, show_row
+    from .outfolder import tokenizer_folder
+    from .reader import open_dataset
+
+    dataset = open_dataset(folder)
+    place = tokenizer or tokenizer_folder(dataset.store)
+    decoder = load_decoder(place) if place is not None and place.is_dir() else None
+    console = make_console()
+    if decoder is None:
+        console.print("the tokenizer of the run is not here; give its folder with --tokenizer. Ids instead of text:")
+    show_row(console, dataset, row, split, decoder, ids)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors."""
+    import json
+
+    from ..schemas.config import RunConfig
+
+    print(json.dumps(RunConfig.model_json_schema(), indent=2))
+
+
+def _version(value: bool) -> None:
+    if value:
+        from .. import __version__
+
+        print(f"packtrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Turns conversations, prompt-completion pairs and documents into packed training shards."""
+
+
+def main() -> None:
+    """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption."""
+    try:
+        app(standalone_mode=False)
+    except PacktrainError as error:
+        print(f"packtrain: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _without_file(
+    format: str | None, inputs: list[Path] | None, tokenizer: Path | None, out: Path | None
+) -> dict[str, Any]:
+    missing = [
+        name
+        for name, value in (("--format", format), ("--input", inputs), ("--tokenizer", tokenizer), ("--out", out))
+        if not value
+    ]
+    if missing:
+        raise ConfigError(
+            f"give a configuration file, or {', '.join(missing)} as well "
+            "(--demo runs the embedded sample; packtrain schema prints what a configuration holds)"
+        )
+    return {
+        "out": str(out),
+        "tokenizer": {"path": str(tokenizer)},
+        "sources": [{"name": format, "format": format, "path": [str(path) for path in inputs or []]}],
+    }
+
+
+def _demo(config: Path | None, out: Path | None) -> tuple[dict[str, Any], Path]:
+    import yaml
+
+    from . import demo as home
+
+    if config is not None:
+        raise ConfigError("--demo brings its own configuration; leave the file out")
+    base = Path(home.__file__).parent
+    data = yaml.safe_load((base / "demo.yaml").read_text(encoding="utf-8"))
+    target = (out or Path("runs/demo")).absolute()
+    data["out"] = str(target)
+    data["cache"] = str(target.parent / ".packtrain-cache")
+    return data, base
+
+
+def _quoted(path: Path) -> str:
+    import json
+
+    return json.dumps(str(path))
+
+
+def _say_next(console: Any, out: Path) -> None:
+    console.print()
+    console.print("Look at it:", highlight=False)
+    for command in (f"packtrain inspect {out} --row 0", f"packtrain verify {out} --deep"):
+        console.print(f"  {command}", highlight=False)
+    console.print(f"  python -c \"import datasets; print(datasets.load_from_disk('{out}'))\"", highlight=False)

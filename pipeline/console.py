@@ -1,0 +1,254 @@
+"""What a person sees in the terminal: progress while it runs, a tree before, tables after."""
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ..schemas.config import RunConfig
+from ..schemas.ledger import Ledger, SourceLedger
+from ..schemas.manifest import Manifest
+from .run import Prospect
+
+QUIET_SECONDS = 1.0
+"""Stages shorter than this leave no trace."""
+
+
+class ConsoleObserver:
+    """Progress bars in a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress: Progress | None = None
+        self._task: int = 0
+        self._stage = ""
+        self._began = 0.0
+        self._said = 0.0
+        self._total = 0
+        self._done = 0
+        self._rows = 0
+        self._tokens = 0
+
+    def begin(self, stage: str, total: int, unit: str) -> None:
+        """See `Observer`."""
+        self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
+        self._began = self._said = time.monotonic()
+        if self.console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description:>7}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                _Rates(),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._progress.add_task(stage, total=total, rows=0, tokens=0)
+            self._progress.start()
+
+    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
+        """See `Observer`."""
+        self._done += done
+        self._rows += rows
+        self._tokens += tokens
+        if self._progress is not None:
+            self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
+        elif time.monotonic() - self._said >= 5 and self._total:
+            self._said = time.monotonic()
+            self.console.print(f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}", highlight=False)
+
+    def end(self) -> None:
+        """See `Observer`."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
+            seconds = time.monotonic() - self._began
+            self.console.print(f"{self._stage}: done in {seconds:.1f} s, {self._rates()}", highlight=False)
+        self._stage = ""
+
+    def note(self, text: str) -> None:
+        """See `Observer`."""
+        self.console.print(Text(text))
+
+    def _rates(self) -> str:
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        return f"{short(self._rows / seconds)} rows/s, {short(self._tokens / seconds)} tokens/s"
+
+
+class _Rates(ProgressColumn):
+    """Rows and tokens a second."""
+
+    def render(self, task: Task) -> Text:
+        """See rich."""
+        seconds = task.elapsed or 0.0
+        if seconds <= 0:
+            return Text("")
+        rows, tokens = task.fields["rows"] / seconds, task.fields["tokens"] / seconds
+        return Text(f"{short(rows)} rows/s  {short(tokens)} tokens/s", style="cyan")
+
+
+def short(value: float) -> str:
+    """1234567 as 1.2M."""
+    for unit in ("", "k", "M", "G"):
+        if abs(value) < 1000:
+            return f"{value:.0f}{unit}" if unit == "" or value >= 100 else f"{value:.1f}{unit}"
+        value /= 1000
+    return f"{value:.1f}T"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def pipeline_tree(config: RunConfig, prospect: Prospect, out: Path, cache: Path, workers: int) -> Tree:
+    """The pipeline as it would run, with counts, sizes and what is cached."""
+    tree = Tree(Text(f"packtrain → {out}", style="bold"))
+    sources = tree.add("sources")
+    for source in config.sources:
+        files = [file for file in prospect.files if file.source == source.name]
+        lines = sum(file.lines for file in files)
+        branch = sources.add(
+            Text(f"{source.name}: format {source.format}, {lines:,} lines, {size(sum(file.size for file in files))}")
+        )
+        for file in files:
+            branch.add(Text(f"{file.path} ({file.lines:,} lines, {size(file.size)}, {file.hash[:12]})", style="dim"))
+    missing = prospect.blocks - prospect.cached
+    encode = tree.add(
+        Text(
+            f"encode: {prospect.blocks:,} blocks, {prospect.cached:,} cached, {missing:,} to do "
+            f"({size(prospect.missing_bytes)})"
+        )
+    )
+    encode.add(Text(f"tokenizer {config.tokenizer.path}"))
+    encode.add(Text(f"engine {prospect.engine.name} {prospect.engine.version} ({workers} workers)"))
+    encode.add(Text(f"cache {cache}", style="dim"))
+    tree.add(Text(f"mask: {config.mask}{', untrained examples kept' if config.keep_untrained else ''}"))
+    cut = config.truncate
+    tree.add(Text(f"truncate: max_length {cut.max_length:,}, overlong {cut.overlong}, keep {cut.keep}"))
+    pack = config.pack
+    extra = "".join(
+        f", {name} {value}"
+        for name, value, default in (("max_docs", pack.max_docs, None), ("align", pack.align, 1))
+        if value != default
+    )
+    tree.add(Text(f"pack: {pack.strategy}{', shuffled by seed ' + str(config.seed) if pack.shuffle else ''}{extra}"))
+    if config.holdout.fraction:
+        tree.add(Text(f"holdout: {config.holdout.fraction:.2%} by {config.holdout.by}"))
+    tree.add(
+        Text(
+            f"write: {config.output.format}, about {short(prospect.estimated_tokens)} tokens, "
+            f"{size(prospect.room_needed)} of room needed, {size(prospect.room_free)} free"
+        )
+    )
+    return tree
+
+
+def ledger_table(ledger: Ledger) -> Table:
+    """Every row, example, token and label, by source."""
+    table = Table(title="Ledger", title_justify="left", show_edge=False, pad_edge=False)
+    table.add_column("")
+    names = list(ledger.sources)
+    columns = [ledger.sources[name] for name in names]
+    if len(names) > 1:
+        names.append("all")
+        columns.append(ledger.total())
+    for name in names:
+        table.add_column(name, justify="right")
+
+    def line(label: str, values: list[int], style: str = "") -> None:
+        if any(values):
+            table.add_row(Text(label, style=style), *(f"{value:,}" for value in values))
+
+    def reasons(label: str, pick: str) -> None:
+        keys = sorted({key for column in columns for key in getattr(column, pick)})
+        for key in keys:
+            line(f"  {label}: {key}", [getattr(column, pick).get(key, 0) for column in columns], "dim")
+
+    def plain(label: str, pick: str, style: str = "") -> None:
+        line(label, [getattr(column, pick) for column in columns], style)
+
+    plain("rows read", "rows_read", "bold")
+    plain("  used", "rows_used")
+    reasons("rejected", "rows_rejected")
+    reasons("filtered", "rows_filtered")
+    plain("  blank", "rows_blank", "dim")
+    table.add_section()
+    plain("examples made", "examples_made", "bold")
+    reasons("packed", "examples_packed")
+    reasons("dropped", "examples_dropped")
+    reasons("never made", "examples_skipped")
+    plain("  of the packed, truncated", "examples_truncated", "dim")
+    plain("  of the packed, without a label", "examples_without_labels", "dim")
+    table.add_section()
+    plain("tokens encoded", "tokens_encoded", "bold")
+    reasons("created", "tokens_created")
+    plain("  truncated", "tokens_truncated", "red")
+    reasons("dropped", "tokens_dropped")
+    plain("  packed", "tokens_packed")
+    table.add_section()
+    plain("labels trained", "labels_trained", "bold green")
+    plain("  lost at heads of pieces", "labels_head", "dim")
+    plain("  not asked for", "labels_not_asked", "dim")
+    plain("tokens across a boundary", "straddles", "dim")
+    return table
+
+
+def packing_table(manifest: Manifest) -> Table:
+    """Rows, fill and the bound, by split."""
+    table = Table(title="Packing", title_justify="left", show_edge=False, pad_edge=False)
+    for name in ("split", "rows", "bound", "gap", "fill", "tokens", "trained", "documents a row", "shards"):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for name, split in manifest.splits.items():
+        bound = sum(window.bound for window in split.windows)
+        pieces = sum(window.pieces for window in split.windows)
+        rows = max(split.rows, 1)
+        table.add_row(
+            name,
+            f"{split.rows:,}",
+            f"{bound:,}",
+            f"{split.rows / bound - 1:.3%}" if bound else "–",
+            f"{split.tokens / (rows * manifest.max_length):.2%}",
+            f"{split.tokens:,}",
+            f"{split.trained / max(split.tokens, 1):.1%}",
+            f"{pieces / rows:.1f}",
+            f"{len(split.shards):,}",
+        )
+    return table
+
+
+def print_summary(console: Console, manifest: Manifest, out: Path, seconds: float) -> None:
+    """The closing words of a run."""
+    console.print(ledger_table(manifest.ledger))
+    console.print()
+    console.print(packing_table(manifest))
+    console.print()
+    total: SourceLedger = manifest.ledger.total()
+    rejected = sum(total.rows_rejected.values()) + sum(
+        count for reason, count in total.examples_dropped.items() if reason not in ("untrained", "overlong", "empty")
+    )
+    if rejected:
+        console.print(Text(f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", style="yellow"))
+    engine = manifest.plan["encode"]
+    console.print(
+        Text(
+            f"{out} is finished: {manifest.hash[:16]}, in {seconds:.1f} s, "
+            f"tokens by {engine['engine']} {engine['engine_version']}"
+        )
+    )
+
+
+def make_console(stderr: bool = False) -> Console:
+    """A console; without a terminal, lines are as long as they are."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else 160, soft_wrap=not stream.isatty())

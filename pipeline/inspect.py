@@ -1,0 +1,130 @@
+"""Inspect: a packed row as text, its documents apart, its trained tokens in colour."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from ..schemas.errors import InputError
+from ..schemas.rows import IGNORE_INDEX
+from .documents import NAME
+from .reader import Finished
+from .store import LocalStore
+
+TRAINED = "bold green"
+MASKED = "dim"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One document piece of a packed row."""
+
+    doc_id: int
+    start: int
+    ids: list[int]
+    labels: list[int]
+
+    def spans(self) -> Iterator[tuple[bool, list[int]]]:
+        """Runs of tokens that are trained, or not."""
+        begin = 0
+        flags = [label != IGNORE_INDEX for label in self.labels]
+        for index in range(1, len(flags) + 1):
+            if index == len(flags) or flags[index] != flags[begin]:
+                yield flags[begin], self.ids[begin:index]
+                begin = index
+
+
+def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
+    """The pieces of one packed row.
+
+    Raises:
+        InputError: there is no such row or split.
+    """
+    batch = dataset.row(row, split)
+    columns = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
+    out, begin = [], 0
+    for doc_id, start, length in zip(columns["doc_ids"], columns["doc_starts"], columns["seq_lengths"], strict=True):
+        end = begin + length
+        out.append(Piece(doc_id, start, columns["input_ids"][begin:end], columns["labels"][begin:end]))
+        begin = end
+    return out
+
+
+def load_decoder(folder: Path) -> "Decoder":
+    """A tokenizer that turns ids back into text.
+
+    Raises:
+        InputError: the folder has no tokenizer.json.
+    """
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no tokenizer.json; give the tokenizer's folder with --tokenizer")
+    return Decoder(Tokenizer.from_file(str(path)))
+
+
+class Decoder:
+    """Decodes runs of tokens."""
+
+    def __init__(self, tokenizer: "object") -> None:
+        self._tokenizer = tokenizer
+
+    def text(self, ids: list[int]) -> str:
+        """The text of some tokens, special ones included."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))  # type: ignore[attr-defined]
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        """The text of each token."""
+        return [self.text([one]) for one in ids]
+
+
+def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
+    """Print one packed row.
+
+    Args:
+        decoder: None prints ids alone.
+        ids: print each token's id before its text.
+    """
+    found = pieces(dataset, row, split)
+    names = _names(dataset.store, [piece.doc_id for piece in found])
+    capacity = dataset.manifest.max_length
+    used = sum(len(piece.ids) for piece in found)
+    trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
+    console.print(
+        Text(
+            f"row {row} of {split}: {len(found)} documents, {used:,} of {capacity:,} tokens "
+            f"({used / capacity:.1%}), {trained:,} trained"
+        )
+    )
+    console.print(Text.assemble("legend: ", ("trained", TRAINED), " · ", ("not trained", MASKED)))
+    for piece in found:
+        count = sum(label != IGNORE_INDEX for label in piece.labels)
+        part = f", from token {piece.start:,}" if piece.start else ""
+        title = f"{names.get(piece.doc_id, piece.doc_id)} · {len(piece.ids):,} tokens{part} · {count:,} trained"
+        console.print(Panel(_body(piece, decoder, ids), title=Text(title), title_align="left"))
+
+
+def _body(piece: Piece, decoder: Decoder | None, ids: bool) -> RenderableType:
+    text = Text()
+    for flag, run in piece.spans():
+        style = TRAINED if flag else MASKED
+        if decoder is None:
+            text.append(" ".join(map(str, run)) + " ", style)
+        elif ids:
+            for one, token in zip(run, decoder.tokens(run), strict=True):
+                text.append(f"{one}", "cyan")
+                text.append(f"{token!r} ", style)
+        else:
+            text.append(decoder.text(run), style)
+    return Group(text)
+
+
+def _names(store: LocalStore, doc_ids: list[int]) -> dict[int, str]:
+    """The example ids of some documents."""
+    table = pq.read_table(store.path(NAME), columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
+    return dict(zip(table.column("doc_id").to_pylist(), table.column("id").to_pylist(), strict=True))
