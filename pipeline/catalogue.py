@@ -10,6 +10,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ..stages.arrays import view
 from ..stages.mask import Mask, asked_tokens
 from .parts import EncodedPart
 
@@ -165,7 +166,7 @@ def _held_out(batch: pa.RecordBatch, place: PartPlace, source: str, holdout: Hol
     if holdout.fraction <= 0:
         return np.zeros(rows, dtype=np.bool_)
     groups = batch.column("group").to_pylist()
-    lines = (batch.column("line").to_numpy() + place.first_line).tolist()
+    lines = (view(batch.column("line")) + place.first_line).tolist()
     subs = batch.column("sub").to_pylist()
     limit = int(holdout.fraction * 2**64)
     out = np.zeros(rows, dtype=np.bool_)

@@ -74,7 +74,7 @@ class ConsoleObserver:
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        self.console.print(Text(text))
+        self.console.print(Text(text), soft_wrap=True)
 
     def _rates(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
@@ -238,7 +238,7 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
         count for reason, count in total.examples_dropped.items() if reason not in ("untrained", "overlong", "empty")
     )
     if rejected:
-        console.print(Text(f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", style="yellow"))
+        console.print(Text(f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", style="yellow"), soft_wrap=True)
     engine = manifest.plan["encode"]
     console.print(
         Text(
@@ -249,6 +249,6 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
 
 
 def make_console(stderr: bool = False) -> Console:
-    """A console; without a terminal, lines are as long as they are."""
+    """A console; without a terminal it is 120 columns wide."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else 160, soft_wrap=not stream.isatty())
+    return Console(file=stream, width=None if stream.isatty() else 120)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from types import ModuleType
 from typing import Protocol, TypeVar
 
@@ -59,6 +60,12 @@ class LocalExecutor:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
+        os.environ.update(ENGINE_THREADS)
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if self._context.get_start_method() == "forkserver":
+            self._context.set_forkserver_preload([f"{__package__}.worker"])
+            forkserver.ensure_running()  # returns at once: the imports go on beside what the driver does
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """Have each worker but one call a function now, whose result nobody waits for: loading a tokenizer, say."""
@@ -139,12 +146,7 @@ class LocalExecutor:
             self._pool = None
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        os.environ.update(ENGINE_THREADS)
-        methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload([f"{__package__}.worker"])
-        return ProcessPoolExecutor(self.workers, mp_context=context)
+        return ProcessPoolExecutor(self.workers, mp_context=self._context)
 
 
 @contextmanager

@@ -101,18 +101,21 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
             f"({used / capacity:.1%}), {trained:,} trained"
         )
     )
-    console.print(Text.assemble("legend: ", ("trained", TRAINED), " · ", ("not trained", MASKED)))
+    left, right = ("", "") if console.color_system else ("⟦", "⟧")
+    console.print(Text.assemble("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)))
     for piece in found:
         count = sum(label != IGNORE_INDEX for label in piece.labels)
         part = f", from token {piece.start:,}" if piece.start else ""
         title = f"{names.get(piece.doc_id, piece.doc_id)} · {len(piece.ids):,} tokens{part} · {count:,} trained"
-        console.print(Panel(_body(piece, decoder, ids), title=Text(title), title_align="left"))
+        console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
 
 
-def _body(piece: Piece, decoder: Decoder | None, ids: bool) -> RenderableType:
+def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
+    # Without colours, brackets tell what is trained.
     text = Text()
     for flag, run in piece.spans():
         style = TRAINED if flag else MASKED
+        text.append(left if flag else "", style)
         if decoder is None:
             text.append(" ".join(map(str, run)) + " ", style)
         elif ids:
@@ -121,6 +124,7 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool) -> RenderableType:
                 text.append(f"{token!r} ", style)
         else:
             text.append(decoder.text(run), style)
+        text.append(right if flag else "", style)
     return Group(text)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED
+from ..stages.arrays import view
 from ..stages.layout import Pieces, lay_out
 from ..stages.mask import Mask
 from .parts import EncodedPart, Segment
@@ -120,12 +121,10 @@ def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
         return
     folder = task.out / task.layout
     pieces = _mapped(f"{folder}-pieces.arrow")
-    row_offsets = _mapped(f"{folder}-rows.arrow").column(0).to_numpy()
+    row_offsets = view(_mapped(f"{folder}-rows.arrow").column(0))
     row_offsets = row_offsets[task.shard.first_row : task.shard.last_row + 1] - task.shard.first_piece
     columns = pieces.slice(task.shard.first_piece, task.shard.last_piece - task.shard.first_piece)
-    doc_ids, starts, lengths, segments, begins, run_begins, run_counts = (
-        column.to_numpy() for column in columns.columns
-    )
+    doc_ids, starts, lengths, segments, begins, run_begins, run_counts = (view(column) for column in columns.columns)
     paths = tuple(msgspec.json.decode((task.out / task.parts).read_bytes(), type=list[str]))
     library = _library(paths, task.mask)
     padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
+from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_runs
 
 
@@ -88,13 +89,11 @@ class Segment:
         """The flat arrays of a batch of `schemas.rows.ENCODED`."""
         ids, runs = batch.column("input_ids"), batch.column("runs")
         structs = runs.values
-        ends = structs.field("end").to_numpy()
-        asked = asked_runs(
-            structs.field("kind").to_numpy(), structs.field("train").to_numpy(zero_copy_only=False), mask
-        )
+        ends = view(structs.field("end"))
+        asked = asked_runs(view(structs.field("kind")), booleans(structs.field("train")), mask)
         return cls(
-            tokens=ids.values.to_numpy(),
-            offsets=ids.offsets.to_numpy(),
+            tokens=view(ids.values),
+            offsets=view(ids.offsets),
             runs=np.where(asked, ends, ~ends),
-            run_offsets=runs.offsets.to_numpy(),
+            run_offsets=view(runs.offsets),
         )

@@ -165,7 +165,8 @@ class Driver:
         with self.timings.stage("engine"):
             guess = encoding.spec(*guess_engine(self.config.tokenizer.engine))
             name = guess.save(self.cache)
-            self._warm(executor, name)
+            if isinstance(executor, LocalExecutor) and encoding.missing(encoding.tasks(guess)):
+                executor.start(warm_up, self.cache.root, name)
             choice = encoding.choose(executor, name)
             spec = encoding.spec(choice.name, choice.version)
         tasks = encoding.tasks(spec)
@@ -309,10 +310,6 @@ class Driver:
                 f"give it at least {WORKER_BYTES / 2**20:.0f} MiB"
             )
         return max(1, min(asked, int(fit)))
-
-    def _warm(self, executor: Executor, spec: str) -> None:
-        if isinstance(executor, LocalExecutor):
-            executor.start(warm_up, self.cache.root, spec)
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..schemas.errors import IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import IGNORE_INDEX
+from ..stages.arrays import view
 from .observer import Observer, Silent
 from .outfolder import MANIFEST
 from .reader import Finished, open_dataset
@@ -96,7 +97,7 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list
         for batch in dataset.batches(shard):
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in check_rows(batch, max_length)]
             tokens += len(batch.column("input_ids").flatten())
-            trained += int(np.count_nonzero(batch.column("labels").flatten().to_numpy() != IGNORE_INDEX))
+            trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
             row += batch.num_rows
     except IntegrityError as error:
         return [*findings, Finding(shard.name, str(error))]
@@ -126,7 +127,7 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
     for name in ("doc_starts", "doc_ids"):
         yield from _first(_sizes(batch.column(name)) != _sizes(pieces), f"{name} has another length than seq_lengths")
     yield from _first(row_tokens > max_length, f"is longer than max_length ({max_length:,})")
-    lengths = pieces.flatten().to_numpy()
+    lengths = view(pieces.flatten())
     piece_rows = np.repeat(np.arange(batch.num_rows), _sizes(pieces))
     sums = np.bincount(piece_rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     uneven = sums != row_tokens
@@ -136,8 +137,8 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
     begins = np.cumsum(lengths) - lengths
     token_rows = np.repeat(np.arange(batch.num_rows), row_tokens)
     expected = np.arange(len(token_rows)) - np.repeat(begins, lengths)
-    flat_ids, flat_labels = ids.flatten().to_numpy(), labels.flatten().to_numpy()
-    wrong_position = positions.flatten().to_numpy() != expected
+    flat_ids, flat_labels = view(ids.flatten()), view(labels.flatten())
+    wrong_position = view(positions.flatten()) != expected
     yield from _first_token(wrong_position, token_rows, "position_ids do not count 0, 1, 2, … in every piece")
     foreign = (flat_labels != IGNORE_INDEX) & (flat_labels != flat_ids)
     yield from _first_token(foreign, token_rows, "a label is neither its own input id nor -100")
@@ -150,8 +151,8 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
 
 
 def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    sizes: NDArray[np.int64] = np.diff(column.offsets.to_numpy().astype(np.int64))
-    return sizes
+    offsets = view(column.offsets).astype(np.int64)
+    return offsets[1:] - offsets[:-1]
 
 
 def _first(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:

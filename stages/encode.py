@@ -118,46 +118,41 @@ class Encoder:
         `counts`, `refused` and `samples` are filled as the batches are made.
         """
         batch = _Batch()
+        eos = self.around.eos
         for example in examples:
+            prompt, completion, text = example.prompt, example.completion, example.text
             try:
-                self._render(example, batch)
+                if text is not None:
+                    start = 0
+                elif isinstance(prompt, str):
+                    if not isinstance(completion, str):
+                        raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+                    text, start = prompt + completion, len(prompt)
+                else:
+                    text, start = self._render(example)
             except RowRejectedError as error:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 continue
+            if eos and (prompt is None or isinstance(prompt, str)) and not text.endswith(eos):
+                text += eos
+                batch.ended += 1
+            batch.examples.append(example)
+            batch.texts.append(text)
+            batch.starts.append(start)
+            batch.characters += len(text)
             if batch.characters >= BATCH_CHARACTERS or len(batch.texts) >= BATCH_EXAMPLES:
                 yield self._finish(batch, counts, samples)
                 batch = _Batch()
         if batch.texts:
             yield self._finish(batch, counts, samples)
 
-    def _render(self, example: Example, batch: "_Batch") -> None:
-        plain, turn = True, 1
-        if example.text is not None:
-            text, start = example.text, 0
-        elif isinstance(example.prompt, str):
-            if not isinstance(example.completion, str):
-                raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
-            text, start = example.prompt + example.completion, len(example.prompt)
-        else:
-            plain = False
-            if self.renderer is None:
-                raise RowRejectedError("no_template", "a conversation needs a chat template")
-            prompt, completion = example.prompt or [], example.completion or []
-            check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
-            text, start = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
-            turn = len(prompt)
-        if plain and self.around.eos and not text.endswith(self.around.eos):
-            text += self.around.eos
-            batch.ended += 1
-        batch.texts.append(text)
-        batch.starts.append(start)
-        batch.turns.append(turn)
-        batch.plain.append(plain)
-        batch.kinds.append(Kind.TEXT if example.text is not None else Kind.COMPLETION)
-        batch.lines.append(example.line)
-        batch.subs.append(example.sub)
-        batch.groups.append(example.group)
-        batch.characters += len(text)
+    def _render(self, example: Example) -> tuple[str, int]:
+        """A conversation's text, and the character at which its completion begins."""
+        if self.renderer is None:
+            raise RowRejectedError("no_template", "a conversation needs a chat template")
+        check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
+        prompt, completion = example.prompt or [], example.completion or []
+        return self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
 
     def _finish(self, batch: "_Batch", counts: EncodeCounts, samples: list[Sampled]) -> pa.RecordBatch:
         texts = batch.texts
@@ -176,21 +171,21 @@ class Encoder:
         counts.tokens += len(ids)
         counts.end_of_sequence += batch.ended * self.around.eos_tokens
         prefix = np.zeros(len(texts), dtype=np.int64)
-        if (self.around.prefix or self.around.suffix) and any(batch.plain):
+        if (self.around.prefix or self.around.suffix) and any(plain := batch.plain()):
             before = len(ids)
-            ids, offsets, prefix = self._put_around(batch, ids, offsets)
+            ids, offsets, prefix = self._put_around(texts, plain, ids, offsets)
             first = first + prefix
             counts.tokens += len(ids) - before
             counts.special += len(ids) - before
 
-        runs = _runs(np.diff(offsets), first, prefix, np.array(batch.kinds, np.int8), np.array(batch.turns))
+        runs = _runs(np.diff(offsets), first, prefix, batch.kinds(), batch.turns())
         arrays = [
             lists(offsets, ids, ENCODED.field("input_ids").type),
             runs,
-            strings(batch.groups),
+            strings([example.group for example in batch.examples]),
             binary(hashes, 16),
-            numbers(np.array(batch.lines, np.int32)),
-            numbers(np.array(batch.subs, np.int32)),
+            numbers(np.array([example.line for example in batch.examples], np.int32)),
+            numbers(np.array([example.sub for example in batch.examples], np.int32)),
             numbers(straddles.astype(np.int16)),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
@@ -214,16 +209,17 @@ class Encoder:
         return first, straddles
 
     def _put_around(
-        self, batch: "_Batch", ids: NDArray[np.int32], offsets: NDArray[np.int64]
+        self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """The same with the tokenizer's own tokens around plain texts; and (N,) how many stand before each."""
         around = self.around
         left = [
-            plain and not (around.prefix_text and text.startswith(around.prefix_text))
-            for plain, text in zip(batch.plain, batch.texts, strict=True)
+            one and not (around.prefix_text and text.startswith(around.prefix_text))
+            for one, text in zip(plain, texts, strict=True)
         ]
         right = [
-            plain and not (around.suffix_text and text.endswith(around.suffix_text))
-            for plain, text in zip(batch.plain, batch.texts, strict=True)
+            one and not (around.suffix_text and text.endswith(around.suffix_text))
+            for one, text in zip(plain, texts, strict=True)
         ]
         begin = np.array(left) * len(around.prefix)
         end = np.array(right) * len(around.suffix)
@@ -246,16 +242,25 @@ class Encoder:
 class _Batch:
     """Rendered examples that wait for the engine."""
 
+    examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-    plain: list[bool] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    subs: list[int] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
     characters: int = 0
     ended: int = 0
+
+    def plain(self) -> list[bool]:
+        """Whether each is a text, around which the tokenizer puts its own tokens; a template writes them itself."""
+        return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
+
+    def kinds(self) -> NDArray[np.int8]:
+        """What stands after the prompt of each."""
+        values = (Kind.COMPLETION if one.text is None else Kind.TEXT for one in self.examples)
+        return np.fromiter(values, np.int8, len(self.examples))
+
+    def turns(self) -> NDArray[np.int64]:
+        """Which message the completion of each begins with; a plain completion counts as the second."""
+        values = (len(one.prompt) if isinstance(one.prompt, list) else 1 for one in self.examples)
+        return np.fromiter(values, np.int64, len(self.examples))
 
 
 def _runs(

@@ -1,0 +1,134 @@
+"""What several test files share: real data where there is some, small tokenizers, and rows read back."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.tokenizer import load_tokenizer
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+PROSE = """The mules left the valley before the sun was up. Nobody had told them how far it would be. Behind the last
+houses the road became a path, and the path became a line of stones that someone had laid out a long time ago.
+def add(left, right):
+    return left + right
+for number in range(10):
+    print(number, number * number)
+It doesn't matter much: 1, 22, 333, 4444. Über naïve Façaden, 中文, 🙂 and so on.
+"""
+
+MakeTokenizer = Callable[..., Path]
+"""`make(name, bos=False, eos=False, template=CHATML)` gives a folder; see `make_tokenizer`."""
+
+
+@pytest.fixture(scope="session")
+def realdata() -> Path:
+    """The folder of real data sets and tokenizers, where PACKTRAIN_REALDATA names one."""
+    root = os.environ.get("PACKTRAIN_REALDATA")
+    if not root:
+        pytest.skip("PACKTRAIN_REALDATA names no folder")
+    return Path(root)
+
+
+@pytest.fixture(scope="session")
+def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> MakeTokenizer:
+    """Trains a byte-level BPE of 400 tokens and writes it as a folder that transformers loads.
+
+    The same name gives the same folder. `<s>` is the beginning of a sequence, `<|im_end|>` its end; `bos` and `eos`
+    let the tokenizer put them around every plain text by itself.
+    """
+    root = tmp_path_factory.mktemp("tokenizers")
+
+    def make(name: str, *, bos: bool = False, eos: bool = False, template: str | None = CHATML) -> Path:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+        folder = root / name
+        if folder.exists():
+            return folder
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=["<pad>", "<s>", "<|im_start|>", "<|im_end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(PROSE.splitlines(keepends=True) * 4, trainer)
+        if bos or eos:
+            single = f"{'<s> ' if bos else ''}$A{' <|im_end|>' if eos else ''}"
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=single, special_tokens=[("<s>", 1), ("<|im_end|>", 3)]
+            )
+        folder.mkdir()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<s>",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<pad>",
+            "clean_up_tokenization_spaces": False,
+        }
+        if template is not None:
+            config["chat_template"] = template
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(make_tokenizer: MakeTokenizer) -> Path:
+    """A folder with a small byte-level tokenizer and a ChatML template: the demo's, or one like it."""
+    demo = Path(str(files("packtrain.pipeline.demo") / "tokenizer"))
+    return demo if (demo / "tokenizer.json").is_file() else make_tokenizer("tiny")
+
+
+@pytest.fixture(scope="session")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """The folder with what transformers says of a tokenizer; asked once a session, because it takes seconds."""
+    asked: dict[Path, Path] = {}
+
+    def answer(tokenizer: Path) -> Path:
+        if tokenizer not in asked:
+            asked[tokenizer] = tmp_path_factory.mktemp("answers")
+            load_tokenizer(tokenizer, cache=asked[tokenizer])
+        return asked[tokenizer]
+
+    return answer
+
+
+@pytest.fixture
+def new_cache(tmp_path: Path, answered: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Makes a cache that knows a tokenizer and nothing else."""
+    count: Iterator[int] = iter(range(1_000_000))
+
+    def make(tokenizer: Path) -> Path:
+        cache = tmp_path / f"cache-{next(count)}"
+        shutil.copytree(answered(tokenizer), cache / "tokenizers")
+        return cache
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def read_rows() -> Callable[..., list[dict[str, Any]]]:
+    """Reads the packed rows of a finished folder, as plain Python values: `read_rows(folder, split="train")`."""
+
+    def read(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+        dataset = open_dataset(folder)
+        shards = dataset.manifest.splits[split].shards
+        return [row for shard in shards for batch in dataset.batches(shard) for row in batch.to_pylist()]
+
+    return read
