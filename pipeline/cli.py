@@ -1,5 +1,6 @@
 """The command line. Each command is a thin coat over a function of the package."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import ConfigError, PacktrainError
+
+# Of whichever click typer was built on: its own copy, or the package.
+_UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="packtrain",
@@ -198,9 +202,13 @@ def top(
 def main() -> None:
     """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except PacktrainError as error:
         print(f"packtrain: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except _UsageError as error:
+        error.show()
         sys.exit(error.exit_code)
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
@@ -208,7 +216,11 @@ def main() -> None:
         print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
+        # Whoever read us has left, as `head` does; Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    # Without standalone mode, the code of a `typer.Exit` comes back as the result.
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _without_file(

@@ -39,16 +39,11 @@ class ConsoleObserver:
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
         if self.console.is_terminal:
-            self._progress = Progress(
-                TextColumn("{task.description:>7}"),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-                _Rates(),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self._task = self._progress.add_task(stage, total=total, rows=0, tokens=0)
+            columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
+            if total:
+                columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(), TimeRemainingColumn()]
+            self._progress = Progress(*columns, console=self.console, transient=True)
+            self._task = self._progress.add_task(stage, total=total or None, rows=0, tokens=0)
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
@@ -69,7 +64,8 @@ class ConsoleObserver:
             self._progress = None
         if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
             seconds = time.monotonic() - self._began
-            self.console.print(f"{self._stage}: done in {seconds:.1f} s, {self._rates()}", highlight=False)
+            rates = f", {self._rates()}" if self._total else ""
+            self.console.print(f"{self._stage}: done in {seconds:.1f} s{rates}", highlight=False)
         self._stage = ""
 
     def note(self, text: str) -> None:

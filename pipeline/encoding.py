@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import IntegrityError
+from ..schemas.errors import EngineMismatchError, IntegrityError
 from ..stages.encode import differing
 from ..stages.engines import Engine, make_engine
 from .catalogue import PartPlace
@@ -139,12 +139,16 @@ class Encoding:
         missing = self.missing(tasks)
         if missing:
             self.observer.begin("encode", sum(t.block.end - t.block.start for t in missing), "B")
-            for result in executor.map(perform, missing):
-                assert isinstance(result, EncodeResult)
-                self._accept(result, spec)
-                record = result.record
-                self.observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
-            self.observer.end()
+            try:
+                for result in executor.map(perform, missing):
+                    assert isinstance(result, EncodeResult)
+                    self._accept(result, spec)
+                    record = result.record
+                    self.observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
+            except EngineMismatchError as error:
+                raise DistrustedError(f"{spec.engine} {spec.engine_version}", str(error)) from error
+            finally:
+                self.observer.end()
         records = []
         for task in tasks:
             record_or_none = self._record(task.key)

@@ -7,7 +7,7 @@ class Observer(Protocol):
     """Hears of stages, progress and notes."""
 
     def begin(self, stage: str, total: int, unit: str) -> None:
-        """A stage begins that has `total` of something to do."""
+        """A stage begins that has `total` of something to do; 0 where nobody knows."""
         ...
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:

@@ -133,7 +133,9 @@ class Driver:
     def run(self) -> Manifest:
         """Do what is not done yet."""
         with self._executor() as executor:
+            self.observer.begin("prepare", 0, "")
             encoding, spec, prospect = self._prepare(executor)
+            self.observer.end()
             self._require_room(prospect.room_needed, prospect.room_free, "encoding and packing")
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
@@ -194,7 +196,6 @@ class Driver:
             try:
                 return encoding.encode(executor, spec)
             except DistrustedError as error:
-                self.observer.end()
                 spec = encoding.distrust(error, spec)
         raise AssertionError("the reference engine and jinja2 were both held against themselves")
 
@@ -208,11 +209,13 @@ class Driver:
                 )
             pad_id = 0
         packing = Packing(self.config, self.out, encoded, pad_id, self.observer)
+        self.observer.begin("plan", 0, "")
         with self.timings.stage("read lengths"):
             catalogue = packing.catalogue()
             kept = packing.keep(catalogue)
         with self.timings.stage("plan"):
             plans = packing.plan(catalogue, kept)
+        self.observer.end()
         tokens = sum(shard.tokens for windows in plans.values() for w in windows for shard in w.shards)
         self._require_room(tokens * (TOKEN_BYTES + 1), self.out.free_bytes(), "the shards")
         with self.timings.stage("pack"):

@@ -49,6 +49,10 @@ class IntegrityError(PacktrainError, RuntimeError):
     """Bytes are not what their record says: a damaged shard, a ledger that does not close."""
 
 
+class EngineMismatchError(IntegrityError):
+    """A tokenizer engine gave a text other tokens than the reference. The message is the text."""
+
+
 class TaskError(PacktrainError, RuntimeError):
     """A task failed after its tries; names the task and its input."""
 

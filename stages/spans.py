@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.errors import IntegrityError
+from ..schemas.errors import EngineMismatchError
 from .bytelengths import ByteLengths, normaliser_form
 from .engines import Encoded
 
@@ -193,7 +193,7 @@ def locate_boundaries(
         Boundaries without a -1; `exact` says which documents the table sufficed for.
 
     Raises:
-        IntegrityError: the reference gives a document other tokens than `encoded` has.
+        EngineMismatchError: the reference gives a document other tokens than `encoded` has.
     """
     bounds, text_bytes = byte_bounds(texts, char_bounds, bound_offsets)
     found = token_boundaries(encoded, table, text_bytes, table.trusted(texts), bounds, bound_offsets)
@@ -201,10 +201,7 @@ def locate_boundaries(
         part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
         ids, tokens, straddles = reference_boundaries(reference(), texts[i], char_bounds[part])
         if not np.array_equal(ids, encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]]):
-            raise IntegrityError(
-                f"the tokenizer engine's tokens differ from the reference's on {texts[i][:80]!r}; "
-                "set tokenizer.engine to tokenizers"
-            )
+            raise EngineMismatchError(texts[i][:80])
         found.tokens[part] = tokens
         found.straddles[part] = straddles
     return found
