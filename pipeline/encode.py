@@ -55,7 +55,7 @@ class EncodeSpec:
             "template": fingerprint([self.template, self.variables]),
             "date": self.date,
             "trace": self.trace,
-            "around": asdict(self.around),
+            "around": msgspec.to_builtins(self.around),
         }
 
     def save(self, store: LocalStore) -> str:

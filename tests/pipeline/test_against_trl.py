@@ -57,6 +57,19 @@ class Source:
         return {"name": self.name, "format": self.format, "path": str(self.file)}
 
 
+@dataclass(frozen=True)
+class Explained:
+    """One of TRL's rows, brought to packtrain's tokens, and the names of all that was brought there."""
+
+    ids: list[int]
+    labels: list[int]
+    """TRL's own."""
+    asked: list[int]
+    """What follows the prompt, by the tokens' bytes; the first token included."""
+    straddles: bool
+    names: tuple[str, ...]
+
+
 @dataclass
 class Bench:
     """One tokenizer, its sources, and what TRL makes of them."""
@@ -66,7 +79,7 @@ class Bench:
     tokenizer: Any
     sources: list[Source]
     work: Path
-    theirs: dict[str, list[Row]] = field(default_factory=dict)
+    theirs: dict[str, list[Explained]] = field(default_factory=dict)
 
     def run(self, out: str, **config: Any) -> tuple[Path, Manifest]:
         """packtrain over all sources; encoded once, planned as often as asked."""
@@ -81,9 +94,15 @@ class Bench:
         }
         return self.work / out, packtrain.run({**settings, **config})
 
-    def prepare(self, source: Source, **settings: Any) -> list[Row]:
-        """TRL's own preparation, up to packing."""
-        return prepare(self.tokenizer, source.rows, **settings)
+    @property
+    def explained(self) -> list[tuple[str, Explained]]:
+        """(example id, row) of all rows with a text, in packtrain's order."""
+        return [
+            (key, row)
+            for source in self.sources
+            for key, row in zip(source.ids, self.theirs[source.name], strict=True)
+            if NOTHING not in row.names
+        ]
 
 
 def prepare(tokenizer: Any, rows: list[Row], **settings: Any) -> list[Row]:
@@ -93,7 +112,7 @@ def prepare(tokenizer: Any, rows: list[Row], **settings: Any) -> list[Row]:
     args = SFTConfig(output_dir="unused", use_cpu=True, bf16=False, report_to="none", **settings)
     trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=None, completion_only_loss="prompt" in rows[0])
     made = SFTTrainer._prepare_dataset(trainer, Dataset.from_list(rows), tokenizer, args, False, None, "train")
-    return list(made.select_columns(["input_ids", "labels"]))
+    return list(made.select_columns([name for name in ("input_ids", "labels", "key") if name in made.column_names]))
 
 
 # --- rows ---
@@ -103,8 +122,22 @@ FRAGMENTS = (
     *("", " ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", "\u00a0", "\u2028", "\x00", "\x1f", "\ufeff", "\u200d"),
     *("é", "e\u0301", "\u0301", "\u212b", "ﬁ", "각", "\u1100\u1161\u11a8", "क्षि", "中文", "日本語", "עברית"),
     *("🙂", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "\U0001f1e9", "👍🏽", "𝒳"),
-    *("<|im_start|>", "<|im_end|>", "<|im_start|>assistant\n", "<|endoftext|>", "<|EOT|>", "</s>", "<pad>"),
-    *("<|im_", "end|>", "<think>", "</think>", "[INST]", "### Response:", "{{", "{% if %}", "\\n", '"', "Ġ", "▁"),
+    *("<|im_start|>", "<|im_end|>", "<|im_start|>assistant\n", "<|endoftext|>", "<|EOT|>", "<s>", "</s>", "<pad>"),
+    *(
+        "<｜begin▁of▁sentence｜>",
+        "<|im_",
+        "end|>",
+        "<think>",
+        "</think>",
+        "[INST]",
+        "### Response:",
+        "{{",
+        "{% if %}",
+        "\\n",
+        '"',
+        "Ġ",
+        "▁",
+    ),
 )
 
 
@@ -146,6 +179,22 @@ def generated(folder: Path, seed: int = 20_26, count: int = 250) -> list[Source]
         write_source(folder, "plain", "prompt_completion", list(plain_rows(chance, count))),
         write_source(folder, "chat", "prompt_completion", list(chat_rows(chance, count))),
         write_source(folder, "text", "text", list(text_rows(chance, count))),
+    ]
+
+
+def odd_rows(tokenizer: Any) -> list[Row]:
+    """One row or two for every name that generated rows may not have."""
+    begin, end = tokenizer.bos_token or "", tokenizer.eos_token
+    return [
+        {"prompt": "", "completion": ""},
+        {"prompt": "A question", "completion": ""},
+        {"prompt": "", "completion": end},
+        {"prompt": "", "completion": " and so on"},
+        {"prompt": begin + "A question", "completion": " and so on"},
+        {"prompt": "A question" + end[:3], "completion": end[3:]},
+        {"prompt": "A question", "completion": end + "and so on"},
+        {"prompt": "A question:   ", "completion": "and so on"},
+        {"prompt": "A question:\n", "completion": "\nand so on"},
     ]
 
 
@@ -201,9 +250,12 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     else:
         make = request.getfixturevalue("make_tokenizer")
         folder = make(name, bos=name == "tiny-bos", eos=name == "tiny-eos")
-    made = Bench(name, folder, AutoTokenizer.from_pretrained(folder), sources, work)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sources.append(write_source(work, "odd", "prompt_completion", odd_rows(tokenizer)))
+    made = Bench(name, folder, tokenizer, sources, work)
     for source in sources:
-        made.theirs[source.name] = made.prepare(source)
+        theirs = prepare(tokenizer, source.rows)
+        made.theirs[source.name] = [explain(made, row, their) for row, their in zip(source.rows, theirs, strict=True)]
     return made
 
 
@@ -229,10 +281,13 @@ def token_bytes(tokenizer: Any, ids: list[int]) -> list[bytes]:
     ]
 
 
-def begin_of_completion(tokenizer: Any, row: Row, ids: list[int], skipped: int) -> int:
-    """The first token whose bytes do not lie within the prompt; `skipped` tokens stand for no text."""
+def begin_of_completion(tokenizer: Any, row: Row, ids: list[int], skipped: int) -> tuple[int, bool]:
+    """The first token whose bytes do not lie within the prompt, and whether some of them do.
+
+    `skipped` tokens at the front stand for no text.
+    """
     if "text" in row:
-        return skipped
+        return skipped, False
     if isinstance(row["prompt"], str):
         prompt = row["prompt"]
     else:
@@ -245,72 +300,55 @@ def begin_of_completion(tokenizer: Any, row: Row, ids: list[int], skipped: int) 
     data, done = form.encode(), 0
     for index, piece in enumerate(token_bytes(tokenizer, ids[skipped:]), skipped):
         if data[done : done + len(piece)] != piece:
-            return index
+            return index, done < len(data)
         done += len(piece)
-    return len(ids)
+    return len(ids), False
 
 
-def text_of(row: Row) -> str:
-    """The plain text of a row, before anything ends it; "" for a conversation."""
-    if "text" in row:
-        return str(row["text"])
-    return row["prompt"] + row["completion"] if isinstance(row["prompt"], str) else ""
-
-
-def explain(bench: Bench, row: Row, theirs: Row, ours: Row | None) -> Iterator[str]:
-    """The names of all differences of one row. Anything without a name fails here."""
-    tokenizer = bench.tokenizer
+def explain(bench: Bench, row: Row, theirs: Row) -> Explained:
+    """Everything in which TRL's row is not packtrain's, by name. What has no name fails here."""
+    tokenizer, names = bench.tokenizer, list[str]()
+    end = tokenizer.eos_token
     ids, labels = list(theirs["input_ids"]), list(theirs["labels"])
     plain = "text" in row or isinstance(row["prompt"], str)
-    text = text_of(row)
-    if plain and not (row["text"] if "text" in row else row["completion"]):
-        assert ours is None
-        yield NOTHING
-        return
-    adds_bos, adds_eos = bench.name in ("tiny-bos", "deepseek-coder-instruct"), bench.name == "tiny-eos"
+    text = row["text"] if "text" in row else row["prompt"] + row["completion"] if plain else ""
+    if plain and not row.get("text", row.get("completion")):
+        return Explained([], [], [], False, (NOTHING,))
     skipped = 0
-    if plain and adds_bos:
+    if plain and bench.name in ("tiny-bos", "deepseek-coder-instruct"):
         if text.startswith(tokenizer.bos_token):
             assert ids[:2] == [tokenizer.bos_token_id] * 2
             ids, labels = ids[1:], labels[1:]
-            yield BOS_TWICE
+            names.append(BOS_TWICE)
         else:
             skipped = 1
-    if plain and adds_eos:
+    if plain and bench.name == "tiny-eos":
         assert ids[-2:] == [tokenizer.eos_token_id] * 2
         ids, labels = ids[:-1], labels[:-1]
-        yield EOS_TWICE
-    if "prompt" in row and plain and text.endswith(tokenizer.eos_token) and not row["completion"].endswith(
-        tokenizer.eos_token
-    ):
+        names.append(EOS_TWICE)
+    if plain and text.endswith(end) and not row.get("text", row.get("completion")).endswith(end):
         assert ids[-2:] == [tokenizer.eos_token_id] * 2
         ids, labels = ids[:-1], labels[:-1]
-        yield EOS_ACROSS
+        names.append(EOS_ACROSS)
 
-    begin = begin_of_completion(tokenizer, row, ids, skipped)
+    begin, straddles = begin_of_completion(tokenizer, row, ids, skipped)
     asked = [IGNORE_INDEX] * begin + ids[begin:]
-    expected = [IGNORE_INDEX, *asked[1:]]
-    if all(label == IGNORE_INDEX for label in expected):
-        assert ours is None
-        yield UNTRAINED
-        return
-    assert ours is not None
-    assert ours["input_ids"] == ids
-    assert ours["labels"] == expected
+    if begin + (begin == 0) >= len(ids):
+        names.append(UNTRAINED)
 
-    # TRL's labels are the same but for what has a name.
     theirs_begin = next((i for i, label in enumerate(labels) if label != IGNORE_INDEX), len(ids))
     assert labels == [IGNORE_INDEX] * theirs_begin + ids[theirs_begin:]
     if theirs_begin == 0:
-        yield HEAD
+        names.append(HEAD)
     if max(theirs_begin, 1) < max(begin, 1):
-        if "text" not in row:
-            yield PROMPT_END
-    elif theirs_begin > begin and theirs_begin > 1:
-        assert adds_eos
+        names.append(PROMPT_END)
+        assert "prompt" in row
+    elif theirs_begin > max(begin, 1):
+        names.append(PROMPT_EOS)
+        assert EOS_TWICE in names
         assert theirs_begin == begin + 1
         assert ids[begin] == tokenizer.eos_token_id
-        yield PROMPT_EOS
+    return Explained(ids, labels, asked, straddles, tuple(names))
 
 
 def by_id(out: Path, rows: list[Row]) -> dict[str, Row]:
@@ -321,21 +359,181 @@ def by_id(out: Path, rows: list[Row]) -> dict[str, Row]:
     return {names[row["doc_ids"][0]]: row for row in rows}
 
 
+def without_head(labels: list[int]) -> list[int]:
+    return [IGNORE_INDEX, *labels[1:]]
+
+
+ODD = {
+    "tiny": {NOTHING: 2, HEAD: 2, UNTRAINED: 1, EOS_ACROSS: 1, PROMPT_END: 1},
+    "tiny-bos": {NOTHING: 2, BOS_TWICE: 1, EOS_ACROSS: 1, PROMPT_END: 1},
+    "tiny-eos": {NOTHING: 2, EOS_TWICE: 7, HEAD: 1, UNTRAINED: 1, PROMPT_EOS: 1, EOS_ACROSS: 1, PROMPT_END: 1},
+    "qwen3": {NOTHING: 2, HEAD: 2, UNTRAINED: 1, EOS_ACROSS: 1, PROMPT_END: 1},
+    "deepseek-coder-instruct": {NOTHING: 2, BOS_TWICE: 1, EOS_ACROSS: 1, PROMPT_END: 1},
+    "olmo-gpt-neox": {NOTHING: 2, HEAD: 2, UNTRAINED: 1, EOS_ACROSS: 1},
+}
+"""How often each name occurs in the nine odd rows."""
+
+GLUED = {"qwen3": 28, "deepseek-coder-instruct": 28, "olmo-gpt-neox": 29}
+"""In how many of the 39 texts that are cut anywhere a token stands on both sides of the cut."""
+
+
 def test_every_label_of_every_row(bench: Bench, read_rows: ReadRows) -> None:
     out, manifest = bench.run("rows")
     ours = by_id(out, read_rows(out))
-    compared, counts = 0, dict[str, Counter[str]]()
-    for source in bench.sources:
-        counts[source.name] = Counter()
-        for key, row, theirs in zip(source.ids, source.rows, bench.theirs[source.name], strict=True):
-            mine = ours.pop(key, None)
-            compared += mine is not None
-            counts[source.name].update(explain(bench, row, theirs, mine))
+    compared = 0
+    for key, row in bench.explained:
+        if UNTRAINED in row.names:
+            assert key not in ours
+            continue
+        mine = ours.pop(key)
+        assert mine["input_ids"] == row.ids
+        assert mine["labels"] == without_head(row.asked)
+        compared += 1
     assert ours == {}
-    assert compared == sum(entry.examples_packed["train"] for entry in manifest.ledger.sources.values()) > 400
+    assert compared > (600 if bench.name in TINY else 1500)
+
     for source in bench.sources:
         entry = manifest.ledger.sources[source.name]
-        named = counts[source.name]
+        rows = bench.theirs[source.name]
+        named = Counter(name for row in rows for name in row.names)
         assert sum(entry.rows_rejected.values()) == named[NOTHING]
-        assert entry.examples_dropped.get("untrained", 0) == named[UNTRAINED]
-    print(json.dumps({name: dict(c) for name,c in counts.items()},indent=1,ensure_ascii=False))
+        assert entry.examples_dropped == ({"untrained": named[UNTRAINED]} if named[UNTRAINED] else {})
+        assert entry.straddles == sum(row.straddles for row in rows)
+        packed = [row for row in rows if not {UNTRAINED, NOTHING} & {*row.names}]
+        assert entry.labels_head == sum(row.asked[0] != IGNORE_INDEX for row in packed)
+        assert entry.labels_trained == sum(one != IGNORE_INDEX for row in packed for one in row.asked[1:])
+        if source.name in ("gsm8k_train", "oasst_en100_paths", "chosen", "apps", "chat"):
+            assert not named  # not one label of a conversation differs, with any template
+            assert len(rows) >= 190
+        elif source.name == "odd":
+            assert dict(named) == ODD[bench.name]
+        elif source.name == "glued":
+            assert sum(row.straddles for row in rows) == GLUED[bench.name]
+        elif source.format == "text":
+            assert named[HEAD] == len(packed)
+            assert {*named} <= {HEAD, NOTHING, BOS_TWICE, EOS_TWICE}
+        else:
+            assert {HEAD, NOTHING, PROMPT_END} <= {*named}
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
+def test_packed_rows_in_order(bench: Bench, strategy: str, read_rows: ReadRows) -> None:
+    """TRL's packing over the whole table gives packtrain's rows, in the same order, where nothing is shuffled."""
+    from trl import pack_dataset
+
+    length = 96 if bench.name in TINY else 2048
+    table = Dataset.from_list([{"input_ids": row.ids, "labels": row.asked} for _, row in bench.explained])
+    theirs = pack_dataset(table, length, strategy, {"batch_size": len(table)})
+    out, manifest = bench.run(
+        strategy,
+        keep_untrained=True,
+        truncate={"max_length": length},
+        pack={"strategy": strategy, "shuffle": False},
+    )
+    ours = read_rows(out)
+    assert len(ours) == len(theirs) > 30
+    heads = 0
+    for mine, their in zip(ours, theirs, strict=True):
+        assert mine["input_ids"] == their["input_ids"]
+        if strategy != "wrapped":  # TRL forgets where documents begin when it wraps
+            assert mine["seq_lengths"] == their["seq_lengths"]
+        expected = list(their["labels"])
+        for begin in np.cumsum([0, *mine["seq_lengths"][:-1]]).tolist():
+            heads += expected[begin] != IGNORE_INDEX
+            expected[begin] = IGNORE_INDEX
+        assert mine["labels"] == expected
+    total = manifest.ledger.total()
+    assert heads == total.labels_head
+    lost = sum(len(row.ids) for _, row in bench.explained) - sum(len(row["input_ids"]) for row in theirs)
+    assert total.tokens_truncated == lost
+    assert (lost > 0) == (strategy == "bfd")
+
+
+@pytest.mark.parametrize("keep", ["start", "end"])
+def test_truncated_rows(bench: Bench, keep: str, read_rows: ReadRows) -> None:
+    """The same tokens stay. Where truncation takes every label, TRL drops the example; packtrain keeps and counts it."""
+    length = 24 if bench.name in TINY else 300
+    kept = [(key, row) for key, row in bench.explained if UNTRAINED not in row.names]
+    rows = [{"input_ids": row.ids, "labels": row.asked, "key": key} for key, row in kept]
+    theirs = {
+        row["key"]: row for row in prepare(bench.tokenizer, rows, max_length=length, truncation_mode=f"keep_{keep}")
+    }
+    out, manifest = bench.run(f"keep-{keep}", truncate={"max_length": length, "keep": keep})
+    ours = by_id(out, read_rows(out))
+    assert {*ours} == {key for key, _ in kept}
+    only_head = dropped = 0
+    for key, row in kept:
+        part = slice(None, length) if keep == "start" else slice(-length, None)
+        assert ours[key]["input_ids"] == row.ids[part]
+        assert ours[key]["labels"] == without_head(row.asked[part])
+        if key in theirs:
+            assert theirs[key]["input_ids"] == row.ids[part]
+            only_head += not any(label != IGNORE_INDEX for label in theirs[key]["labels"][1:])
+        else:
+            dropped += 1
+            assert not any(label != IGNORE_INDEX for label in row.asked[part])
+    total = manifest.ledger.total()
+    assert total.examples_without_labels == dropped + only_head
+    assert total.examples_truncated == sum(len(row.ids) > length for _, row in kept) > 20
+    assert total.tokens_truncated == sum(max(len(row.ids) - length, 0) for _, row in kept)
+    assert total.asked_truncated == sum(
+        sum(one != IGNORE_INDEX for one in row.asked)
+        - sum(one != IGNORE_INDEX for one in (row.asked[:length] if keep == "start" else row.asked[-length:]))
+        for _, row in kept
+    )
+    assert dropped > 0 if keep == "start" else dropped == 0
+
+
+def test_conversations_trained_whole(bench: Bench, read_rows: ReadRows) -> None:
+    """`messages` with mask `all` is TRL's language modelling of conversations."""
+    chats = [source for source in bench.sources if source.name in ("chat", "oasst_en100_paths")]
+    rows = [{"messages": row["prompt"] + row["completion"]} for source in chats for row in source.rows[:80]]
+    source = write_source(bench.work, "whole", "messages", rows)
+    theirs = prepare(bench.tokenizer, rows)
+    out, manifest = bench.run("whole", sources=[source.config()], mask="all")
+    ours = by_id(out, read_rows(out))
+    assert len(ours) == len(theirs) >= 80
+    for key, their in zip(source.ids, theirs, strict=True):
+        assert ours[key]["input_ids"] == their["input_ids"] == their["labels"]
+        assert ours[key]["labels"] == without_head(their["labels"])
+    assert manifest.ledger.total().labels_head == len(rows)
+    assert manifest.ledger.total().labels_not_asked == 0
+
+
+def test_trl_masks_the_same_heads_later(bench: Bench, read_rows: ReadRows) -> None:
+    """TRL's collator makes the same batch of its own rows and of packtrain's, and leaves packtrain's as they are."""
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    collate = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    rows = [row for _, row in bench.explained if not {UNTRAINED, PROMPT_END, PROMPT_EOS} & {*row.names}]
+    out, _ = bench.run("rows")
+    ours = by_id(out, read_rows(out))
+    keys = [key for key, row in bench.explained if not {UNTRAINED, PROMPT_END, PROMPT_EOS} & {*row.names}]
+    theirs = collate([{"input_ids": row.ids, "labels": row.labels} for row in rows])
+    mine = collate([ours[key] for key in keys])
+    assert len(rows) > 400
+    assert {*mine} == {*theirs}
+    for name, value in theirs.items():
+        assert np.array_equal(mine[name], value), name
+    assert mine["labels"][0].tolist() == [label for key in keys for label in ours[key]["labels"]]
+    assert mine["position_ids"][0].tolist() == [place for key in keys for place in ours[key]["position_ids"]]
+    assert sum(HEAD in row.names for row in rows) > 200
+
+
+def test_the_trainer_prepares_as_driven_here(make_tokenizer: Callable[..., Path], tmp_path: Path) -> None:
+    """`prepare` above calls one method of a trainer that was never built; a real one gives the same."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(make_tokenizer("tiny"))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    for source in generated(tmp_path, count=40):
+        args = SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=None)
+        trainer = SFTTrainer(
+            LlamaForCausalLM(config), args, train_dataset=Dataset.from_list(source.rows), processing_class=tokenizer
+        )
+        made = list(trainer.train_dataset.select_columns(["input_ids", "labels"]))
+        assert made == prepare(tokenizer, source.rows)
+        assert len(made) == 40
