@@ -10,7 +10,6 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from ..stages.arrays import view
 from ..stages.mask import Mask, asked_tokens
 from .parts import EncodedPart
 
@@ -37,8 +36,6 @@ class Catalogue:
     """(parts + 1,) over documents."""
     segment_starts: NDArray[np.int64]
     """(segments + 1,) over documents. A segment is one record batch of a part."""
-    segment_parts: NDArray[np.int32]
-    """(segments,)"""
     lengths: NDArray[np.int32]
     """(N,) tokens, before any cut."""
     asked: NDArray[np.int32]
@@ -106,8 +103,7 @@ def read_catalogue(
     columns: list[list[NDArray[np.generic]]] = [[] for _ in types]
     part_sizes: list[int] = []
     segment_sizes: list[int] = []
-    segment_parts: list[int] = []
-    for index, place in enumerate(parts):
+    for place in parts:
         part = EncodedPart(place.path)
         documents = 0
         for batch, segment in zip(part.batches, part.segments(mask), strict=True):
@@ -118,7 +114,7 @@ def read_catalogue(
             asked, head = asked_tokens(asked_flag, ends, run_offsets)
             low, high = clip.bounds(lengths)
             asked_kept, head_kept = asked_tokens(asked_flag, ends, run_offsets, low, high)
-            held = _held_out(batch, place, names[place.source], holdout)
+            held = _held_out(batch, names[place.source], holdout)
             for column, values in zip(
                 columns,
                 (
@@ -136,7 +132,6 @@ def read_catalogue(
             ):
                 column.append(values)
             segment_sizes.append(batch.num_rows)
-            segment_parts.append(index)
             documents += batch.num_rows
         part_sizes.append(documents)
     arrays: list[Any] = []
@@ -147,7 +142,6 @@ def read_catalogue(
         parts=tuple(parts),
         part_starts=_starts(part_sizes),
         segment_starts=_starts(segment_sizes),
-        segment_parts=np.array(segment_parts, dtype=np.int32),
         lengths=arrays[0],
         asked=arrays[1],
         head=arrays[2],
@@ -160,24 +154,22 @@ def read_catalogue(
     )
 
 
-def _held_out(batch: pa.RecordBatch, place: PartPlace, source: str, holdout: Holdout) -> NDArray[np.bool_]:
-    """Whether each document is held out: by a hash of what it belongs to, so that adding data moves nobody."""
+def _held_out(batch: pa.RecordBatch, source: str, holdout: Holdout) -> NDArray[np.bool_]:
+    """(N,) whether each document is held out: by a hash of its group, or of what it says.
+
+    So adding data moves nobody, and two examples that say the same stand on the same side.
+    """
     rows = batch.num_rows
     if holdout.fraction <= 0:
         return np.zeros(rows, dtype=np.bool_)
-    groups = batch.column("group").to_pylist()
-    lines = (view(batch.column("line")) + place.first_line).tolist()
-    subs = batch.column("sub").to_pylist()
     limit = int(holdout.fraction * 2**64)
-    out = np.zeros(rows, dtype=np.bool_)
-    for index, (group, line, sub) in enumerate(zip(groups, lines, subs, strict=True)):
-        # A line feed cannot stand in a source's name, so a group and an example never share a key.
-        if holdout.by_group:
-            key = f"{source}\n{group}" if group else f"{source}\n\n{place.file}\n{line}"
-        else:
-            key = f"{source}\n\n{place.file}\n{line}\n{sub}"
-        out[index] = xxhash.xxh3_64_intdigest(key.encode(), seed=holdout.seed) < limit
-    return out
+    groups = batch.column("group").to_pylist() if holdout.by_group else [""] * rows
+    keys = (
+        f"{source}\n{group}".encode() if group else digest
+        for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True)
+    )
+    hashes = (xxhash.xxh3_64_intdigest(key, seed=holdout.seed) < limit for key in keys)
+    return np.fromiter(hashes, np.bool_, rows)
 
 
 def _starts(sizes: list[int]) -> NDArray[np.int64]:

@@ -40,20 +40,25 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Run the embedded sample.")] = False,
+    verify_inputs: Annotated[
+        bool, typer.Option("--verify-inputs", help="Of a finished run, compare the inputs by content, too.")
+    ] = False,
     format: Format = None,
     input: Input = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens a packed row holds.", show_default="2048")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")] = None,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     from .configfile import load_config
-    from .console import ConsoleObserver, make_console, pipeline_tree, print_summary
+    from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
     from .run import Driver
 
     began = time.perf_counter()
     given: Path | dict[str, Any]
     base: Path | None = None
     if demo:
+        if format is not None or input or tokenizer is not None:
+            raise ConfigError("--demo brings its own data and tokenizer; leave --format, --input and --tokenizer out")
         given, base = _demo(config, out)
     elif config is not None:
         if format is not None or input or tokenizer is not None:
@@ -71,16 +76,16 @@ def run(
     loaded, folder = load_config(given, base, overrides)
     console = make_console()
     driver = Driver(loaded, folder, ConsoleObserver(console))
-    manifest = driver.finished()
+    manifest = driver.finished(verify_inputs=verify_inputs)
     if dry_run:
         console.print(pipeline_tree(loaded, driver.prospect(), driver.out.root, driver.cache.root, driver.workers()))
         return
     if manifest is not None:
-        console.print(f"manifest {manifest.hash[:16]}", highlight=False)
+        say(console, f"manifest {manifest.hash[:16]}")
         return
     manifest = driver.run()
     print_summary(console, manifest, driver.out.root, time.perf_counter() - began)
-    if demo:
+    if demo and loaded.output.format == "arrow":
         _say_next(console, driver.out.root)
 
 
@@ -97,15 +102,15 @@ def prep(
     settings: Set = None,
 ) -> None:
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
-    from rich.text import Text
-
     from .configfile import load_config
-    from .console import ConsoleObserver, make_console
+    from .console import ConsoleObserver, make_console, say
     from .prepare import prepare_source
 
     if output is None:
         raise ConfigError("--output is needed: the file to write, such as examples.jsonl")
     if config is not None:
+        if format is not None or input:
+            raise ConfigError("give either a configuration file, or --format and --input; not both")
         loaded, base = load_config(config, None, settings or [])
     else:
         data = _without_file(format, input, Path("unused"), Path("unused"))
@@ -116,14 +121,16 @@ def prep(
         raise ConfigError(f"--source: choose one of {names}")
     console = make_console()
     counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=ConsoleObserver(console))
-    console.print(f"{output}: {counts.examples:,} examples from {counts.rows:,} rows", highlight=False)
+    say(console, f"{output}: {counts.examples:,} examples from {counts.rows:,} rows")
     for label, reasons in (
         ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
     ):  # fmt: skip
         for reason, number in sorted(reasons.items()):
-            console.print(f"  {label}: {reason} {number:,}", highlight=False)
+            say(console, f"  {label}: {reason} {number:,}")
     for reject in counts.rejects:
-        console.print(Text(f"  {reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"))
+        say(console, f"  {reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}")
+    if (hidden := counts.rejected.total() - len(counts.rejects)) > 0:
+        say(console, f"  and {hidden:,} rejected rows more")
 
 
 @app.command()
@@ -132,19 +139,20 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte against its hash, too.")] = False,
 ) -> None:
     """Check a dataset against its manifest, and every row's invariants."""
-    from .console import ConsoleObserver, make_console
+    from .console import ConsoleObserver, make_console, say
     from .verify import verify as check
 
     console = make_console()
     outcome = check(folder, deep=deep, observer=ConsoleObserver(console))
     for finding in outcome.findings:
-        console.print(str(finding), markup=False, highlight=False)
+        say(console, str(finding))
     checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
     if not outcome.sound:
-        console.print(f"{folder} is NOT what its manifest says: {len(outcome.findings):,} findings in {checked}")
+        say(console, f"{folder} is NOT what its manifest says: {len(outcome.findings):,} findings in {checked}")
+        say(console, "Delete the files that are named, then run the same configuration again: it writes them anew")
         raise typer.Exit(1)
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"
-    console.print(f"{folder} is sound: {checked}; {how}", highlight=False)
+    say(console, f"{folder} is sound: {checked}; {how}")
 
 
 @app.command()
@@ -158,17 +166,17 @@ def inspect(
     ids: Annotated[bool, typer.Option("--ids", help="Show token by token, with ids.")] = False,
 ) -> None:
     """Show a packed row: its documents apart, its trained tokens in colour."""
-    from .console import make_console
+    from .console import make_console, say
     from .inspect import load_decoder, show_row
     from .outfolder import tokenizer_folder
     from .reader import open_dataset
 
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
-    decoder = load_decoder(place) if place is not None and place.is_dir() else None
+    decoder = load_decoder(place) if place is not None else None
     console = make_console()
     if decoder is None:
-        console.print("the tokenizer of the run is not here; give its folder with --tokenizer. Ids instead of text:")
+        say(console, "the tokenizer of the run is not here; give its folder with --tokenizer. Ids instead of text:")
     show_row(console, dataset, row, split, decoder, ids)
 
 
@@ -265,8 +273,10 @@ def _quoted(path: Path) -> str:
 
 
 def _say_next(console: Any, out: Path) -> None:
-    console.print()
-    console.print("Look at it:", highlight=False)
+    from .console import say
+
+    say(console)
+    say(console, "Look at it:")
     for command in (f"packtrain inspect {out} --row 0", f"packtrain verify {out} --deep"):
-        console.print(f"  {command}", highlight=False)
-    console.print(f"  python -c \"import datasets; print(datasets.load_from_disk('{out}'))\"", highlight=False)
+        say(console, f"  {command}")
+    say(console, f"  python -c \"import datasets; print(datasets.load_from_disk('{out}'))\"")

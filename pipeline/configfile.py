@@ -49,23 +49,27 @@ def load_config(
 def explain(error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], int], model: type[BaseModel]) -> str:
     """pydantic's findings, one a line: file, line, key, what is wrong, what would be right."""
     out = []
+    wrong = [tuple(item["loc"]) for item in error.errors()]
     for item in error.errors():
         location = tuple(item["loc"])
-        key = ".".join(str(part) for part in location) or "the configuration"
+        if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
+            continue  # pydantic does not count items in which something is wrong
         line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
         place = f"{where}, line {line}" if line else where
+        key = ".".join(str(part) for part in location if part != "[key]")
+        place = f"{place}: {key}" if key else place
         if item["type"] == "extra_forbidden":
             known = _fields(model, location[:-1])
             near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known)}"
-            out.append(f"{place}: {key}: there is no such key{hint}")
+            out.append(f"{place}: there is no such key{hint}")
         elif item["type"] == "missing":
-            out.append(f"{place}: {key}: is needed, but not there")
+            out.append(f"{place}: is needed, but not there")
         else:
             message = item["msg"].removeprefix("Value error, ")
             shown = "" if isinstance(item["input"], (dict, list)) else f" (got {item['input']!r})"
             message = message[:1].lower() + message[1:]
-            out.append(f"{place}: {key}: {message}{shown if 'got' not in message else ''}")
+            out.append(f"{place}: {message}{shown if 'got' not in message else ''}")
     return "\n".join(out)
 
 
@@ -77,27 +81,50 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from None
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=_Loader)
+        data = _yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply to be a configuration") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[tuple[Any, ...], int] = {}
     if node is not None:
-        _lines(node, (), lines)
+        try:
+            _lines(node, (), lines)
+        except ConfigError as error:
+            raise ConfigError(f"{path}, {error}") from None
+        except RecursionError:
+            raise ConfigError(f"{path}: an alias (*name) stands inside its own anchor (&name); write it out") from None
     return data, lines
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it here: 2024-07-26 is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
 def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], int]) -> None:
-    """On which line each key stands."""
+    """On which line each key stands. YAML itself takes the last of two equal keys and loses the others."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, key.value)
-            out[here] = key.start_mark.line + 1
+            line = key.start_mark.line + 1
+            if here in out:
+                raise ConfigError(f"line {line}: {'.'.join(map(str, here))} stands here again (see line {out[here]})")
+            out[here] = line
             _lines(value, here, out)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
@@ -111,30 +138,30 @@ def _override(data: dict[str, Any], override: str) -> None:
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = _yaml(text)
+    except (yaml.YAMLError, RecursionError):
         value = text
     target: Any = data
     *parents, last = key.strip().split(".")
+    if not all((*parents, last)):
+        raise ConfigError(f"--set {override}: the key has an empty part; write key.path=value")
     for parent in parents:
-        if isinstance(target, list):
-            target = _item(target, parent, override)
-            continue
-        if not isinstance(target.get(parent), (dict, list)):
+        place = _place(target, parent, override)
+        if isinstance(target, dict) and not isinstance(target.get(parent), (dict, list)):
             target[parent] = {}
-        target = target[parent]
-    if isinstance(target, list):
-        _item(target, last, override)
-        target[int(last)] = value
-    else:
-        target[last] = value
+        target = target[place]
+    target[_place(target, last, override)] = value
 
 
-def _item(target: list[Any], index: str, override: str) -> Any:
-    try:
-        return target[int(index)]
-    except (ValueError, IndexError):
-        raise ConfigError(f"--set {override}: {index!r} is no item of a list of {len(target)}; count from 0") from None
+def _place(target: Any, part: str, override: str) -> Any:
+    """The key of a mapping, or the index of an item that the list has."""
+    if isinstance(target, dict):
+        return part
+    if not isinstance(target, list):
+        raise ConfigError(f"--set {override}: {part!r} lies below {target!r}, which holds no keys")
+    if not part.isdecimal() or int(part) >= len(target):
+        raise ConfigError(f"--set {override}: {part!r} is no item of a list of {len(target)}; count from 0")
+    return int(part)
 
 
 def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -55,7 +55,7 @@ class ConsoleObserver:
             self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            self.console.print(f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}", highlight=False)
+            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 
     def end(self) -> None:
         """See `Observer`."""
@@ -65,12 +65,12 @@ class ConsoleObserver:
         if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
             seconds = time.monotonic() - self._began
             rates = f", {self._rates()}" if self._total else ""
-            self.console.print(f"{self._stage}: done in {seconds:.1f} s{rates}", highlight=False)
+            say(self.console, f"{self._stage}: done in {seconds:.1f} s{rates}")
         self._stage = ""
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        self.console.print(Text(text), soft_wrap=True)
+        say(self.console, text)
 
     def _rates(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
@@ -234,14 +234,15 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
         count for reason, count in total.examples_dropped.items() if reason not in ("untrained", "overlong", "empty")
     )
     if rejected:
-        console.print(Text(f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", style="yellow"), soft_wrap=True)
+        say(console, f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", "yellow")
     engine = manifest.plan["encode"]
-    console.print(
-        Text(
-            f"{out} is finished: {manifest.hash[:16]}, in {seconds:.1f} s, "
-            f"tokens by {engine['engine']} {engine['engine_version']}"
-        )
-    )
+    made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
+    say(console, f"{out} is finished: {manifest.hash[:16]}, in {seconds:.1f} s, {made_by}")
+
+
+def say(console: Console, text: str = "", style: str = "") -> None:
+    """Print text as it is: no markup in it, no line broken, so that a path can be copied."""
+    console.print(Text(text, style=style), soft_wrap=True)
 
 
 def make_console(stderr: bool = False) -> Console:

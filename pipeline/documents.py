@@ -58,7 +58,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
                         writer.write_table(table)
                     doc_id += batch.num_rows
         put = draft.result
-        store.put(draft, NAME)
+        store.put(draft, NAME, mend=True)
     record = FileRecord(NAME, put.bytes, put.hash)
     store.put_bytes(RECORD, msgspec.json.encode(record))
     return record

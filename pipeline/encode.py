@@ -21,7 +21,7 @@ from ..stages.prep import Options, Prepared, make_format
 from ..stages.render import Renderer
 from ..stages.template import ChatTemplate
 from .parts import PartRecord
-from .sources import Block, read_block
+from .sources import ROW_TOO_LONG, Block, read_lines
 from .store import LocalStore
 
 FORMAT = 1
@@ -109,6 +109,8 @@ class EncodeResult:
     """Texts to hold against the reference before the record is written."""
     suspects: int
     """Rows that a traced template may have rendered otherwise than jinja2: no part so made must be used."""
+    source: str
+    """Which block it was, for messages."""
     seconds: float
 
 
@@ -143,10 +145,10 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
-        store.put(draft, name)
+        store.put(draft, name, mend=True)
     record = _record(task, prepared, counts, refused, long_lines, name, put.bytes, put.hash)
     after = encoder.renderer.suspects if encoder.renderer else 0
-    return EncodeResult(key, record, samples, after - before, time.perf_counter() - began)
+    return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
 
 @lru_cache(maxsize=2)
@@ -180,19 +182,10 @@ def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
     _kept[engine.name, tokenizer_hash] = engine
 
 
-def _prepare(task: EncodeTask) -> tuple[Prepared, list[tuple[int, int]]]:
-    """The block's examples, and (line, bytes) of lines too long to be read."""
-    if task.block.too_long:
-        empty = make_format(task.format, task.options).prepare([])
-        return empty, [(0, task.block.end - task.block.start)]
-    lines = read_block(task.path, task.block).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    long_lines = [(i, len(line)) for i, line in enumerate(lines) if len(line) > task.max_row_bytes]
-    numbered = enumerate(lines)
-    if long_lines:
-        numbered = (pair for pair in numbered if len(pair[1]) <= task.max_row_bytes)  # type: ignore[assignment]
-    return make_format(task.format, task.options).prepare(numbered), long_lines
+def _prepare(task: EncodeTask) -> tuple[Prepared, list[tuple[int, str]]]:
+    """The block's examples, and (line, why) of lines too long to be used."""
+    lines, long_lines = read_lines(task.path, task.block, task.max_row_bytes)
+    return make_format(task.format, task.options).prepare(lines), long_lines
 
 
 def _record(
@@ -200,18 +193,13 @@ def _record(
     prepared: Prepared,
     counts: EncodeCounts,
     refused: list[Refused],
-    long_lines: list[tuple[int, int]],
+    long_lines: list[tuple[int, str]],
     name: str,
     size: int,
     digest: str,
 ) -> PartRecord:
     rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
-    for line, length in long_lines:
-        detail = (
-            f"the line has {length:,} bytes, more than max_row_bytes ({task.max_row_bytes:,}); "
-            "raise it if the row is meant to be used"
-        )
-        rejects.append((line, -1, "row_too_long", detail))
+    rejects += [(line, -1, ROW_TOO_LONG, detail) for line, detail in long_lines]
     rejected = Counter(reason for _, _, reason, _ in rejects)
 
     # A row counts as rejected when none of its examples could be rendered; else they are refused one by one.

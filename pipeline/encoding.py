@@ -8,18 +8,21 @@ import msgspec
 from ..schemas.config import RunConfig
 from ..schemas.errors import EngineMismatchError, IntegrityError
 from ..stages.encode import differing
-from ..stages.engines import Engine, make_engine
+from ..stages.engines import ENGINES, Engine, make_engine
 from .catalogue import PartPlace
 from .encode import EncodeResult, EncodeSpec, EncodeTask, record_name
 from .executors import Executor
 from .observer import Observer
 from .options import format_options, needs_template
 from .parts import PartRecord
-from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, make_spec
+from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine, make_spec
 from .sources import InputFile
 from .store import LocalStore
 from .tokenizer import TokenizerSpec
 from .worker import perform
+
+REFERENCE = "tokenizers"
+"""The engine that all others are held against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,8 @@ class EncodedInputs:
     places: tuple[PartPlace, ...]
     records: tuple[PartRecord, ...]
     """One a place."""
-    made: int
-    """Parts that this run encoded; the others were in the cache."""
+    busy: float
+    """Seconds that workers spent on it, in all."""
 
 
 class DistrustedError(Exception):
@@ -76,25 +79,36 @@ class Encoding:
             spec = replace(spec, trace=False)
         return spec
 
+    def distrusted(self) -> tuple[str, ...]:
+        """Engines that were caught with this tokenizer, in these versions, by any run that shares the cache."""
+        out = []
+        for name in ENGINES:
+            if name != REFERENCE and self.cache.exists(self._distrust_name(*guess_engine(name, ()))):
+                out.append(name)
+        return tuple(out)
+
     def choose(self, executor: Executor, spec_name: str) -> EngineChoice:
         """What `tokenizer.engine` means here: from the cache, or by holding engines against the reference."""
         requested = self.config.tokenizer.engine
-        name = f"engines/{choice_key(self.tokenizer.hash, requested)}.json"
-        kept = self.cache.read(name)
-        if kept is not None:
-            return msgspec.json.decode(kept, type=EngineChoice)
         samples = []
         for source in self.config.sources:
             file = next(file for file in self.files if file.source == source.name)
             samples.append(SampleSource(file.path, file.blocks[0], source.format, format_options(source)))
-        task = ResolveTask(requested, spec_name, self.cache.root, tuple(samples))
-        (choice,) = executor.map(perform, [task])
-        assert isinstance(choice, EngineChoice)
-        for engine, verdict in choice.tried:
-            if engine != choice.name:
+        name = f"engines/{choice_key(self.tokenizer.hash, requested, samples)}.json"
+        kept = self.cache.read(name)
+        distrusted = self.distrusted()
+        if kept is not None:
+            choice = msgspec.json.decode(kept, type=EngineChoice)
+            if requested != "auto" or choice.name not in distrusted:
+                return choice
+        task = ResolveTask(requested, spec_name, self.cache.root, tuple(samples), distrusted)
+        (result,) = executor.map(perform, [task])
+        assert isinstance(result, EngineChoice)
+        for engine, verdict in result.tried:
+            if engine != result.name:
                 self.observer.note(f"tokenizer engine {engine} is not used: {verdict}")
-        self.cache.put_bytes(name, msgspec.json.encode(choice))
-        return choice
+        self.cache.replace_bytes(name, msgspec.json.encode(result))
+        return result
 
     def tasks(self, spec: EncodeSpec) -> list[EncodeTask]:
         """One task a block, in the order of sources, files and blocks."""
@@ -137,12 +151,14 @@ class Encoding:
         """
         tasks = self.tasks(spec)
         missing = self.missing(tasks)
+        busy = 0.0
         if missing:
             self.observer.begin("encode", sum(t.block.end - t.block.start for t in missing), "B")
             try:
                 for result in executor.map(perform, missing):
                     assert isinstance(result, EncodeResult)
                     self._accept(result, spec)
+                    busy += result.seconds
                     record = result.record
                     self.observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
             except EngineMismatchError as error:
@@ -165,7 +181,7 @@ class Encoding:
             )
             for (file, block), record in zip(blocks, records, strict=True)
         )
-        return EncodedInputs(spec, places, tuple(records), len(missing))
+        return EncodedInputs(spec, places, tuple(records), busy)
 
     def distrust(self, error: DistrustedError, spec: EncodeSpec) -> EncodeSpec:
         """Remember that an engine or a trace was caught, and fall back on the reference."""
@@ -173,21 +189,14 @@ class Encoding:
             self.cache.put_bytes(_untraceable(spec), str(error).encode())
             self.observer.note("the traced chat template differed from jinja2; everything is encoded again with jinja2")
             return replace(spec, trace=False)
+        self.cache.put_bytes(self._distrust_name(spec.engine, spec.engine_version), str(error).encode())
         if self.config.tokenizer.engine != "auto":
-            raise IntegrityError(
-                f"tokenizer engine {spec.engine} {spec.engine_version}: {error}; set tokenizer.engine to tokenizers"
-            )
-        reference = make_engine("tokenizers", self.tokenizer.json)
-        choice = EngineChoice(
-            reference.name,
-            reference.version,
-            ((spec.engine, str(error)), (reference.name, "the reference")),
-            0.3,
-        )
-        name = f"engines/{choice_key(self.tokenizer.hash, 'auto')}.json"
-        self.cache.replace_bytes(name, msgspec.json.encode(choice))
+            raise IntegrityError(f"tokenizer engine {error}; set tokenizer.engine to auto or tokenizers")
         self.observer.note(f"tokenizer engine {error}; everything is encoded again with the reference")
-        return self.spec(reference.name, reference.version)
+        return self.spec(*guess_engine(REFERENCE, ()))
+
+    def _distrust_name(self, engine: str, version: str) -> str:
+        return f"distrusted/{self.tokenizer.hash}-{engine}-{version}"
 
     def _record(self, key: str) -> PartRecord | None:
         data = self.cache.read(record_name(key))
@@ -200,10 +209,10 @@ class Encoding:
     def _accept(self, result: EncodeResult, spec: EncodeSpec) -> None:
         """Hold the part's samples against the reference, then let it count."""
         if result.suspects:
-            raise DistrustedError("template", result.record.part)
-        if spec.engine != "tokenizers" and result.samples:
+            raise DistrustedError("template", f"a row of {result.source}")
+        if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
-                self._reference = make_engine("tokenizers", self.tokenizer.json)
+                self._reference = make_engine(REFERENCE, self.tokenizer.json)
             sample = differing(self._reference, result.samples)
             if sample is not None:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])

@@ -27,8 +27,17 @@ ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKEN
 """One tokenizer thread a process: the processes are the parallelism. Read when an engine is loaded."""
 
 
+def limit_threads() -> None:
+    """Keep the tokenizer engines of this process to one thread each; before they are loaded."""
+    os.environ.update(ENGINE_THREADS)
+
+
 class Executor(Protocol):
     """Runs tasks somewhere."""
+
+    def start(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the workers get ready beside what the caller does; nobody waits for it."""
+        ...
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Results in any order. An error raised by a task is raised here; what is under way is let go."""
@@ -40,7 +49,13 @@ class Executor(Protocol):
 
 
 class InlineExecutor:
-    """Runs every task in this process, one after another."""
+    """Runs every task in this process, one after another. Keeps tokenizers to one thread from then on."""
+
+    def __init__(self) -> None:
+        limit_threads()
+
+    def start(self, function: Callable[..., object], *arguments: object) -> None:
+        """See `Executor`. There is nobody else to call it."""
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """See `Executor`."""
@@ -60,7 +75,6 @@ class LocalExecutor:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
-        os.environ.update(ENGINE_THREADS)
         methods = multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if self._context.get_start_method() == "forkserver":
@@ -146,7 +160,7 @@ class LocalExecutor:
             self._pool = None
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.workers, mp_context=self._context)
+        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=limit_threads)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def dataset_state(split: str, folder: str, record: SplitRecord, fingerprint: str
     """state.json: the shards, in order, and a fingerprint that follows from what the dataset was made from.
 
     Args:
-        folder: of the split below the output, "" or "holdout/"; file names are relative to it.
+        folder: of the split below the output, "" or its name and a slash; file names are relative to it.
     """
     return _json(
         {

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from ..schemas.errors import InputError
+from ..schemas.errors import InputError, IntegrityError
 from ..schemas.rows import IGNORE_INDEX
 from .documents import NAME
 from .reader import Finished
@@ -58,14 +59,17 @@ def load_decoder(folder: Path) -> "Decoder":
     """A tokenizer that turns ids back into text.
 
     Raises:
-        InputError: the folder has no tokenizer.json.
+        InputError: the folder has no tokenizer.json, or one that cannot be read.
     """
     from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(f"{folder} has no tokenizer.json; give the tokenizer's folder with --tokenizer")
-    return Decoder(Tokenizer.from_file(str(path)))
+    try:
+        return Decoder(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the only type that tokenizers raises
+        raise InputError(f"{path} cannot be read ({error}); give the tokenizer's folder with --tokenizer") from error
 
 
 class Decoder:
@@ -130,5 +134,9 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
 
 def _names(store: LocalStore, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
-    table = pq.read_table(store.path(NAME), columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
+    path = store.path(NAME)
+    try:
+        table = pq.read_table(path, columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{path} is missing or damaged; run the same configuration again to mend it") from error
     return dict(zip(table.column("doc_id").to_pylist(), table.column("id").to_pylist(), strict=True))

@@ -29,6 +29,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
         return PromptCompletionOptions(
             prompt_key=keys.get("prompt", "prompt"),
             completion_key=keys.get("completion", "completion"),
+            tools_key=keys.get("tools", "tools"),
             prompt_only=prompt_only,
         )
     if source.format == "messages":

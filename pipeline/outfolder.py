@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,26 @@ def check_folder(store: LocalStore) -> None:
     Raises:
         OutputError: it is a file, or it has content that no run of packtrain put there.
     """
-    if store.root.is_file():
-        raise OutputError(f"out: {store.root} is a file; name a folder")
-    if not store.root.is_dir() or store.exists(PLAN) or store.exists(MANIFEST):
-        return
-    held = sorted(path.name for path in store.root.iterdir() if path.name != "_run")
+    try:
+        there = next(path for path in (store.root, *store.root.parents) if path.exists())
+        if not there.is_dir():
+            raise OutputError(f"out: {there} is a file; name a folder")
+        if there != store.root or store.exists(PLAN) or _holds_manifest(store):
+            return
+        held = sorted(path.name for path in store.root.iterdir() if path.name != "_run")
+    except OSError as error:
+        raise OutputError(f"out: {store.root} cannot be read: {error.strerror}; name another folder") from None
     if held:
         some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
         raise OutputError(f"out: {store.root} holds something else ({some}); name an empty folder, or move it away")
+
+
+def _holds_manifest(store: LocalStore) -> bool:
+    """Whether there is a manifest of packtrain's: others call a file so, too."""
+    try:
+        return read_manifest(store) is not None
+    except IntegrityError:
+        return False
 
 
 def read_manifest(store: LocalStore) -> Manifest | None:
@@ -120,11 +133,48 @@ def claim(store: LocalStore, plan: dict[str, Any]) -> None:
     Raises:
         OutputError: the folder is for another configuration or other inputs; says what differs, field by field.
     """
-    data = json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False).encode()
-    if store.put_bytes(PLAN, data):
-        return
-    earlier = json.loads(store.read(PLAN) or b"{}")
-    lines = list(differences(earlier, plan))
+    data = _plan_bytes(plan)
+    plan = json.loads(data)  # as it will be read: lists for tuples
+    manifest = read_manifest(store)
+    # A finished dataset that was copied without `_run` still says what it was made from.
+    if manifest is None or manifest.plan == plan:
+        if store.put_bytes(PLAN, data):
+            return
+        earlier = _read_plan(store)
+    else:
+        earlier = manifest.plan
+    _refuse(store, list(differences(earlier, plan)))
+
+
+def check_config(store: LocalStore, config: RunConfig) -> None:
+    """Refuse a folder that is for another configuration, before any work: `claim` compares the rest.
+
+    Raises:
+        OutputError: says what differs, field by field.
+    """
+    manifest = read_manifest(store)
+    earlier = manifest.plan if manifest is not None else _read_plan(store)
+    if earlier:
+        now = json.loads(_plan_bytes(config.identity()))
+        _refuse(store, list(differences(earlier.get("config"), now, "config")))
+
+
+def _plan_bytes(plan: dict[str, Any]) -> bytes:
+    return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False).encode()
+
+
+def _read_plan(store: LocalStore) -> dict[str, Any]:
+    """What the folder was claimed for; empty where it was not."""
+    try:
+        plan: dict[str, Any] = json.loads(store.read(PLAN) or b"{}")
+    except ValueError as error:
+        raise IntegrityError(
+            f"{store.path(PLAN)} is damaged ({error}); delete {store.root}, or name another folder with --out"
+        ) from error
+    return plan
+
+
+def _refuse(store: LocalStore, lines: list[str]) -> None:
     if lines:
         shown = "\n".join(f"  {line}" for line in lines[:20])
         more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
@@ -139,8 +189,8 @@ def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted({*left, *right}):
             yield from differences(left.get(key), right.get(key), f"{where}.{key}" if where else key)
-    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+    elif isinstance(left, list) and isinstance(right, list):
+        for index, (one, other) in enumerate(zip_longest(left, right)):
             yield from differences(one, other, f"{where}[{index}]")
     elif left != right:
         yield f"{where}: {_short(left)} → {_short(right)}"
@@ -156,7 +206,10 @@ def tokenizer_folder(store: LocalStore) -> Path | None:
     data = store.read(REQUEST)
     if data is None:
         return None
-    folder = Path(msgspec.json.decode(data, type=Request).tokenizer["path"])
+    try:
+        folder = Path(msgspec.json.decode(data, type=Request).tokenizer["path"])
+    except (msgspec.MsgspecError, KeyError):
+        return None  # a note beside the data, not worth refusing to show it
     return folder if folder.is_dir() else None
 
 

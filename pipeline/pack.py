@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..schemas.errors import IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED
 from ..stages.arrays import view
@@ -35,7 +36,7 @@ class PackTask:
     layout: str
     """Name of the window's layout."""
     prefix: str
-    """Folder of the split's shards, `shards` or `holdout/shards`."""
+    """Folder of the split's shards: `shards`, or `train/shards` and `holdout/shards`."""
     shard: ShardPlan
     mask: Mask
     align: int
@@ -64,6 +65,8 @@ class PackResult:
     """Alignment padding, by part."""
     written: dict[int, int]
     """All tokens, padding included, by part."""
+    record: str
+    """Name of the record that this result was put under."""
     seconds: float
 
 
@@ -87,12 +90,18 @@ def pack_shard(task: PackTask) -> PackResult:
                     writer.write_batch(batch)
         put = draft.result
         name = f"{task.prefix}/{task.shard.index:05d}-{put.hash[:16]}.{suffix}"
-        store.put(draft, name)
+        store.put(draft, name, mend=True)
     rows = task.shard.last_row - task.shard.first_row
     shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, account.trained)
     trained, heads, padding, written = account.totals
-    result = PackResult(shard, trained, heads, padding, written, time.perf_counter() - began)
-    store.put_bytes(task.record, msgspec.json.encode(result))
+    result = PackResult(shard, trained, heads, padding, written, task.record, time.perf_counter() - began)
+    if not store.put_bytes(task.record, msgspec.json.encode(result)):
+        earlier = msgspec.json.decode(store.read(task.record) or b"{}", type=PackResult)
+        if earlier.shard != shard:
+            raise IntegrityError(
+                f"packing is not deterministic: {task} was {earlier.shard.name} before and is {name} now; "
+                "please report it with the configuration"
+            )
     return result
 
 
@@ -118,6 +127,7 @@ class _Account:
 
 def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
+        yield pa.RecordBatch.from_pylist([], PACKED)  # datasets cannot open a stream without a batch
         return
     folder = task.out / task.layout
     pieces = _mapped(f"{folder}-pieces.arrow")

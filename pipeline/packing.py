@@ -37,6 +37,8 @@ class Packed:
     splits: dict[str, SplitRecord]
     documents: FileRecord
     ledger: Ledger
+    busy: float
+    """Seconds that workers spent on shards, in all."""
 
 
 class Packing:
@@ -118,6 +120,7 @@ class Packing:
         if documents is None or self.out.size(NAME) != documents.bytes:
             # Second, so that it runs beside the shards and not after them.
             waiting.insert(1, self._documents_task())
+        busy = 0.0
         if waiting:
             tokens = sum(task.shard.tokens for task in waiting if isinstance(task, PackTask))
             self.observer.begin("pack", tokens, "tok")
@@ -126,7 +129,8 @@ class Packing:
                     documents = result
                 elif isinstance(result, PackResult):
                     shard = result.shard
-                    results[f"_run/{_folder(shard.name)}/{_index(shard.name):05d}.json"] = result
+                    results[result.record] = result
+                    busy += result.seconds
                     self.observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
             self.observer.end()
         assert documents is not None
@@ -137,7 +141,8 @@ class Packing:
             )
             for split, group in tasks.items()
         }
-        return Packed(splits, documents, self._ledger(catalogue, kept, list(results.values())))
+        ledger = self._ledger(catalogue, kept, list(results.values()))
+        return Packed(splits, documents, ledger, busy)
 
     def _ledger(self, catalogue: Catalogue, kept: Kept, results: list[PackResult]) -> Ledger:
         sources = [place.source for place in self.encoded.places]
@@ -198,14 +203,6 @@ class Packing:
             f"{self.names[place.source]!r}, in the block that begins at line {place.first_line + 1:,}. "
             "Set truncate.overlong to truncate or drop, raise truncate.max_length, or pack with bfd_split"
         )
-
-
-def _folder(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _index(name: str) -> int:
-    return int(name.rpartition("/")[2].partition("-")[0])
 
 
 def require_something(splits: dict[str, Any], ledger: Ledger) -> None:

@@ -127,8 +127,10 @@ def _windows(config: RunConfig, catalogue: Catalogue, lengths: NDArray[np.int32]
     if int(lengths.sum(dtype=np.int64)) <= limit:
         yield np.flatnonzero(lengths)  # also when it is empty: an empty split still has a shard to open
         return
-    totals = np.add.reduceat(lengths, catalogue.part_starts[:-1], dtype=np.int64)
-    totals[np.diff(catalogue.part_starts) == 0] = 0
+    # Running sums, and not reduceat, which knows no empty range: a part may have no document at all.
+    sums = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=sums[1:])
+    totals = np.diff(sums[catalogue.part_starts])
     sources = np.array([part.source for part in catalogue.parts])
     keys = mix64(np.arange(len(totals), dtype=np.uint64), config.seed)
     # The place of a part in its own source, as a share: sorting by it interleaves sources of any sizes evenly.
@@ -185,7 +187,7 @@ def put_arrow(store: LocalStore, name: str, batch: pa.RecordBatch) -> None:
     with store.draft(name.rpartition("/")[0]) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
             writer.write_batch(batch)
-        store.put(draft, name)
+        store.put(draft, name, mend=True)
 
 
 def _shards(plan: LayoutPlan, window: int, first_index: int, config: RunConfig) -> tuple[ShardPlan, ...]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..schemas.errors import ConfigError, OutputError
 from ..stages.prep import Format, make_format, public_row
 from .observer import Observer, Silent
 from .options import format_options
-from .sources import InputFile, read_block, scan_source
+from .sources import ROW_TOO_LONG, InputFile, read_lines, scan_source
 from .store import LocalStore
 
 _PARQUET_ROWS = 4096
@@ -45,14 +46,19 @@ def prepare_source(
     The file appears when it is whole, and never replaces another.
 
     Raises:
-        ConfigError: the suffix is neither .jsonl nor .parquet, or an input is missing.
+        ConfigError: the suffix is neither .jsonl nor .parquet, an input is missing, or the rows have no common
+            schema, which Parquet needs.
         InputError: an input is empty or cannot be read.
         OutputError: the file exists.
     """
     if target.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--output {target}: end its name in .jsonl or .parquet, so that the format is clear")
+    if not (there := next(path for path in target.absolute().parents if path.exists())).is_dir():
+        raise OutputError(f"--output {target}: {there} is a file, not a folder; name another place")
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or name another file")
+    if prompt_only and source.format not in ("apps", "prompt_completion"):
+        raise ConfigError(f"--prompt-only: a row of format {source.format} has no prompt of its own; leave it out")
     observer = observer or Silent()
     files = scan_source(source, base)
     form = make_format(source.format, format_options(source, prompt_only=prompt_only))
@@ -60,12 +66,17 @@ def prepare_source(
     observer.begin("prep", sum(file.size for file in files), "B")
     store = LocalStore(target.absolute().parent)
     with store.draft("") as draft:
-        rows = _rows(files, source, form, counts, observer)
         if target.suffix == ".jsonl":
-            for row in rows:
+            for row in _rows(files, source, form, counts, observer):
                 draft.file.write(msgspec.json.encode(row) + b"\n")
         else:
-            _write_parquet(rows, draft.file)
+            try:
+                schema = _schema(_groups(_rows(files, source, form, PrepCounts(), Silent())))
+                _write_parquet(_groups(_rows(files, source, form, counts, observer)), schema, draft.file)
+            except pa.ArrowException as error:
+                raise ConfigError(
+                    f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
+                ) from error
         if not store.put(draft, target.name):
             raise OutputError(f"--output {target} appeared while it was written; remove it, or name another file")
     observer.end()
@@ -77,51 +88,41 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     for file in files:
         for block in file.blocks:
-            if block.too_long:
-                counts.rows += 1
-                counts.rejected["row_too_long"] += 1
-                continue
-            lines = read_block(file.path, block).split(b"\n")
-            prepared = form.prepare(enumerate(lines, block.first_line + 1))
-            counts.rows += prepared.rows
+            lines, long_lines = read_lines(file.path, block, source.max_row_bytes)
+            prepared = form.prepare(lines)
+            counts.rows += prepared.rows + len(long_lines)
             counts.examples += len(prepared.examples)
             counts.filtered += prepared.filtered
             counts.skipped += prepared.skipped
-            for line, reason, detail in prepared.rejects:
+            rejects = [*prepared.rejects, *((line, ROW_TOO_LONG, detail) for line, detail in long_lines)]
+            for line, reason, detail in sorted(rejects):
                 counts.rejected[reason] += 1
                 if len(counts.rejects) < _SHOWN_REJECTS:
-                    counts.rejects.append({"file": str(file.path), "line": line, "reason": reason, "detail": detail})
+                    place = {"file": str(file.path), "line": block.first_line + line + 1}
+                    counts.rejects.append({**place, "reason": reason, "detail": detail})
             for example in prepared.examples:
                 yield public_row(example, form.form)
             observer.advance(block.end - block.start, rows=prepared.rows)
 
 
-def _write_parquet(rows: Iterable[dict[str, Any]], sink: Any) -> None:
-    """Row groups of some thousand rows. The first one fixes the columns' types."""
-    writer: pq.ParquetWriter | None = None
-    group: list[dict[str, Any]] = []
-    schema: pa.Schema | None = None
-    file = pa.PythonFile(sink, mode="w")
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Some thousand rows at a time."""
+    rows = iter(rows)
+    while group := list(islice(rows, _PARQUET_ROWS)):
+        yield group
 
-    def flush() -> None:
-        nonlocal writer, schema
-        try:
-            table = pa.Table.from_pylist(group, schema=schema)
-        except pa.ArrowInvalid as error:
-            raise ConfigError(
-                f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
-            ) from error
-        if writer is None:
-            schema = table.schema
-            writer = pq.ParquetWriter(file, schema, compression="zstd")
-        writer.write_table(table)
-        group.clear()
 
-    for row in rows:
-        group.append(row)
-        if len(group) >= _PARQUET_ROWS:
-            flush()
-    if group or writer is None:
-        flush()
-    if writer is not None:
-        writer.close()
+def _schema(groups: Iterable[list[dict[str, Any]]]) -> pa.Schema:
+    """The columns of all rows. A file has one schema, and what is not in it would be lost without a word."""
+    found = pa.schema([])
+    for group in groups:
+        names = dict.fromkeys(name for row in group for name in row)
+        here = pa.schema([(name, pa.array([row.get(name) for row in group]).type) for name in names])
+        found = pa.unify_schemas([found, here], promote_options="permissive")
+    return found
+
+
+def _write_parquet(groups: Iterable[list[dict[str, Any]]], schema: pa.Schema, sink: Any) -> None:
+    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
+        for group in groups:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))

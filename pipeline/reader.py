@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import Manifest, ShardRecord
+from ..schemas.rows import PACKED
 from .outfolder import read_manifest
 from .store import LocalStore
 
@@ -32,15 +33,15 @@ class Finished:
             if shard.name.endswith(".parquet"):
                 for batch in pq.ParquetFile(path).iter_batches():
                     rows += batch.num_rows
-                    yield batch
+                    yield _checked(batch)
             else:
                 with pa.memory_map(str(path)) as source:
                     for batch in pa.ipc.open_stream(source):
                         rows += batch.num_rows
-                        yield batch
+                        yield _checked(batch)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing; run the same configuration again to write it anew") from None
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise IntegrityError(f"{path} cannot be read: {error}") from error
         if rows != shard.rows:
             # A stream that is cut between two batches reads as shorter, without an error.
@@ -56,7 +57,8 @@ class Finished:
         if record is None:
             raise InputError(f"there is no split {split!r}; there are: {', '.join(self.manifest.splits)}")
         if not 0 <= index < record.rows:
-            raise InputError(f"there is no row {index}; split {split!r} has rows 0 to {record.rows - 1}")
+            rows = f"rows 0 to {record.rows - 1}" if record.rows else "no rows"
+            raise InputError(f"there is no row {index}; split {split!r} has {rows}")
         for shard in record.shards:
             if index >= shard.rows:
                 index -= shard.rows
@@ -75,9 +77,21 @@ def open_dataset(folder: Path) -> Finished:
         InputError: there is none in the folder.
         IntegrityError: its manifest is damaged.
     """
+    if not folder.is_dir():
+        state = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
     store = LocalStore(folder)
     manifest = read_manifest(store)
     if manifest is None:
-        state = "does not exist" if not folder.exists() else "has no manifest.json: nothing finished is in it"
-        raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
+        raise InputError(
+            f"{folder} has no manifest.json: nothing finished is in it; give the folder that `packtrain run` wrote"
+        )
     return Finished(store, manifest)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose columns and offsets are what they must be, so that reading it stays within its memory."""
+    if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in PACKED]:
+        raise ValueError(f"its columns are not those of a packed row, but {batch.schema.names}")
+    batch.validate(full=True)
+    return batch

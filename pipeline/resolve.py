@@ -1,7 +1,7 @@
 """Resolving what `auto` means: which engine encodes, held against the reference on the person's own first rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class ResolveTask:
     """Name in the cache of an EncodeSpec whose tokenizer and template are meant; its engine is not looked at."""
     cache: Path
     samples: tuple[SampleSource, ...]
+    distrusted: tuple[str, ...]
+    """Engines that were caught before; `auto` passes them over."""
 
     def __str__(self) -> str:
         return f"choosing a tokenizer engine ({self.requested})"
@@ -68,7 +70,7 @@ def choose_engine(task: ResolveTask) -> EngineChoice:
     store = LocalStore(task.cache)
     spec = msgspec.json.decode(store.path(task.spec).read_bytes(), type=EncodeSpec)
     texts, size = _sample_texts(task.samples, spec)
-    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts)
+    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, distrusted=task.distrusted)
     keep_engine(resolution.engine, spec.tokenizer_hash)
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
@@ -79,9 +81,11 @@ def warm_up(cache: Path, spec: str) -> None:
     load_encoder(str(LocalStore(cache).path(spec)))
 
 
-def guess_engine(requested: str) -> tuple[str, str]:
+def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
     """The engine that will most likely be chosen, and its version."""
     for name in ENGINES if requested == "auto" else [requested]:
+        if name in distrusted:
+            continue
         try:
             return name, version(name)
         except PackageNotFoundError:
@@ -89,15 +93,16 @@ def guess_engine(requested: str) -> tuple[str, str]:
     return "tokenizers", version("tokenizers")
 
 
-def choice_key(tokenizer_hash: str, requested: str) -> str:
-    """What a choice depends on, apart from the data."""
+def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSource]) -> str:
+    """What a choice depends on: the tokenizer, what is installed, and the data that it was tried on."""
     versions = {}
     for name in ENGINES:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "absent"
-    return fingerprint({"tokenizer": tokenizer_hash, "requested": requested, "versions": versions})
+    data = [[one.block.hash, one.format, msgspec.to_builtins(asdict(one.options))] for one in samples]
+    return fingerprint({"tokenizer": tokenizer_hash, "requested": requested, "versions": versions, "samples": data})
 
 
 def make_spec(

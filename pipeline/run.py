@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import ConfigError, StoreError
-from ..schemas.fingerprint import fingerprint
+from ..schemas.errors import ConfigError, IntegrityError, StoreError
+from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.manifest import FileRecord, Manifest
 from ..schemas.rows import PACKED
 from .configfile import load_config
@@ -34,7 +35,7 @@ from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor, InlineExecutor, LocalExecutor
 from .huggingface import dataset_dict, dataset_info, dataset_state
 from .observer import Observer, Silent
-from .outfolder import MANIFEST, Request, all_there, check_folder, claim, plan_inputs, read_manifest
+from .outfolder import MANIFEST, Request, all_there, check_config, check_folder, claim, plan_inputs, read_manifest
 from .packing import Packed, Packing, require_something
 from .planning import TOKEN_BYTES
 from .resolve import EngineChoice, guess_engine, warm_up
@@ -46,6 +47,8 @@ REJECTS = "rejects.jsonl"
 TIMINGS = "_run/timings.json"
 WORKER_BYTES = 384 << 20
 """What a worker needs at most: a tokenizer, its caches, a block and what it becomes."""
+DRIVER_BYTES = 512 << 20
+"""What the driver needs: the reference tokenizer, and the plan of some million documents."""
 
 
 def run(
@@ -116,17 +119,25 @@ class Driver:
         self.cache = LocalStore(cache_root(config, self.out.root, base))
         self.timings = Timings()
 
-    def finished(self) -> Manifest | None:
-        """The manifest, if this very run is finished: compared by sizes and times, in milliseconds.
+    def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
+        """The manifest, if this very run is finished: inputs compared by sizes and times, in milliseconds.
+
+        Args:
+            verify_inputs: compare the inputs by their content, too.
 
         Raises:
             OutputError: the folder holds something else.
         """
         check_folder(self.out)
+        check_config(self.out, self.config)
         request = Request.of(self.config, self.base, _version())
         manifest = read_manifest(self.out)
         if manifest is None or not request.matches(self.out) or not all_there(self.out, manifest):
             return None
+        if verify_inputs:
+            files = [file for source in self.config.sources for file in scan_source(source, self.base)]
+            if plan_inputs(files) != manifest.plan["inputs"]:
+                return None
         self.observer.note(f"{self.out.root} is finished already; nothing to do")
         return manifest
 
@@ -139,6 +150,7 @@ class Driver:
             self._require_room(prospect.room_needed, prospect.room_free, "encoding and packing")
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
+            self.timings.seconds["encode, summed over workers"] = encoded.busy
             plan = self._plan(encoding, encoded)
             claim(self.out, plan)
             rejects = self._write_rejects(encoding.files, encoded)
@@ -165,9 +177,9 @@ class Driver:
                 tokenizer = loading.result()
         encoding = Encoding(self.config, self.cache, files, tokenizer, self.observer)
         with self.timings.stage("engine"):
-            guess = encoding.spec(*guess_engine(self.config.tokenizer.engine))
+            guess = encoding.spec(*guess_engine(self.config.tokenizer.engine, encoding.distrusted()))
             name = guess.save(self.cache)
-            if isinstance(executor, LocalExecutor) and encoding.missing(encoding.tasks(guess)):
+            if encoding.missing(encoding.tasks(guess)):
                 executor.start(warm_up, self.cache.root, name)
             choice = encoding.choose(executor, name)
             spec = encoding.spec(choice.name, choice.version)
@@ -220,6 +232,7 @@ class Driver:
         self._require_room(tokens * (TOKEN_BYTES + 1), self.out.free_bytes(), "the shards")
         with self.timings.stage("pack"):
             packed = packing.write(executor, catalogue, kept, plans)
+        self.timings.seconds["pack, summed over workers"] = packed.busy
         require_something(packed.splits, packed.ledger)
         return packed
 
@@ -229,7 +242,6 @@ class Driver:
             "config": self.config.identity(),
             "inputs": plan_inputs(encoding.files),
             "tokenizer": {
-                "name": encoding.tokenizer.name,
                 "hash": encoding.tokenizer.hash,
                 "template": encoding.tokenizer.template_hash,
                 "pad_id": encoding.tokenizer.pad_id,
@@ -260,12 +272,14 @@ class Driver:
             ledger=packed.ledger,
         )
         data = json.dumps(manifest.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
-        self.out.put_bytes(MANIFEST, data)
+        if not self.out.put_bytes(MANIFEST, data) and self.out.read(MANIFEST) != data:
+            raise IntegrityError(
+                f"the run is not deterministic: {self.out.path(MANIFEST)} was written before with other content; "
+                "please report it with the configuration"
+            )
         return manifest
 
     def _put(self, name: str, data: bytes) -> FileRecord:
-        from ..schemas.fingerprint import hash_bytes
-
         if not self.out.put_bytes(name, data) and self.out.read(name) != data:
             self.out.replace_bytes(name, data)
         return FileRecord(name, len(data), hash_bytes(data))
@@ -305,17 +319,24 @@ class Driver:
 
     def workers(self) -> int:
         """How many workers run: as many as asked for and as memory allows."""
-        asked = self.config.run.workers or len(os.sched_getaffinity(0))
-        fit = self.config.run.memory // WORKER_BYTES
+        memory = self.config.run.memory or psutil.virtual_memory().total // 2
+        fit = (memory - DRIVER_BYTES) // WORKER_BYTES
         if fit < 1:
             raise ConfigError(
-                f"run.memory ({self.config.run.memory / 2**20:.0f} MiB) is too small for one worker; "
-                f"give it at least {WORKER_BYTES / 2**20:.0f} MiB"
+                f"run.memory ({memory / 2**20:.0f} MiB) is too small for the driver and one worker; "
+                f"give it at least {(DRIVER_BYTES + WORKER_BYTES) / 2**20:.0f} MiB"
             )
-        return max(1, min(asked, int(fit)))
+        return min(self.config.run.workers or _cores(), int(fit))
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _version() -> str:

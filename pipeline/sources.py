@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 import blake3
 
@@ -15,6 +16,8 @@ from ..schemas.config import SourceConfig
 from ..schemas.errors import ConfigError, InputError
 
 BLOCK_BYTES = 4 << 20
+ROW_TOO_LONG = "row_too_long"
+"""The word that the ledger counts such rows by."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -60,29 +63,40 @@ def resolve_paths(source: SourceConfig, base: Path) -> list[Path]:
         ConfigError: a file is missing, is a folder, or stands there twice.
     """
     paths: list[Path] = []
+    seen: set[tuple[int, int]] = set()
     for text in source.path:
         path = Path(text) if Path(text).is_absolute() else base / text
         where = f"sources.{source.name}.path"
-        if not path.exists():
-            raise ConfigError(f"{where}: there is no file {path}; check the spelling, or the folder you are in")
-        if path.is_dir():
+        try:
+            str(path).encode()
+            stat = path.stat()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
+            ) from None
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise ConfigError(
+                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from None
+        if S_ISDIR(stat.st_mode):
             raise ConfigError(f"{where}: {path} is a folder; name the JSONL files in it")
-        if path in paths:
-            raise ConfigError(f"{where}: {path} is listed twice; its rows would count twice")
+        if (stat.st_dev, stat.st_ino) in seen:
+            raise ConfigError(f"{where}: {path} is listed twice, by this or another name; its rows would count twice")
+        seen.add((stat.st_dev, stat.st_ino))
         paths.append(path)
     return paths
 
 
 def labels(paths: list[Path]) -> list[str]:
-    """The shortest tails of the paths (without the suffix) that tell them apart."""
-    parts = [[*path.parent.parts, path.stem] for path in paths]
+    """The shortest tails of the paths that tell them apart; without the suffixes, where those do not matter."""
+    stems = [[*path.parent.parts, path.stem] for path in paths]
+    parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
     depth = 1
-    while len({tuple(p[-depth:]) for p in parts}) < len(parts) and depth < max(map(len, parts)):
+    while len({tuple(p[-depth:]) for p in parts}) < len(parts):
         depth += 1
-    tails = ["/".join(p[-depth:]) for p in parts]
-    if len(set(tails)) < len(tails):
-        tails = ["/".join([*path.parts[-depth:-1], path.name]) for path in paths]
-    return tails
+    return ["/".join(p[-depth:]) for p in parts]
 
 
 def scan_source(source: SourceConfig, base: Path) -> list[InputFile]:
@@ -132,6 +146,25 @@ def read_block(path: Path, block: Block) -> bytes:
     return data
 
 
+def read_lines(path: Path, block: Block, max_row_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[int, str]]]:
+    """The lines of a block as (line in the block, bytes), and (line, why) for those that are too long.
+
+    Raises:
+        InputError: the file is no longer what was scanned.
+    """
+    if block.too_long:
+        return [], [(0, _too_long(block.end - block.start, max_row_bytes))]  # give or take its line end
+    lines = read_block(path, block).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    long = [(i, _too_long(len(line), max_row_bytes)) for i, line in enumerate(lines) if len(line) > max_row_bytes]
+    return [(i, line) for i, line in enumerate(lines) if len(line) <= max_row_bytes], long
+
+
+def _too_long(size: int, limit: int) -> str:
+    return f"the line has {size:,} bytes, more than max_row_bytes ({limit:,}); raise it if the row is meant to be used"
+
+
 def _cut(descriptor: int, max_row_bytes: int, whole: "blake3.blake3") -> Iterator[Block]:
     head = os.pread(descriptor, 3, 0)
     position = len(_BOM) if head == _BOM else 0
@@ -152,16 +185,15 @@ def _cut(descriptor: int, max_row_bytes: int, whole: "blake3.blake3") -> Iterato
             continue
         # One line longer than a block: find its end without keeping it.
         digest_long = blake3.blake3()
-        end = position
-        while piece := _read(descriptor, end, BLOCK_BYTES):
+        end, newline = position, -1
+        while newline < 0 and (piece := _read(descriptor, end, BLOCK_BYTES)):
             newline = piece.find(b"\n")
             piece = piece if newline < 0 else piece[: newline + 1]
             digest_long.update(piece)
             whole.update(piece)
             end += len(piece)
-            if newline >= 0:
-                break
-        yield Block(position, end, line, 1, digest_long.hexdigest(), too_long=end - position > max_row_bytes)
+        size = end - position - (newline >= 0)
+        yield Block(position, end, line, 1, digest_long.hexdigest(), too_long=size > max_row_bytes)
         line += 1
         position = end
 

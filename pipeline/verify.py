@@ -101,6 +101,8 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list
             row += batch.num_rows
     except IntegrityError as error:
         return [*findings, Finding(shard.name, str(error))]
+    except (pa.ArrowException, ValueError) as error:  # damage that only shows when the columns are looked into
+        return [*findings, Finding(shard.name, f"cannot be read: {error}")]
     if tokens != shard.tokens or trained != shard.trained:
         findings.append(
             Finding(

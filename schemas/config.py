@@ -31,7 +31,7 @@ def parse_size(value: Any) -> Any:
     unit = text[len(digits) :].strip()
     try:
         return int(float(digits) * _UNITS[unit])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 
 
@@ -65,9 +65,9 @@ class AppsConfig(Section):
     style: Literal["chat", "classic"] = "chat"
     """`chat`: a user turn and an assistant turn. `classic`: the QUESTION/ANSWER prompt of the original paper."""
     max_solutions: int | None = Field(default=None, ge=1)
-    """At most this many solutions of a problem, the first ones. Null takes all."""
+    """At most this many solutions of a problem, the first ones once repeats are dropped. Null takes all."""
     dedupe: bool = True
-    """Drop solutions that repeat an earlier one of the same problem to the letter."""
+    """Drop solutions that repeat an earlier one of the same problem; white space at the end does not count."""
     difficulties: tuple[str, ...] | None = None
     """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
 
@@ -100,18 +100,19 @@ class HoldoutConfig(Section):
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the groups that go to `out/holdout`. 0 writes no second split."""
     by: Literal["group", "example"] = "group"
-    """`group` keeps what belongs together on one side (APPS: all solutions of a problem)."""
+    """`group` keeps what belongs together on one side (APPS: all solutions of a problem). Examples without a group,
+    and all of them with `example`, are dealt by their content, so equal ones stay together."""
 
 
 class TruncateConfig(Section):
     """What happens to examples longer than a row."""
 
-    max_length: int = Field(default=2048, ge=2)
+    max_length: int = Field(default=2048, ge=2, le=2**24)
     """Tokens a packed row holds; also the longest an example may be."""
     overlong: Literal["truncate", "drop", "error"] = "truncate"
     """`truncate` cuts, `drop` leaves the example out, `error` stops the run and names the first."""
     keep: Literal["start", "end"] = "start"
-    """Which end of a truncated example stays."""
+    """Which end of a truncated example stays. Nothing is truncated by the strategies that cut."""
 
 
 class PackConfig(Section):
@@ -137,8 +138,8 @@ class RunSection(Section):
     """Worker processes. Null: one for each core."""
     executor: Literal["local"] = "local"
     """Who runs the tasks."""
-    memory: Size = Field(default=2 * 2**30)
-    """An upper limit for what runs at once; more workers than fit are not started."""
+    memory: Size | None = None
+    """An upper limit for what runs at once; more workers than fit are not started. Null: half of the machine's."""
 
 
 class OutputConfig(Section):
@@ -148,6 +149,15 @@ class OutputConfig(Section):
     """`arrow`: a folder that `datasets.load_from_disk` opens. `parquet`: smaller, for other readers."""
     shard_bytes: Size = Field(default=256 * 2**20, ge=2**16)
     """About how large a shard is, before compression."""
+
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "apps": (),
+    "prompt_completion": ("prompt", "completion", "tools"),
+    "messages": ("messages", "tools"),
+    "text": ("text",),
+}
+"""Which columns of a format can be renamed."""
 
 
 class RunConfig(Section):
@@ -192,6 +202,12 @@ class RunConfig(Section):
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
                 f"{self.pack.strategy}, which cuts long documents itself; leave it out"
             )
+        for source in self.sources:
+            known = _KEYS[source.format]
+            for key in source.keys:
+                if key not in known:
+                    what = f"takes {', '.join(known)}" if known else "renames none"
+                    raise ValueError(f"sources.{source.name}.keys.{key}: format {source.format} {what}")
         return self
 
     def identity(self) -> dict[str, Any]:

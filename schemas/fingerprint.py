@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import blake3
-
 from .errors import PacktrainError
 
 
@@ -26,12 +24,14 @@ def canonical_json(value: Any) -> str:
 
 def fingerprint(value: Any) -> str:
     """BLAKE3 of `canonical_json(value)`, 64 hexadecimal digits."""
-    return blake3.blake3(canonical_json(value).encode()).hexdigest()
+    return hash_bytes(canonical_json(value).encode())
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
     """BLAKE3 of the bytes, 64 hexadecimal digits (what the `b3sum` program prints)."""
-    return blake3.blake3(data).hexdigest()
+    from blake3 import blake3  # here, so that what never hashes does without it
+
+    return str(blake3(data).hexdigest())
 
 
 def _check(value: Any, where: str) -> None:

@@ -46,18 +46,6 @@ class Kind(IntEnum):
     """A beginning-of-sequence token that the tokenizer adds by itself before a text."""
 
 
-class Rendered(NamedTuple):
-    """One example as the text that the model will see.
-
-    `runs` cover `text` from the left without gaps: each is (end, kind, turn, train), `end` in characters,
-    `turn` counted from 0 over the example's messages (0 for text), `train` the flag that the person gave,
-    True unless they gave one.
-    """
-
-    text: str
-    runs: list[tuple[int, Kind, int, bool]]
-
-
 RUN = pa.struct(
     [
         pa.field("end", pa.int32(), nullable=False),
@@ -81,7 +69,8 @@ ENCODED = pa.schema(
 """One example, tokenized at full length, with its structure and without a mask policy.
 
 A part knows neither the file it came from nor the run it belongs to, so that runs share it: `line` counts from
-the start of the block. `runs` are Rendered's over tokens; a token that straddles two runs belongs to the later
+the start of the block. `runs` cover the tokens from the left without gaps: each
+ends before token `end`, belongs to message `turn` (counted from 0), and carries the person's `train` flag. A token that straddles two runs belongs to the later
 one if that one can be trained, and is counted in `straddles`. `digest` is of the rendered text.
 """
 

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..schemas.errors import RowRejectedError
-from ..schemas.rows import ENCODED, Example, Kind
+from ..schemas.rows import ENCODED, Example, Kind, Messages
 from .arrays import digests as binary
 from .arrays import lists, numbers, strings
 from .bytelengths import ByteLengths
@@ -33,6 +33,9 @@ ENGINE_CHECK = 0x3FF
 """One text in 1,024 is handed back to be held against the reference tokenizer."""
 
 
+_TRAINED = (True, True)
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
     """What the tokenizer itself puts around a plain text. Templates write their own, so chats get none of it."""
@@ -43,8 +46,7 @@ class Around:
     """The text of `prefix`: where a person wrote it already, it is not added again."""
     suffix_text: str = ""
     eos: str = ""
-    """Appended to a text or completion that does not end with it."""
-    eos_tokens: int = 1
+    """Appended to a text or completion that does not end with it; one token."""
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ class Encoder:
         eos = self.around.eos
         for example in examples:
             prompt, completion, text = example.prompt, example.completion, example.text
+            flags = _TRAINED
             try:
                 if text is not None:
                     start = 0
@@ -129,6 +132,7 @@ class Encoder:
                         raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
                     text, start = prompt + completion, len(prompt)
                 else:
+                    flags = train_flags(prompt or [], completion or [])  # type: ignore[arg-type]
                     text, start = self._render(example)
             except RowRejectedError as error:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
@@ -137,6 +141,7 @@ class Encoder:
                 text += eos
                 batch.ended += 1
             batch.examples.append(example)
+            batch.flags.append(flags)
             batch.texts.append(text)
             batch.starts.append(start)
             batch.characters += len(text)
@@ -169,7 +174,7 @@ class Encoder:
 
         counts.examples += len(texts)
         counts.tokens += len(ids)
-        counts.end_of_sequence += batch.ended * self.around.eos_tokens
+        counts.end_of_sequence += batch.ended
         prefix = np.zeros(len(texts), dtype=np.int64)
         if (self.around.prefix or self.around.suffix) and any(plain := batch.plain()):
             before = len(ids)
@@ -178,7 +183,8 @@ class Encoder:
             counts.tokens += len(ids) - before
             counts.special += len(ids) - before
 
-        runs = _runs(np.diff(offsets), first, prefix, batch.kinds(), batch.turns())
+        flags = np.array(batch.flags, dtype=np.bool_)
+        runs = _runs(np.diff(offsets), first, prefix, batch.kinds(), batch.turns(), flags)
         arrays = [
             lists(offsets, ids, ENCODED.field("input_ids").type),
             runs,
@@ -245,6 +251,7 @@ class _Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    flags: list[tuple[bool, bool]] = field(default_factory=list)
     characters: int = 0
     ended: int = 0
 
@@ -269,8 +276,13 @@ def _runs(
     prefix: NDArray[np.int64],
     kinds: NDArray[np.int8],
     turns: NDArray[np.int64],
+    flags: NDArray[np.bool_],
 ) -> pa.ListArray:
-    """Up to three runs a document: what the tokenizer added before, the prompt, the rest. Empty runs are left out."""
+    """Up to three runs a document: what the tokenizer added before, the prompt, the rest. Empty runs are left out.
+
+    Args:
+        flags: (N, 2) the person's train flags of prompt and rest.
+    """
     count = len(lengths)
     ends = np.stack([prefix, np.maximum(first, prefix), lengths], axis=1)
     begins = np.stack([np.zeros_like(prefix), ends[:, 0], ends[:, 1]], axis=1)
@@ -284,17 +296,35 @@ def _runs(
     turn[:, 2] = np.where(kinds == Kind.TEXT, 0, np.minimum(turns, np.iinfo(np.int16).max))
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(keep.sum(axis=1), out=offsets[1:])
-    kept = int(offsets[-1])
+    train = np.ones((count, 3), dtype=np.bool_)
+    train[:, 1:] = flags
     structs = pa.StructArray.from_arrays(
         [
             numbers(ends[keep].astype(np.int32)),
             numbers(kind[keep]),
             numbers(turn[keep]),
-            numbers(np.ones(kept, dtype=np.bool_)),
+            numbers(train[keep]),
         ],
         fields=list(ENCODED.field("runs").type.value_type),
     )
     return lists(offsets, structs, ENCODED.field("runs").type)
+
+
+def train_flags(prompt: Messages, completion: Messages) -> tuple[bool, bool]:
+    """What the person's `train` flags say of the prompt and of the completion; True where they say nothing.
+
+    The prompt is one run: a single `train: false` in it takes all of it out, so that what was taken out is never
+    trained. In the completion the flags must agree.
+
+    Raises:
+        RowRejectedError: `train_flags`, when they do not.
+    """
+    asked = [message.get("train") is not False for message in completion]
+    if len(set(asked)) > 1:
+        raise RowRejectedError(
+            "train_flags", "some messages of the completion say `train: false` and others do not; split the row"
+        )
+    return all(message.get("train") is not False for message in prompt), all(asked)
 
 
 def differing(reference: Engine, samples: Sequence[Sampled]) -> Sampled | None:

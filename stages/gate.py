@@ -140,13 +140,16 @@ def differences(engine: Engine, reference: Engine, texts: Sequence[str]) -> list
     return _differences(engine.encode(texts), reference.encode(texts), texts)
 
 
-def resolve_engine(requested: str, tokenizer_json: str, samples: Sequence[str]) -> Resolution:
+def resolve_engine(
+    requested: str, tokenizer_json: str, samples: Sequence[str], distrusted: Sequence[str] = ()
+) -> Resolution:
     """Choose an engine that gives the reference's tokens on the fuzz set and on `samples`.
 
     Args:
         requested: the name of an engine, or `auto` for the first that passes, the reference being the last.
         tokenizer_json: content of a tokenizer.json.
         samples: the first texts of the person's own data, as they will be encoded.
+        distrusted: engines that `auto` passes over, because they were caught before.
 
     Raises:
         TokenizerError: the engine asked for is missing, refuses the tokenizer or gives other tokens; or the
@@ -162,6 +165,9 @@ def resolve_engine(requested: str, tokenizer_json: str, samples: Sequence[str]) 
         if name == "tokenizers":
             tried.append((name, "the reference itself"))
             break
+        if requested == "auto" and name in distrusted:
+            tried.append((name, "it was caught with other tokens than tokenizers before"))
+            continue
         try:
             engine = make_engine(name, tokenizer_json)
         except TokenizerError as error:

@@ -96,7 +96,8 @@ def test_it_is_not_trusted_again(tmp_path: Path, lying_engine: None) -> None:
     notes = Notes()
     manifest = run(again, observer=notes)
     assert manifest.plan["encode"]["engine"] == "tokenizers"
-    assert notes.notes == []
+    assert "fastokens is not used: it was caught" in notes.notes[0]
+    assert not any("encoded again" in note for note in notes.notes)
 
 
 def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine: None) -> None:

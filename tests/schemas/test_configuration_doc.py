@@ -1,0 +1,201 @@
+"""docs/configuration.md says what the models say. PACKTRAIN_REWRITE_DOCS=1 rewrites it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from annotated_types import Ge, Lt, MinLen
+from packtrain.schemas.config import RunConfig, Size, parse_size
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+HEAD = """\
+# Configuration
+
+This page is made from the models in `schemas/config.py`; a test compares the two. After a change there, run
+`PACKTRAIN_REWRITE_DOCS=1 python -m pytest tests/schemas/test_configuration_doc.py`.
+
+A configuration is a YAML file. An unknown key is refused, with its line and the nearest key that exists.
+`--set key.path=value` overrules a key; items of a list are counted from 0: `--set sources.0.apps.max_solutions=4`.
+Relative paths start at the folder of the file; a single path may stand where a list of paths is asked for.
+`packtrain schema` prints the keys as a JSON Schema, for editors.
+
+A *size* is a number of bytes, or text such as `256MiB`, `2 GiB` or `1.5GB`.
+
+The column *identity* says whether a key is a part of what was asked for, and so of the manifest's hash:
+
+- *yes*: its value is.
+- *content*: the content of the files behind it is, not where they lie.
+- *outcome*: what it led to is, such as the engine that was chosen and its version.
+- *no*: it says where or how fast; the bytes written are the same.
+
+A folder that holds a run of one identity refuses another one.
+"""
+
+TAIL = """\
+## Rules between keys
+
+- The names of the sources differ.
+- `truncate.max_length` is a multiple of `pack.align`, and at most 2^24.
+- `pack.strategy: wrapped` takes neither `pack.max_docs` nor a `pack.align` above 1.
+- `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they take no other `truncate.overlong` than
+  the default.
+- A tokenizer without a chat template refuses sources whose rows are conversations.
+- `pack.align` above 1 needs a tokenizer with a padding or an end-of-sequence token.
+- `run.memory` has room for at least one worker.
+"""
+
+# Keys whose own value is not hashed, while what stands behind it is.
+BEHIND = {
+    "tokenizer.path": "content",
+    "tokenizer.chat_template": "content",
+    "tokenizer.engine": "outcome",
+    "tokenizer.trace": "outcome",
+    "sources[].path": "content",
+}
+
+SMALLEST = {
+    "out": "out",
+    "tokenizer": {"path": "tokenizer"},
+    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl"}],
+}
+
+
+class Key(NamedTuple):
+    """One leaf of the configuration."""
+
+    path: str
+    """From the top; `[]` marks an item of a list."""
+    field: FieldInfo
+
+
+def section_of(field: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
+    """The model behind a field, if it is a section or a list of them; and whether it is a list."""
+    for one in (field.annotation, *get_args(field.annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one, one is not field.annotation
+    return None, False
+
+
+def sections(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel], list[Key]]]:
+    """Every section with its own leaves, the outer before the inner."""
+    inner: list[tuple[str, type[BaseModel]]] = []
+    keys: list[Key] = []
+    for name, field in model.model_fields.items():
+        child, many = section_of(field)
+        if child is None:
+            keys.append(Key(f"{path}{name}", field))
+        else:
+            inner.append((f"{path}{name}{'[]' if many else ''}.", child))
+    yield path.removesuffix("."), model, keys
+    for place, child in inner:
+        yield from sections(child, place)
+
+
+def is_size(field: FieldInfo) -> bool:
+    return any(isinstance(item, BeforeValidator) and item.func is parse_size for item in field.metadata)
+
+
+def typed(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return "size" if annotation == Size else typed(inner[0])
+    if origin is Literal:
+        return ", ".join(f"`{item}`" for item in inner)
+    if origin in (Union, UnionType):
+        return " or ".join("null" if item is NoneType else typed(item) for item in inner)
+    if origin is tuple:
+        return f"list of {typed(inner[0])}"
+    if origin is dict:
+        return f"mapping of {typed(inner[0])} to {typed(inner[1])}"
+    return {str: "text", int: "integer", float: "number", bool: "`true`, `false`"}[annotation]
+
+
+def kind(field: FieldInfo) -> str:
+    """The type in words, with its limits."""
+    words = ["size" if is_size(field) else typed(field.annotation)]
+    for item in field.metadata:
+        if isinstance(item, Ge):
+            words.append(f"at least {sized(item.ge) if is_size(field) else item.ge}")
+        elif isinstance(item, Lt):
+            words.append(f"below {'2^63' if item.lt == 2**63 else item.lt}")
+        elif isinstance(item, MinLen):
+            words.append("not empty")
+        elif (pattern := getattr(item, "pattern", None)) is not None:
+            words.append(f"matching `{pattern}`")
+    return ", ".join(words)
+
+
+def sized(count: Any) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
+def default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "*needed*"
+    value = field.default
+    if value is None:
+        return "null"
+    if is_size(field):
+        return f"`{sized(value)}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return "`{}`" if value == {} else f"`{value}`"
+
+
+def identity(path: str) -> str:
+    """Whether a key bears identity: asked of the configuration itself."""
+    if path in BEHIND:
+        return BEHIND[path]
+    here: Any = RunConfig.model_validate(SMALLEST).identity()
+    for part in path.replace("[]", ".0").split("."):
+        try:
+            here = here[int(part) if part.isdigit() else part]
+        except KeyError:
+            return "no"
+    return "yes"
+
+
+def sentence(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def page() -> str:
+    """The page that the models call for."""
+    out = [HEAD]
+    for path, model, keys in sections(RunConfig):
+        out.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{sentence(model.__doc__)}\n")
+        lines = ["| key | type | default | identity | meaning |", "|---|---|---|---|---|"]
+        for key in keys:
+            name = key.path.removeprefix(f"{path}.")
+            pattern = kind(key.field).replace("|", "\\|")
+            meaning = sentence(key.field.description)
+            lines.append(f"| `{name}` | {pattern} | {default(key.field)} | {identity(key.path)} | {meaning} |")
+        out.append("\n".join(lines) + "\n")
+    return "\n".join([*out, TAIL])
+
+
+def test_the_page_says_what_the_models_say() -> None:
+    wanted = page()
+    if os.environ.get("PACKTRAIN_REWRITE_DOCS"):
+        PAGE.write_text(wanted, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == wanted, "run with PACKTRAIN_REWRITE_DOCS=1 to rewrite the page"
+
+
+def test_every_key_says_what_it_means() -> None:
+    keys = [key for _, _, keys in sections(RunConfig) for key in keys]
+    assert len(keys) > 30
+    assert not [key.path for key in keys if not sentence(key.field.description)]
+    assert all(model.__doc__ for _, model, _ in sections(RunConfig))
+
+
+def test_only_where_and_how_fast_bear_no_identity() -> None:
+    free = {key.path for _, _, keys in sections(RunConfig) for key in keys if identity(key.path) == "no"}
+    assert free == {"out", "cache", "run.workers", "run.executor", "run.memory"}
