@@ -1,0 +1,268 @@
+"""The loader: every row exactly once, in the same steps, on any number of ranks, workers and rows a step."""
+
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from packtrain.pipeline import demo  # noqa: E402
+from packtrain.pipeline.run import run  # noqa: E402
+from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
+from packtrain.schemas.rows import IGNORE_INDEX  # noqa: E402
+from packtrain.training import PackedDataset, PackedLoader, collate  # noqa: E402
+from packtrain.training.loader import Step  # noqa: E402
+from packtrain.training.stream import Balance  # noqa: E402
+
+DEMO = Path(demo.__file__).parent
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small packed dataset in several shards, documents of very different lengths."""
+    out = tmp_path_factory.mktemp("packed")
+    rows = out / "rows.jsonl"
+    lines = [json.dumps({"text": f"number {i} " * (1 + i * i % 37)}) for i in range(170)]
+    rows.write_text("\n".join(lines) + "\n")
+    config = {
+        "out": str(out / "data"),
+        "tokenizer": {"path": str(DEMO / "tokenizer")},
+        "sources": [{"name": "text", "format": "text", "path": str(rows)}],
+        "truncate": {"max_length": 256},
+        "output": {"shard_bytes": "64KiB"},
+        "run": {"workers": 1},
+    }
+    manifest = run(config)
+    assert manifest.splits["train"].rows >= ROWS
+    assert len(manifest.splits["train"].shards) > 1
+    return out / "data"
+
+
+def steps(loader: PackedLoader, count: int | None = None) -> list[Step]:
+    """The next steps as the loader deals them, without making batches."""
+    out = []
+    for _ in range(len(loader) if count is None else min(count, len(loader))):
+        step = loader.step_at(loader.state_dict()["rows"])
+        loader._consumed(step)
+        out.append(step)
+    return out
+
+
+def rows_of(step: Step) -> list[int]:
+    """The rows of a step that count."""
+    return sorted(step.rows[: step.real].tolist())
+
+
+@pytest.mark.parametrize("shuffle", ["sequential", "full", "blocks"])
+@pytest.mark.parametrize("balance", [None, Balance(8, 4)])
+def test_every_row_once_an_epoch(folder: Path, shuffle: str, balance: Balance | None) -> None:
+    loader = PackedLoader(folder, rows_per_step=5, epochs=3, tail="pad", shuffle=shuffle, balance=balance, seed=3)
+    size = len(loader.rows)
+    order = [row for step in steps(loader) for row in step.rows[: step.real].tolist()]
+    assert len(order) == 3 * size
+    for epoch in range(3):
+        assert sorted(order[epoch * size : (epoch + 1) * size]) == list(range(size))
+    if shuffle != "sequential":
+        assert order[size : 2 * size] != order[2 * size :]
+
+
+def test_a_step_holds_the_same_rows_on_any_number_of_ranks(folder: Path) -> None:
+    for world in (1, 2, 3, 6, 12):
+        loaders = [
+            PackedLoader(folder, rows_per_step=12, rank=rank, world_size=world, tail="pad", balance=Balance(8, 4))
+            for rank in range(world)
+        ]
+        alone = PackedLoader(folder, rows_per_step=12, tail="pad", balance=Balance(8, 4))
+        for number, expected in enumerate(steps(alone)):
+            hands = [loader.step_at(number * 12) for loader in loaders]
+            assert all(rows_of(step) == rows_of(expected) for step in hands)
+            dealt = sorted(index for rank, step in enumerate(hands) for index in step.hands[rank])
+            assert dealt == list(range(12))
+
+
+GRID = [(1, 4), (2, 4), (2, 6), (3, 3), (4, 8)]
+
+
+@pytest.mark.parametrize(("world", "size"), GRID)
+def test_resuming_at_every_step_on_any_other_shape(folder: Path, world: int, size: int) -> None:
+    make: dict[str, Any] = {"seed": 5, "epochs": 2, "tail": "pad", "balance": Balance(8, 4)}
+    first = PackedLoader(folder, rows_per_step=size, rank=0, world_size=world, **make)
+    everything = Counter(dict.fromkeys(range(len(first.rows)), 2))
+    seen: Counter[int] = Counter()
+    checked = 0
+    for _ in range(len(first)):
+        state = json.loads(json.dumps(first.state_dict()))
+        assert len(json.dumps(state)) < 1024
+        for other_world, other_size in GRID:
+            second = PackedLoader(folder, rows_per_step=other_size, rank=0, world_size=other_world, **make)
+            second.load_state_dict(state)
+            rest = Counter(row for step in steps(second) for row in rows_of(step))
+            assert seen + rest == everything
+            checked += 1
+        (step,) = steps(first, 1)
+        seen.update(rows_of(step))
+    assert seen == everything
+    assert checked > 20
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_the_state_counts_what_was_returned_not_what_was_fetched(folder: Path, workers: int) -> None:
+    loader = PackedLoader(folder, rows_per_step=4, workers=workers, prefetch=4)
+    batches = iter(loader)
+    for number in range(1, 4):
+        next(batches)
+        assert loader.state_dict()["rows"] == 4 * number
+    expected = [batch["input_ids"].tolist() for batch in PackedLoader(folder, rows_per_step=4, workers=0)][3:]
+    second = PackedLoader(folder, rows_per_step=4, workers=workers)
+    second.load_state_dict(loader.state_dict())
+    assert [batch["input_ids"].tolist() for batch in second] == expected
+    assert len(expected) > 2
+
+
+def test_the_tail(folder: Path) -> None:
+    size = len(PackedDataset(folder))
+    width = 7 if size % 7 else 5
+    whole, rest = divmod(size, width)
+    assert rest
+    for tail, count in (("drop", whole), ("pad", whole + 1), ("repeat", whole + 1)):
+        for rank in range(width):
+            loader = PackedLoader(folder, rows_per_step=width, rank=rank, world_size=width, tail=tail, balance=None)
+            assert len(loader) == count
+            assert len(list(loader)) == count, "every rank makes as many steps"
+    last = [
+        list(PackedLoader(folder, rows_per_step=width, rank=rank, world_size=width, tail="pad", balance=None))[-1]
+        for rank in range(width)
+    ]
+    trained = [bool((batch["labels"] != IGNORE_INDEX).any()) for batch in last]
+    assert trained == [True] * rest + [False] * (width - rest)
+
+
+def test_a_batch_is_what_a_model_takes(folder: Path) -> None:
+    dataset = PackedDataset(folder)
+    loader = PackedLoader(folder, rows_per_step=2, shuffle="sequential", balance=None, seq_idx=True)
+    batch = next(iter(loader))
+    rows = [dataset[0], dataset[1]]
+    for name in ("input_ids", "labels", "position_ids"):
+        assert batch[name].dtype == torch.int64
+        assert torch.equal(batch[name], torch.cat([row[name] for row in rows]).unsqueeze(0))
+    lengths = torch.cat([row["seq_lengths"] for row in rows])
+    assert batch["cu_seq_lens_q"].dtype == torch.int32
+    assert batch["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths.numpy()).tolist()]
+    assert batch["max_length_q"] == batch["max_length_k"] == int(lengths.max())
+    assert isinstance(batch["max_length_q"], int)
+    assert batch["use_cache"] is False
+    assert "attention_mask" not in batch
+    starts = batch["cu_seq_lens_q"][:-1].long()
+    assert (batch["position_ids"][0, starts] == 0).all()
+    assert (batch["labels"][0, starts] == IGNORE_INDEX).all()
+    assert batch["seq_idx"][0].tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    collated = collate(rows)
+    for name, value in collated.items():
+        same = torch.equal(value, batch[name]) if isinstance(value, torch.Tensor) else value == batch[name]
+        assert same, name
+
+
+def test_unpacked_documents_hold_the_same_tokens(folder: Path) -> None:
+    flat = next(iter(PackedLoader(folder, rows_per_step=3, balance=None)))
+    padded = next(iter(PackedLoader(folder, rows_per_step=3, balance=None, unpacked=True)))
+    kept = padded["attention_mask"].bool()
+    assert torch.equal(padded["input_ids"][kept], flat["input_ids"][0])
+    assert torch.equal(padded["labels"][kept], flat["labels"][0])
+    assert torch.equal(padded["position_ids"][kept], flat["position_ids"][0])
+    assert (padded["labels"][~kept] == IGNORE_INDEX).all()
+    assert padded["input_ids"].shape[0] == len(flat["cu_seq_lens_q"]) - 1
+
+
+def test_a_dataset_in_torch_own_loader(folder: Path) -> None:
+    dataset = PackedDataset(folder)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(again[3]["input_ids"], dataset[3]["input_ids"])
+    assert torch.equal(dataset[-1]["labels"], dataset[len(dataset) - 1]["labels"])
+    loader = torch.utils.data.DataLoader(dataset, batch_size=3, collate_fn=collate, num_workers=1)
+    total = sum(batch["input_ids"].numel() for batch in loader)
+    assert total == sum(len(dataset[i]["input_ids"]) for i in range(len(dataset)))
+
+
+def test_states_of_others_are_refused(folder: Path) -> None:
+    loader = PackedLoader(folder, rows_per_step=2, seed=1)
+    state = loader.state_dict()
+    for change, message in (
+        ({"fingerprint": "0" * 32}, "another dataset"),
+        ({"seed": 2}, "seed differs"),
+        ({"shuffle": "blocks"}, "shuffle differs"),
+        ({"format": 0}, "format 1, not 0"),
+        ({"moon": 1}, "not the state of a PackedLoader"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loader.load_state_dict({**state, **change})
+
+
+def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows_per_step=10 .* 4 ranks.* take 8 or 12"):
+        PackedLoader(folder, rows_per_step=10, rank=0, world_size=4)
+    with pytest.raises(InputError, match=r"no manifest\.json: nothing finished is in it"):
+        PackedLoader(tmp_path, rows_per_step=1)
+    with pytest.raises(InputError, match="no split 'holdout'; it has train"):
+        PackedLoader(folder, rows_per_step=1, split="holdout")
+    with pytest.raises(ValueError, match="both rank and world_size"):
+        PackedLoader(folder, rows_per_step=1, rank=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world"),
+    [
+        ({}, 0, 1),
+        ({"RANK": "2", "WORLD_SIZE": "4"}, 2, 4),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 1, 2),
+        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 2, 4),
+    ],
+)
+def test_the_place_comes_from_the_environment(
+    folder: Path, environment: dict[str, str], rank: int, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    place = PackedLoader(folder, rows_per_step=4).place
+    assert (place.rank, place.world_size) == (rank, world)
+
+
+def test_balance_makes_ranks_alike(folder: Path) -> None:
+    def unevenness(balance: Balance | None) -> float:
+        loader = PackedLoader(
+            folder, rows_per_step=4, rank=0, world_size=4, balance=balance, shuffle="full", first_epoch_sequential=False
+        )
+        ratios = []
+        for step in steps(loader):
+            costs = loader.stream.costs(step.rows)
+            sums = [costs[hand].sum() for hand in step.hands]
+            ratios.append(max(sums) / np.mean(sums))
+        return float(np.mean(ratios))
+
+    assert unevenness(Balance(len(PackedDataset(folder)) // 4 * 4, 4)) <= unevenness(None)
+
+
+def test_a_trainer_needs_nothing_of_the_pipeline(folder: Path) -> None:
+    """pyarrow, numpy, torch and pydantic are enough: everything else is made unimportable."""
+    program = """
+import sys
+for name in ("datasets", "polars", "pandas", "transformers", "tokenizers", "blake3", "msgspec", "xxhash", "rich", "typer"):
+    sys.modules[name] = None
+from packtrain.training import PackedLoader
+print(sum(b["input_ids"].numel() for b in PackedLoader(sys.argv[1], rows_per_step=2, tail="pad")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= sum(len(row["input_ids"]) for row in itertools.islice(iter(PackedDataset(folder)), ROWS))

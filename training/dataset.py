@@ -1,0 +1,55 @@
+"""Packed rows as a plain map-style dataset, for people who bring their own DataLoader or trainer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from .batch import flatten
+from .rows import PackedRow, PackedRows
+
+
+class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
+    """`PackedDataset(folder)[i]` is packed row i. Pickles as its path, so every loader worker maps the shards itself.
+
+    Raises:
+        InputError, IntegrityError: see `PackedRows`.
+    """
+
+    def __init__(self, folder: str | Path, split: str = "train") -> None:
+        self.rows = PackedRows(Path(folder), split)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """`input_ids`, `labels`, `position_ids` int64 (T,) and `seq_lengths` int64 (D,)."""
+        row = self.rows.row(index if index >= 0 else index + len(self))
+        names = ("input_ids", "labels", "position_ids", "seq_lengths")
+        return {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in names}
+
+    def __getstate__(self) -> tuple[Path, str]:
+        return self.rows.folder, self.rows.split
+
+    def __setstate__(self, state: tuple[Path, str]) -> None:
+        self.rows = PackedRows(*state)
+
+
+def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
+    """A `collate_fn`: rows of a PackedDataset → one flattened batch, see `batch.flatten`."""
+    nothing = np.zeros(0, dtype=np.int32)
+    rows = [
+        PackedRow(
+            input_ids=example["input_ids"].numpy(),
+            labels=example["labels"].numpy(),
+            position_ids=example["position_ids"].numpy(),
+            seq_lengths=example["seq_lengths"].numpy().astype(np.int32),
+            doc_starts=nothing,
+            doc_ids=nothing.astype(np.int64),
+        )
+        for example in examples
+    ]
+    return flatten(rows)
