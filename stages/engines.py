@@ -123,7 +123,7 @@ class TokenizersEngine:
 
 
 class FastokensEngine:
-    """`fastokens`: byte-level BPE with two caches, of words and of segments between added tokens."""
+    """`fastokens`: byte-level BPE. Its cache of whole segments stays off: on new text it costs as much as it saves."""
 
     name = "fastokens"
 
@@ -135,7 +135,6 @@ class FastokensEngine:
             self._tokenizer: Any = module.Tokenizer.from_json_str(_unlimited(tokenizer_json))
         except Exception as error:
             raise _refusal(self.name, error) from error
-        self._tokenizer.enable_segment_cache(SEGMENT_CACHE_BYTES)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """See Engine. The arrays are views of the buffers that fastokens hands out."""
