@@ -4,21 +4,19 @@ Legend: `N` documents (rows of the input), `D` pieces, `R` packed rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError, InputError
 from ..schemas.layout import LayoutPlan
 from ..stages.plan import Strategy, plan_rows
+from .columns import SEQ_LENGTHS, ListSource
 
 DatasetT = TypeVar("DatasetT")
 
 _STRATEGIES = ("bfd", "bfd_split", "wrapped")
-_SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
 _VERSION = 1
 """Part of a packed dataset's fingerprint: raise it when the same input would give other rows."""
 
@@ -45,10 +43,6 @@ _OWN_OPTIONS = frozenset(
     {"batched", "fn_kwargs", "function", "input_columns", "with_indices", "with_rank", "with_split"}
 )
 """Options of `map` that packing sets, or that say what a function other than packing is given."""
-
-
-class ColumnError(InputError, TypeError):
-    """The columns cannot be packed: one is not of lists, or two differ in the lengths of their rows."""
 
 
 def pack_dataset(
@@ -155,7 +149,7 @@ def _pack_table(dataset: Any, seq_length: int, strategy: Strategy, options: dict
         )
     columns = [name for name in style["columns"] if name in packed.column_names]
     if strategy != "wrapped":
-        columns.append(_SEQ_LENGTHS.name)
+        columns.append(SEQ_LENGTHS.name)
     return packed.with_format(
         type=style["type"],
         columns=columns,
@@ -178,14 +172,14 @@ def _without(dataset: Any, columns: str | list[str] | None) -> Any:
 
 def _pack_window(table: pa.Table, seq_length: int, strategy: Strategy) -> pa.Table:
     """Pack the rows of one table together."""
-    source = _Source.of(table)
+    source = ListSource.of(table)
     plan = plan_rows(source.lengths, seq_length, strategy)
     step = _rows_of_block(seq_length)
     blocks = [source.rows(plan, begin, begin + step, strategy) for begin in range(0, plan.rows, step)]
     return pa.concat_tables(blocks or [source.rows(plan, 0, 0, strategy)])
 
 
-def _pack_block(table: pa.Table, source: "_Source", plan: LayoutPlan, strategy: Strategy) -> pa.Table:
+def _pack_block(table: pa.Table, source: "ListSource", plan: LayoutPlan, strategy: Strategy) -> pa.Table:
     """The packed rows whose numbers are in `table`, which are consecutive."""
     numbers = table.column(0)
     return source.rows(plan, numbers[0].as_py(), numbers[-1].as_py() + 1, strategy)
@@ -213,14 +207,16 @@ def _pack_whole(dataset: Any, seq_length: int, strategy: Strategy, options: dict
             'Leave it out, or set map_kwargs["batch_size"] to pack in windows.'
         )
     indices = dataset._indices
-    source = _Source.of(dataset.data.table, None if indices is None else indices.column(0).to_numpy().astype(np.int64))
+    source = ListSource.of(
+        dataset.data.table, None if indices is None else indices.column(0).to_numpy().astype(np.int64)
+    )
     plan = plan_rows(source.lengths, seq_length, strategy)
 
     features = options.pop("features", None)
     if features is None:
         features = dataset.features.copy()
         if strategy != "wrapped":
-            features.update(datasets.Features.from_arrow_schema(pa.schema([_SEQ_LENGTHS])))
+            features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
     info = dataset.info.copy()
     info.features = features
     if not plan.rows:
@@ -243,114 +239,3 @@ def _pack_whole(dataset: Any, seq_length: int, strategy: Strategy, options: dict
     info.features = packed.features
     packed._info = info
     return packed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Column:
-    """One column of lists, as its chunks are: nothing is copied."""
-
-    name: str
-    type: pa.DataType
-    values: list[pa.Array]
-    """The elements of each chunk."""
-    chunk_ends: NDArray[np.int64]
-    """Row after the last one of each chunk."""
-    starts: NDArray[np.int64]
-    """(N,) first element of each row within its chunk's values."""
-    lengths: NDArray[np.int32]
-    """(N,) elements of each row; 0 for a missing one."""
-
-    @classmethod
-    def of(cls, name: str, column: pa.ChunkedArray) -> "_Column":
-        """Find the rows of a column.
-
-        Raises:
-            ColumnError: it does not hold lists.
-        """
-        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-            if len(column) or not pa.types.is_null(column.type):  # a column without rows may have no type yet
-                raise ColumnError(
-                    f"column {name!r}: holds {column.type}, and packing needs a list in each row. "
-                    f"Remove the column first (dataset.remove_columns({name!r})) or make it a list per token."
-                )
-            column = column.cast(pa.list_(pa.null()))
-        chunks = column.chunks
-        offsets = [chunk.offsets.to_numpy() for chunk in chunks]
-        lengths = [np.diff(offset).astype(np.int32) for offset in offsets]
-        for length, chunk in zip(lengths, chunks, strict=True):
-            if chunk.null_count:
-                length[chunk.is_null().to_numpy(zero_copy_only=False)] = 0
-        return cls(
-            name,
-            column.type,
-            [chunk.values for chunk in chunks],
-            np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64),
-            np.concatenate([np.zeros(0, np.int64), *(offset[:-1] for offset in offsets)], dtype=np.int64),
-            np.concatenate([np.zeros(0, np.int32), *lengths]),
-        )
-
-    def gather(self, rows: NDArray[np.int64], skips: NDArray[np.int64], lengths: NDArray[np.int32]) -> pa.Array:
-        """(T,) elements `skips[p] : skips[p] + lengths[p]` of each row `rows[p]`, one after another."""
-        if not len(rows):
-            return pa.array([], type=self.type.value_type)
-        chunk = np.searchsorted(self.chunk_ends, rows, side="right").tolist()
-        start = (self.starts[rows] + skips).tolist()
-        values = self.values
-        return pa.concat_arrays([values[c].slice(s, n) for c, s, n in zip(chunk, start, lengths.tolist(), strict=True)])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Source:
-    """The documents to pack, one a row."""
-
-    columns: list[_Column]
-    selected: NDArray[np.int64] | None
-    """(N,) which row of the columns is document n, or None if they are all of them, in order."""
-    lengths: NDArray[np.int32]
-    """(N,) tokens of each document."""
-
-    @classmethod
-    def of(cls, table: pa.Table, selected: NDArray[np.int64] | None = None) -> "_Source":
-        """Take every column of a table.
-
-        Raises:
-            ColumnError: there is none, one does not hold lists, or two differ in the lengths of their rows.
-        """
-        columns = [_Column.of(name, table.column(name)) for name in table.column_names]
-        if not columns:
-            raise ColumnError("dataset: has no column to pack. Keep at least one, such as input_ids.")
-        lengths = _choose(columns[0].lengths, selected)
-        for column in columns[1:]:
-            others = _choose(column.lengths, selected)
-            if not np.array_equal(lengths, others):
-                row = int(np.argmax(lengths != others))
-                raise ColumnError(
-                    f"columns {columns[0].name!r} and {column.name!r}: row {row} has lists of {lengths[row]} "
-                    f"and {others[row]} elements. Packing needs one element per token in every column; "
-                    "remove the column that means something else."
-                )
-        return cls(columns, selected, lengths)
-
-    def rows(self, plan: LayoutPlan, begin: int, end: int, strategy: Strategy) -> pa.Table:
-        """Packed rows `begin : end` of the plan, columns as they were, and `seq_lengths` unless wrapped."""
-        offsets = plan.row_offsets[begin : end + 1]
-        first, last = int(offsets[0]), int(offsets[-1])
-        documents, lengths = plan.order[first:last], plan.lengths[first:last]
-        of_tokens = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets - first]
-        where = documents if self.selected is None else self.selected[documents]
-        arrays = []
-        for column in self.columns:
-            large = pa.types.is_large_list(column.type)
-            values = column.gather(where, plan.starts[first:last], lengths)
-            list_array, offset_type = (pa.LargeListArray, np.int64) if large else (pa.ListArray, np.int32)
-            arrays.append(list_array.from_arrays(of_tokens.astype(offset_type), values, type=column.type))
-        names = [column.name for column in self.columns]
-        if strategy != "wrapped":
-            pieces = (offsets - first).astype(np.int32)
-            arrays.append(pa.ListArray.from_arrays(pieces, lengths, type=_SEQ_LENGTHS.type))
-            names.append(_SEQ_LENGTHS.name)
-        return pa.Table.from_arrays(arrays, names=names)
-
-
-def _choose(array: NDArray[Any], selected: NDArray[np.int64] | None) -> NDArray[Any]:
-    return array if selected is None else array[selected]

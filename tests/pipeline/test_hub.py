@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from packtrain.pipeline import hub
-from packtrain.pipeline.hub import ColumnError, pack_dataset
+from packtrain.pipeline.columns import ColumnError
+from packtrain.pipeline.hub import pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.stages.plan import Strategy
 
