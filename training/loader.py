@@ -23,7 +23,7 @@ from .batch import flatten, unpack
 from .cost import SEVEN_BILLION, ModelShape, deal
 from .order import Shuffle
 from .ranks import find_place
-from .rows import PackedRow, PackedRows
+from .rows import PackedRow, PackedRows, document_names
 from .state import LoaderState
 from .stream import Balance, RowStream
 
@@ -54,6 +54,21 @@ class Step:
     """Of the rows that count."""
     hands: list[list[int]]
     """For each rank, indices into `rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A document piece in a step."""
+
+    rank: int
+    row: int
+    """Number of the packed row in the split."""
+    doc_id: int
+    id: str
+    source: str
+    file: str
+    line: int
+    tokens: int
 
 
 class PackedLoader:
@@ -180,6 +195,25 @@ class PackedLoader:
         found = LoaderState.from_dict(state)
         self._state.refuse_other(found)
         self._state = replace(self._state, rows=found.rows, tokens=found.tokens)
+
+    def explain(self, step: int) -> list[Placed]:
+        """Which documents stand in a step, counted from the beginning of the order, on which rank.
+
+        Raises:
+            IndexError: the order has fewer steps.
+        """
+        position = step * self.rows_per_step
+        if not 0 <= position < self.total_rows:
+            raise IndexError(f"there is no step {step}; the order has {self.total_rows:,} rows")
+        dealt = self.step_at(position)
+        found = []
+        for rank, hand in enumerate(dealt.hands):
+            for index in hand:
+                row = int(dealt.rows[index])
+                for doc_id, tokens in zip(self.rows.row(row).doc_ids.tolist(), self.rows.seq_lengths(row), strict=True):
+                    found.append((rank, row, doc_id, int(tokens)))
+        names = document_names(self.rows.folder, [doc_id for _, _, doc_id, _ in found])
+        return [Placed(rank, row, doc_id, *names[doc_id], tokens) for rank, row, doc_id, tokens in found]
 
     def step_at(self, position: int) -> Step:
         """The step whose first row stands at a position of the order."""

@@ -137,6 +137,24 @@ def read_manifest(folder: Path) -> Manifest:
         raise IntegrityError(f"{path} is not a manifest of this version of packtrain ({error!r})") from error
 
 
+def document_names(folder: Path, doc_ids: list[int]) -> dict[int, tuple[str, str, str, int]]:
+    """Document id → (example id, source, file, line), from the table beside the shards.
+
+    Raises:
+        IntegrityError: the table is missing or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    path = folder / "documents.parquet"
+    columns = ["doc_id", "id", "source", "file", "line"]
+    try:
+        table = pq.read_table(path, columns=columns, filters=[("doc_id", "in", sorted(set(doc_ids)))])
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{path} is missing or damaged ({error}); run the same configuration again") from error
+    ids, *rest = (table.column(name).to_pylist() for name in columns)
+    return dict(zip(ids, zip(*rest, strict=True), strict=True))
+
+
 def open_shard(path: Path, shard: ShardRecord) -> tuple[list[int], list[_Chunk]]:
     """(chunks + 1,) where each chunk's rows begin, and the chunks.
 
