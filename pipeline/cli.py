@@ -10,6 +10,7 @@ import typer
 
 from ..schemas.errors import ConfigError, PacktrainError
 
+_INTERRUPTED = 130
 # Of whichever click typer was built on: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -46,7 +47,9 @@ def run(
     format: Format = None,
     input: Input = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")
+    ] = None,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     from .configfile import load_config
@@ -221,13 +224,14 @@ def main() -> None:
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(130)
+        code = _INTERRUPTED
     except BrokenPipeError:
         # Whoever read us has left, as `head` does; Python would complain again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    # Without standalone mode, the code of a `typer.Exit` comes back as the result.
+    # Without standalone mode, the code of a `typer.Exit`, or of an interruption, comes back as the result.
+    if code == _INTERRUPTED:
+        print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,7 +34,7 @@ def load_config(
         return config, base or Path.cwd()
     if isinstance(config, Mapping):
         lines: dict[tuple[Any, ...], int] = {}
-        data, where, folder = dict(config), "the configuration", Path.cwd()
+        data, where, folder = deepcopy(dict(config)), "the configuration", Path.cwd()
     else:
         path = Path(config)
         data, lines = _read(path)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.manifest import FileRecord
 from ..schemas.rows import DOCUMENTS
-from ..stages.arrays import numbers, strings
+from ..stages.arrays import numbers, strings, view
 from .parts import EncodedPart
 from .store import LocalStore
 
@@ -66,13 +66,15 @@ def write_documents(task: DocumentsTask) -> FileRecord:
 
 def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.Array:
     """`source/file:line` and, where a row gave several examples, `/which`."""
-    place = pc.binary_join_element_wise(f"{source}/{file}", pc.cast(lines, pa.string()), ":")
-    numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), "/")
-    return pc.if_else(pc.less(subs, 0), place, numbered)
+    # Arrow scalars in place of Python's, whose conversion imports pandas where that is installed.
+    stem, colon, slash = strings([f"{source}/{file}", ":", "/"])
+    place = pc.binary_join_element_wise(stem, pc.cast(lines, pa.string()), colon)
+    numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), slash)
+    return pc.if_else(numbers(view(subs) < 0), place, numbered)
 
 
 def _documents(batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: pa.Array) -> pa.Table:
-    lines = pc.add(pc.cast(batch.column("line"), pa.int64()), part.first_line + 1)
+    lines = numbers(view(batch.column("line")).astype(np.int64) + part.first_line + 1)
     rows = batch.num_rows
     columns = [
         numbers(np.arange(doc_id, doc_id + rows)),

@@ -79,6 +79,8 @@ class EncodeTask:
     spec: str
     """Name of the EncodeSpec in the cache."""
     spec_payload: dict[str, Any]
+    conversational: bool
+    """Whether the rows can be conversations; plain texts do not depend on a template."""
 
     def payload(self) -> dict[str, Any]:
         """What the part depends on: the block's bytes, how a row is read, how it is encoded."""
@@ -87,7 +89,11 @@ class EncodeTask:
             "format": self.format,
             "options": msgspec.to_builtins(asdict(self.options)),
             "max_row_bytes": self.max_row_bytes,
-            "encode": self.spec_payload,
+            "encode": {
+                key: value
+                for key, value in self.spec_payload.items()
+                if self.conversational or key not in ("template", "date", "trace")
+            },
         }
 
     @property

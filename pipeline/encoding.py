@@ -13,7 +13,7 @@ from .catalogue import PartPlace
 from .encode import EncodeResult, EncodeSpec, EncodeTask, record_name
 from .executors import Executor
 from .observer import Observer
-from .options import format_options, needs_template
+from .options import format_options, is_plain, needs_template
 from .parts import PartRecord
 from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine, make_spec
 from .sources import InputFile
@@ -117,6 +117,7 @@ class Encoding:
         for file in self.files:
             source = self._sources[file.source]
             options = format_options(source)
+            conversational = not is_plain(source)
             out += [
                 EncodeTask(
                     file.path,
@@ -127,6 +128,7 @@ class Encoding:
                     self.cache.root,
                     name,
                     payload,
+                    conversational,
                 )
                 for block in file.blocks
             ]
@@ -153,6 +155,7 @@ class Encoding:
         missing = self.missing(tasks)
         busy = 0.0
         if missing:
+            self.cache.sweep("encoded")
             self.observer.begin("encode", sum(t.block.end - t.block.start for t in missing), "B")
             try:
                 for result in executor.map(perform, missing):

@@ -6,13 +6,15 @@ its argument, so running it again after a death is harmless.
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import forkserver
-from types import ModuleType
+from multiprocessing import connection, forkserver
+from types import FrameType, ModuleType
 from typing import Protocol, TypeVar
 
 from ..schemas.errors import TaskError
@@ -79,13 +81,14 @@ class LocalExecutor:
         self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if self._context.get_start_method() == "forkserver":
             self._context.set_forkserver_preload([f"{__package__}.worker"])
-            forkserver.ensure_running()  # returns at once: the imports go on beside what the driver does
+            with _deaf_to_interrupts():
+                forkserver.ensure_running()  # returns at once: the imports go on beside what the driver does
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """Have each worker but one call a function now, whose result nobody waits for: loading a tokenizer, say."""
         pool = self._pool or self._new_pool()
         self._pool = pool
-        with _without_main():
+        with _without_main(), _interrupted_later():
             for _ in range(self.workers - 1):
                 pool.submit(function, *arguments)
 
@@ -130,10 +133,20 @@ class LocalExecutor:
                 future.cancel()
 
     def close(self) -> None:
-        """Stop the workers; tasks that have not begun are let go."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        """Stop the workers; tasks that have not begun are let go, and those under way are waited for.
+
+        A second Ctrl-C does not wait.
+        """
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        workers = list((pool._processes or {}).values())
+        try:
+            pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
+            for worker in workers:
+                worker.kill()
+            raise
 
     def _submit(
         self,
@@ -146,7 +159,7 @@ class LocalExecutor:
             pool = self._pool or self._new_pool()
             self._pool = pool
             try:
-                with _without_main():
+                with _without_main(), _interrupted_later():
                     running[pool.submit(function, task)] = (task, tries)
                 return
             except BrokenProcessPool:
@@ -160,7 +173,51 @@ class LocalExecutor:
             self._pool = None
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=limit_threads)
+        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_settle)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started here ignore Ctrl-C from their first moment; the driver hears it and ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # elsewhere Python sets no handlers
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Hold Ctrl-C back while a worker starts: half-started, nobody would end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if held and callable(handler):
+        handler(*held[0])
+
+
+def _settle() -> None:
+    """In a new worker: one thread an engine; Ctrl-C is the driver's business; and end when the driver does."""
+    limit_threads()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    # Without this, workers whose driver was killed would wait for tasks for ever.
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 @contextmanager

@@ -40,3 +40,8 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
 def needs_template(source: SourceConfig) -> bool:
     """Whether a source's rows cannot be rendered without a chat template."""
     return source.format == "messages" or (source.format == "apps" and source.apps.style == "chat")
+
+
+def is_plain(source: SourceConfig) -> bool:
+    """Whether a source's rows are never conversations."""
+    return source.format == "text" or (source.format == "apps" and source.apps.style == "classic")

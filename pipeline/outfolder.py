@@ -18,6 +18,8 @@ from .store import LocalStore
 MANIFEST = "manifest.json"
 PLAN = "_run/plan.json"
 REQUEST = "_run/request.json"
+REJECTS = "rejects.jsonl"
+"""Rows that cannot be used. A run of which nothing is left writes it and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def check_folder(store: LocalStore) -> None:
             raise OutputError(f"out: {there} is a file; name a folder")
         if there != store.root or store.exists(PLAN) or _holds_manifest(store):
             return
-        held = sorted(path.name for path in store.root.iterdir() if path.name != "_run")
+        held = sorted(path.name for path in store.root.iterdir() if path.name not in ("_run", REJECTS))
     except OSError as error:
         raise OutputError(f"out: {store.root} cannot be read: {error.strerror}; name another folder") from None
     if held:
@@ -128,11 +130,12 @@ def all_there(store: LocalStore, manifest: Manifest) -> bool:
 
 
 def claim(store: LocalStore, plan: dict[str, Any]) -> None:
-    """Write down what this folder is for, or find it written down already.
+    """Write down what this folder is for, or find it written down already. Clears away what a killed run left.
 
     Raises:
         OutputError: the folder is for another configuration or other inputs; says what differs, field by field.
     """
+    store.sweep()
     data = _plan_bytes(plan)
     plan = json.loads(data)  # as it will be read: lists for tuples
     manifest = read_manifest(store)

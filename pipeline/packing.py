@@ -1,7 +1,6 @@
 """Packing encoded parts: what stays, which rows, the shards, and the account of it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -73,7 +72,7 @@ class Packing:
         """What stays of each document.
 
         Raises:
-            InputError: `overlong: error` and there is one; or nothing is left at all.
+            InputError: `overlong: error` and there is one.
         """
         config = self.config
         trainable = catalogue.asked - catalogue.head
@@ -144,10 +143,15 @@ class Packing:
         ledger = self._ledger(catalogue, kept, list(results.values()))
         return Packed(splits, documents, ledger, busy)
 
-    def _ledger(self, catalogue: Catalogue, kept: Kept, results: list[PackResult]) -> Ledger:
+    def opened(self, catalogue: Catalogue, kept: Kept) -> Ledger:
+        """The account before anything is packed: it closes when the shards are added."""
         sources = [place.source for place in self.encoded.places]
         ledger = open_ledger(self.names, sources, self.encoded.records)
         account_documents(ledger, self.names, catalogue, kept, self._splits(catalogue))
+        return ledger
+
+    def _ledger(self, catalogue: Catalogue, kept: Kept, results: list[PackResult]) -> Ledger:
+        ledger = self.opened(catalogue, kept)
         account_shards(ledger, self.names, catalogue, results)
         ledger.check()
         return ledger
@@ -203,21 +207,3 @@ class Packing:
             f"{self.names[place.source]!r}, in the block that begins at line {place.first_line + 1:,}. "
             "Set truncate.overlong to truncate or drop, raise truncate.max_length, or pack with bfd_split"
         )
-
-
-def require_something(splits: dict[str, Any], ledger: Ledger) -> None:
-    """Refuse a dataset without a row.
-
-    Raises:
-        InputError: says what became of the rows.
-    """
-    if any(split.rows for split in splits.values()):
-        return
-    total = ledger.total()
-    reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
-    what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda x: -x[1]))
-    raise InputError(
-        f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
-        f"{f' ({what})' if what else ''}. Look at rejects.jsonl in the output folder, and check "
-        "sources.*.format and sources.*.keys"
-    )

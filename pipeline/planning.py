@@ -82,13 +82,18 @@ def plan_split(
             align=config.pack.align,
         )
         if config.pack.shuffle:
-            plan = permute_rows(plan, config.seed + 0x9E3779B97F4A7C15 * (number + 1))
+            plan = permute_rows(plan, window_seed(config.seed, number))
         name = f"_run/layout/{split}-{number:05d}"
         _save(store, name, plan, catalogue, documents, starts)
         shards = _shards(plan, number, shard, config)
         shard += len(shards)
         windows.append(WindowPlan(name, plan.certificate, shards))
     return windows
+
+
+def window_seed(seed: int, number: int) -> int:
+    """The seed of one window's order. Mixed, not added: SplitMix64's seeds must not lie its own step apart."""
+    return int(mix64(np.array([number], dtype=np.uint64), seed)[0])
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:

@@ -25,25 +25,38 @@ import msgspec
 import psutil
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import ConfigError, IntegrityError, StoreError
+from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
 from ..schemas.fingerprint import fingerprint, hash_bytes
+from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
 from ..schemas.rows import PACKED
+from ..stages.truncate import Kept
+from .catalogue import Catalogue
 from .configfile import load_config
 from .encode import EncodeSpec
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor, InlineExecutor, LocalExecutor
 from .huggingface import dataset_dict, dataset_info, dataset_state
 from .observer import Observer, Silent
-from .outfolder import MANIFEST, Request, all_there, check_config, check_folder, claim, plan_inputs, read_manifest
-from .packing import Packed, Packing, require_something
+from .outfolder import (
+    MANIFEST,
+    PLAN,
+    REJECTS,
+    Request,
+    all_there,
+    check_config,
+    check_folder,
+    claim,
+    plan_inputs,
+    read_manifest,
+)
+from .packing import Packed, Packing
 from .planning import TOKEN_BYTES
 from .resolve import EngineChoice, guess_engine, warm_up
 from .sources import InputFile, scan_source
 from .store import LocalStore
 from .tokenizer import TokenizerLoading, TokenizerSpec
 
-REJECTS = "rejects.jsonl"
 TIMINGS = "_run/timings.json"
 WORKER_BYTES = 384 << 20
 """What a worker needs at most: a tokenizer, its caches, a block and what it becomes."""
@@ -151,10 +164,17 @@ class Driver:
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
             self.timings.seconds["encode, summed over workers"] = encoded.busy
+            packing = Packing(self.config, self.out, encoded, self._pad_id(encoding.tokenizer), self.observer)
+            self.observer.begin("plan", 0, "")
+            with self.timings.stage("read lengths"):
+                catalogue = packing.catalogue()
+                kept = packing.keep(catalogue)
+            self._require_something(packing.opened(catalogue, kept), encoding.files, encoded)
+            # Only now: a run that fails over its configuration or its data leaves the folder free for a mended one.
             plan = self._plan(encoding, encoded)
             claim(self.out, plan)
             rejects = self._write_rejects(encoding.files, encoded)
-            packed = self._pack(executor, encoded, encoding.tokenizer)
+            packed = self._pack(executor, packing, catalogue, kept)
         manifest = self._commit(plan, packed, rejects)
         Request.of(self.config, self.base, _version()).save(self.out)
         self._write_timings()
@@ -197,7 +217,7 @@ class Driver:
             engine=choice,
             estimated_tokens=tokens,
             # The sample may be off by a fifth; ids of the parts, three columns of the shards, and their tables.
-            room_needed=int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))),
+            room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - self._written()),
             room_free=min(self.out.free_bytes(), self.cache.free_bytes()),
         )
         return encoding, spec, prospect
@@ -211,34 +231,47 @@ class Driver:
                 spec = encoding.distrust(error, spec)
         raise AssertionError("the reference engine and jinja2 were both held against themselves")
 
-    def _pack(self, executor: Executor, encoded: EncodedInputs, tokenizer: TokenizerSpec) -> Packed:
-        pad_id = tokenizer.pad_id
-        if pad_id is None:
-            if self.config.pack.align > 1:
-                raise ConfigError(
-                    "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
-                    f"{tokenizer.name} has neither; set pack.align to 1"
-                )
-            pad_id = 0
-        packing = Packing(self.config, self.out, encoded, pad_id, self.observer)
-        self.observer.begin("plan", 0, "")
-        with self.timings.stage("read lengths"):
-            catalogue = packing.catalogue()
-            kept = packing.keep(catalogue)
+    def _pad_id(self, tokenizer: TokenizerSpec) -> int:
+        if tokenizer.pad_id is None and self.config.pack.align > 1:
+            raise ConfigError(
+                "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
+                f"{tokenizer.name} has neither; set pack.align to 1"
+            )
+        return tokenizer.pad_id or 0
+
+    def _require_something(self, ledger: Ledger, files: list[InputFile], encoded: EncodedInputs) -> None:
+        """Refuse inputs of which nothing is left to pack; the rejects are written all the same.
+
+        Raises:
+            InputError: says what became of the rows.
+        """
+        total = ledger.total()
+        if total.examples_packed:
+            return
+        if not self.out.exists(PLAN):
+            self._write_rejects(files, encoded)
+        reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
+        what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
+        raise InputError(
+            f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
+            f"{f' ({what})' if what else ''}. Look at {REJECTS} in the output folder, and check "
+            "sources.*.format and sources.*.keys"
+        )
+
+    def _pack(self, executor: Executor, packing: Packing, catalogue: Catalogue, kept: Kept) -> Packed:
         with self.timings.stage("plan"):
             plans = packing.plan(catalogue, kept)
         self.observer.end()
         tokens = sum(shard.tokens for windows in plans.values() for w in windows for shard in w.shards)
-        self._require_room(tokens * (TOKEN_BYTES + 1), self.out.free_bytes(), "the shards")
+        self._require_room(tokens * (TOKEN_BYTES + 1) - self._written(), self.out.free_bytes(), "the shards")
         with self.timings.stage("pack"):
             packed = packing.write(executor, catalogue, kept, plans)
         self.timings.seconds["pack, summed over workers"] = packed.busy
-        require_something(packed.splits, packed.ledger)
         return packed
 
     def _plan(self, encoding: Encoding, encoded: EncodedInputs) -> dict[str, Any]:
         """What the written bytes depend on."""
-        return {
+        plan = {
             "config": self.config.identity(),
             "inputs": plan_inputs(encoding.files),
             "tokenizer": {
@@ -250,6 +283,9 @@ class Driver:
             "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
             | {"packtrain": _version()},
         }
+        # As it will be read again: lists for tuples.
+        read: dict[str, Any] = json.loads(json.dumps(plan))
+        return read
 
     def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord) -> Manifest:
         plan_hash = fingerprint(plan)
@@ -272,6 +308,7 @@ class Driver:
             ledger=packed.ledger,
         )
         data = json.dumps(manifest.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
+        self.out.sweep()  # of workers that died
         if not self.out.put_bytes(MANIFEST, data) and self.out.read(MANIFEST) != data:
             raise IntegrityError(
                 f"the run is not deterministic: {self.out.path(MANIFEST)} was written before with other content; "
@@ -301,11 +338,17 @@ class Driver:
                 lines.append(msgspec.json.encode(entry))
         return self._put(REJECTS, b"".join(line + b"\n" for line in lines))
 
+    def _written(self) -> int:
+        """Bytes of shards that an interrupted run has put already."""
+        names = (name for name in self.out.names() if "shards/" in name and not name.startswith("_run/"))
+        return sum(self.out.size(name) or 0 for name in names)
+
     def _require_room(self, needed: int, free: int, what: str) -> None:
         if needed > free:
             raise StoreError(
-                f"{what} needs about {needed / 1e9:.1f} GB, but the disk that holds {self.out.root} has "
-                f"{free / 1e9:.1f} GB free; free some room, or point --out and `cache` elsewhere"
+                f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that holds "
+                f"{self.out.root} has {free / 2**20:,.0f} MiB free; free some room, or point --out and `cache` "
+                "elsewhere"
             )
 
     @contextmanager

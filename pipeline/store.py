@@ -131,7 +131,7 @@ class LocalStore:
             StoreError: the folder cannot be written, or the disk is full.
         """
         target = self.path(folder) if folder else self.root
-        path = target / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+        path = target / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             try:
                 target.mkdir(parents=True, exist_ok=True)
@@ -197,6 +197,16 @@ class LocalStore:
             except OSError as error:
                 raise explain(error, self.root) from error
 
+    def sweep(self, folder: str = "") -> None:
+        """Remove what processes that were killed on this machine left half-written."""
+        base = self.path(folder) if folder else self.root
+        mine = f"{_TEMPORARY}{os.uname().nodename}-"
+        for path in base.rglob(f"{_TEMPORARY}*"):
+            writer = path.name.removeprefix(mine).partition("-")[0]
+            if path.name.startswith(mine) and writer.isdecimal() and not _runs(int(writer)):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
     def free_bytes(self) -> int:
         """Room on the disk, in bytes."""
         folder = self.root
@@ -221,6 +231,16 @@ class _Whole:
 
     def flush(self) -> None:
         self._raw.flush()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another person's
+    return True
 
 
 def hash_file(path: Path) -> Put:

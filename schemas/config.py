@@ -7,7 +7,7 @@ a run. Everything else does: two runs of the same identity over the same inputs 
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 _UNITS = {
     "": 1,
@@ -35,7 +35,12 @@ def parse_size(value: Any) -> Any:
         raise ValueError(f"{value!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 
 
-Size = Annotated[int, BeforeValidator(parse_size)]
+Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["integer", "string"]})]
+Paths = Annotated[
+    tuple[str, ...],
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
+]
+"""Several paths, or one."""
 
 
 class Section(BaseModel):
@@ -79,7 +84,7 @@ class SourceConfig(Section):
     """How ids, the ledger and reports call it."""
     format: Literal["apps", "prompt_completion", "messages", "text"]
     """How a row is read."""
-    path: tuple[str, ...] = Field(min_length=1)
+    path: Paths = Field(min_length=1)
     """JSONL files (UTF-8, one JSON object a line). Relative paths start at the configuration's folder."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""

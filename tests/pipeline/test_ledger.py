@@ -1,0 +1,818 @@
+"""Nothing is lost: the ledger is what an independent count of inputs and shards says, whatever the configuration.
+
+The truth here is made by transformers' tokenizer alone, one example at a time: its ids, and from which token on the
+mask asks. Everything that the ledger says is counted anew from that and from the rows as they stand in the shards.
+"""
+
+import itertools
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packtrain
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packtrain.pipeline import sources as sources_module
+from packtrain.pipeline.catalogue import Catalogue, PartPlace
+from packtrain.pipeline.planning import plan_split
+from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.store import LocalStore
+from packtrain.pipeline.verify import verify
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.errors import InputError, IntegrityError
+from packtrain.schemas.ledger import SourceLedger
+from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.rows import IGNORE_INDEX
+from packtrain.stages.prep import AppsOptions, make_format, public_row
+
+Row = dict[str, Any]
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if 'FORBIDDEN' in message.content %}{{ raise_exception('a forbidden word') }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WORDS = (
+    "mules",
+    "left",
+    "the",
+    "valley",
+    "before",
+    "sun",
+    "was",
+    "up",
+    "nobody",
+    "told",
+    "them",
+    "how",
+    "far",
+    "it",
+    "is",
+)
+LENGTH = 96
+PAD = 0
+
+
+# --- a corpus with everything in it that can go wrong ---
+
+
+def words(count: int, salt: int) -> str:
+    return " ".join(WORDS[(salt * 7 + index * (salt % 5 + 1)) % len(WORDS)] for index in range(count))
+
+
+def message(role: str, content: str) -> Row:
+    return {"role": role, "content": content}
+
+
+def apps_lines() -> Iterator[str]:
+    for number in range(8):
+        solutions = [f"print({words(1 + 4 * s + number, s)!r})" for s in range(number % 4)]
+        row: Row = {"id": number, "question": words(3 + number, number), "solutions": json.dumps(solutions)}
+        yield json.dumps(row)  # 0 and 4 have no solution
+    same = ["print(1)", "print(1)\n", "  ", "print(2)"]
+    yield json.dumps({"id": 90, "question": "Twice", "solutions": json.dumps(same)})
+    some = ["print('FORBIDDEN')", "print('allowed')"]
+    yield json.dumps({"id": 91, "question": "Partly", "solutions": json.dumps(some)})
+    yield json.dumps({"id": 92, "question": "Whole", "solutions": json.dumps(["FORBIDDEN 1", "FORBIDDEN 2"])})
+    yield json.dumps({"id": 93, "question": "Broken", "solutions": "[1, 2"})
+
+
+def pair_lines() -> Iterator[str]:
+    for number in range(20):
+        long = 70 if number % 6 == 5 else 1 + number % 9
+        yield json.dumps({"prompt": words(1 + number % 30, number) + "\n", "completion": words(long, number + 1)})
+    yield json.dumps({"prompt": words(120, 3) + "\n", "completion": "lost"})  # truncation takes the completion
+    yield json.dumps({"prompt": "", "completion": "alone"})
+    yield json.dumps({"prompt": "ends\n", "completion": "itself<|im_end|>"})
+    yield json.dumps({"prompt": "<s>begins\n", "completion": "itself"})
+    yield json.dumps({"prompt": "no", "completion": ""})
+    yield json.dumps({"prompt": "no"})
+    yield json.dumps({"prompt": "no", "completion": [message("assistant", "mixed")]})
+    yield ""
+    yield '{"prompt": "no", "comple'
+    yield "[1, 2, 3]"
+    yield json.dumps({"prompt": "long", "completion": "long " * 400})
+
+
+def chat_lines() -> Iterator[str]:
+    for number in range(15):
+        turns = [
+            message(role, words(2 + (number * 5 + turn) % 17, number + turn))
+            for turn, role in enumerate(("user", "assistant") * (1 + number % 3))
+        ]
+        yield json.dumps({"messages": turns})
+    yield json.dumps({"messages": [message("user", "nobody answers")]})  # nothing to train
+    yield json.dumps({"messages": [message("user", words(80, 2))]})  # and too long as well
+    yield json.dumps({"messages": [message("user", "FORBIDDEN"), message("assistant", "no")]})
+    yield json.dumps({"messages": []})
+    yield json.dumps({"messages": [message("user", "?"), {"role": "user", "content": [{"type": "image"}]}]})
+    yield "   "
+
+
+def text_lines(salt: int) -> Iterator[str]:
+    for number in range(12):
+        yield json.dumps({"text": words(1 + (number * number + salt) % 60, number)})
+    yield json.dumps({"text": ""})
+    yield json.dumps({"text": "<|im_end|>"})
+    yield json.dumps({"body": "elsewhere"})
+
+
+REJECTED = {
+    "apps": {"bad_solutions": 1, "template_error": 1},
+    "pairs": {
+        "empty_completion": 1,
+        "invalid_json": 1,
+        "missing_key": 1,
+        "not_an_object": 1,
+        "row_too_long": 1,
+        "wrong_type": 1,
+    },
+    "chats": {"empty": 1, "not_text": 1, "template_error": 1},
+    "texts": {"empty": 2, "missing_key": 2},
+}
+FILTERED = {"apps": {"no_solution": 2}, "pairs": {}, "chats": {}, "texts": {}}
+SKIPPED = {"apps": {"duplicate": 1, "empty": 1}, "pairs": {}, "chats": {}, "texts": {}}
+REFUSED = {"apps": {"template_error": 1}, "pairs": {}, "chats": {}, "texts": {}}
+BLANK = {"apps": 0, "pairs": 1, "chats": 1, "texts": 0}
+
+
+@dataclass(frozen=True)
+class Document:
+    """One example as transformers tokenizes it."""
+
+    source: str
+    id: str
+    group: str
+    ids: list[int]
+    begin: int
+    """The first token after the prompt and after what the tokenizer added."""
+    special: int
+    ended: int
+
+    def asked(self, mask: str) -> list[bool]:
+        return [mask == "all" or place >= self.begin for place in range(len(self.ids))]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files, and the documents that stand in them, in order."""
+
+    folder: Path
+    tokenizer: Path
+    documents: list[Document]
+
+    def config(self, out: Path, **changes: Any) -> Row:
+        def source(name: str, form: str, *files: str, **more: Any) -> Row:
+            return {"name": name, "format": form, "path": [str(self.folder / file) for file in files], **more}
+
+        return {
+            "out": str(out),
+            "cache": str(self.folder / "cache"),
+            "tokenizer": {"path": str(self.tokenizer)},
+            "sources": [
+                source("apps", "apps", "apps.jsonl"),
+                source("pairs", "prompt_completion", "pairs.jsonl", max_row_bytes=1500),
+                source("chats", "messages", "chats.jsonl"),
+                source("texts", "text", "texts-1.jsonl", "texts-2.jsonl"),
+            ],
+            "truncate": {"max_length": LENGTH},
+            "run": {"workers": 1},
+            **changes,
+        }
+
+    @property
+    def lines(self) -> dict[str, list[str]]:
+        """The lines of each source."""
+        return {
+            name: [
+                line
+                for file in sorted(self.folder.glob(f"{name}*.jsonl"))
+                for line in file.read_text().removesuffix("\n").split("\n")
+            ]
+            for name in ("apps", "pairs", "chats", "texts")
+        }
+
+
+def tokenize(tokenizer: Any, row: Row) -> tuple[list[int], int, int, int]:
+    """(ids, first token asked for, special tokens added, end-of-sequence tokens added) of a public row."""
+    end = tokenizer.eos_token
+    if "messages" in row:
+        turns = row["messages"]
+        cut = len(turns) - (turns[-1]["role"] == "assistant")
+        row = {"prompt": turns[:cut], "completion": turns[cut:]}
+    if isinstance(row.get("prompt"), list):
+        whole = tokenizer.apply_chat_template(row["prompt"] + row["completion"], tokenize=False)
+        prompt = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        special = ended = 0
+    else:
+        prompt, whole = row.get("prompt", ""), row.get("text", "") or row["prompt"] + row["completion"]
+        special = int(not whole.startswith(tokenizer.bos_token))
+        ended = int(not whole.endswith(end))
+        whole += end * ended
+    ids = tokenizer(whole, add_special_tokens=False).input_ids
+    head = tokenizer(prompt, add_special_tokens=False).input_ids
+    if not row.get("completion", True):
+        head = ids
+    assert ids[: len(head)] == head  # the corpus is made so: tests of boundaries are elsewhere
+    return [tokenizer.bos_token_id] * special + ids, special + len(head), special, ended
+
+
+def is_usable(source: str, row: Row) -> bool:
+    if source == "pairs":
+        return isinstance(row["completion"], str) and row["completion"] != ""
+    if source == "chats":
+        return all(isinstance(turn["content"], str) for turn in row["messages"])
+    return bool(row["text"])
+
+
+def documents_of(folder: Path, tokenizer: Any) -> Iterator[Document]:
+    options = AppsOptions()
+    apps = make_format("apps", options)
+    lines = list(enumerate((folder / "apps.jsonl").read_bytes().splitlines()))
+    for example in apps.prepare(lines).examples:
+        row = public_row(example, apps.form)
+        if "FORBIDDEN" not in row["completion"][0]["content"]:
+            name = f"apps/apps:{example.line + 1}/{example.sub}"
+            yield Document("apps", name, example.group, *tokenize(tokenizer, row))
+    for source, file in (("pairs", "pairs"), ("chats", "chats"), ("texts", "texts-1"), ("texts", "texts-2")):
+        for number, line in enumerate((folder / f"{file}.jsonl").read_text().splitlines(), 1):
+            try:
+                row = json.loads(line)
+                usable = is_usable(source, row)
+                if not usable or "FORBIDDEN" in line or len(line) > 1500 or row.get("messages") == []:
+                    continue
+            except (ValueError, KeyError, TypeError):
+                continue
+            yield Document(source, f"{source}/{file}:{number}", "", *tokenize(tokenizer, row))
+
+
+@pytest.fixture(scope="module")
+def corpus(
+    make_tokenizer: Callable[..., Path], answered: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Corpus:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("ledger")
+    files = {
+        "apps": apps_lines(),
+        "pairs": pair_lines(),
+        "chats": chat_lines(),
+        "texts-1": text_lines(0),
+        "texts-2": text_lines(5),
+    }
+    for name, lines in files.items():
+        (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+    tokenizer = make_tokenizer("forbidding-bos", bos=True, template=TEMPLATE)
+    shutil.copytree(answered(tokenizer), folder / "cache/tokenizers")
+    documents = list(documents_of(folder, AutoTokenizer.from_pretrained(tokenizer)))
+    assert {document.source for document in documents} == {"apps", "pairs", "chats", "texts"}
+    assert 80 < len(documents) < 100
+    assert sum(len(document.ids) > LENGTH for document in documents) >= 12
+    return Corpus(folder, tokenizer, documents)
+
+
+# --- configurations: any three values together at least once ---
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "mask": ("completion", "all"),
+    "overlong": ("truncate", "drop"),
+    "keep": ("start", "end"),
+    "strategy": ("bfd", "bfd_split", "wrapped", "none"),
+    "align": (1, 8),
+    "max_docs": (None, 2),
+    "holdout": (None, "group", "example"),
+    "keep_untrained": (False, True),
+    "shuffle": (False, True),
+    "format": ("arrow", "parquet"),
+}
+
+
+def allowed(choice: Row) -> bool:
+    if choice["strategy"] == "wrapped" and (choice["align"] > 1 or choice["max_docs"] is not None):
+        return False
+    cuts = choice["strategy"] in ("bfd_split", "wrapped")
+    return not cuts or (choice["overlong"], choice["keep"]) == ("truncate", "start")
+
+
+def triples_of(choice: Row) -> set[tuple[tuple[str, Any], ...]]:
+    return {tuple((axis, choice[axis]) for axis in axes) for axes in itertools.combinations(AXES, 3)}
+
+
+def covering() -> list[Row]:
+    """Few configurations in which every allowed triple of values meets, found greedily; the same ones always."""
+    every = [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
+    holds = [(choice, triples_of(choice)) for choice in every if allowed(choice)]
+    missing = set().union(*(triples for _, triples in holds))
+    out = []
+    while missing:
+        best, triples = max(holds, key=lambda one: len(one[1] & missing))
+        out.append(best)
+        missing -= triples
+    return out
+
+
+GRID = covering()
+
+
+def changes_of(choice: Row) -> Row:
+    return {
+        "mask": choice["mask"],
+        "keep_untrained": choice["keep_untrained"],
+        "truncate": {"max_length": LENGTH, "overlong": choice["overlong"], "keep": choice["keep"]},
+        "pack": {name: choice[name] for name in ("strategy", "align", "max_docs", "shuffle")},
+        "holdout": {"fraction": 0.3, "by": choice["holdout"]} if choice["holdout"] else {},
+        "output": {"format": choice["format"]},
+    }
+
+
+def name_of(choice: Row) -> str:
+    return "-".join(str(value) for value in choice.values())
+
+
+def test_the_grid_is_a_grid() -> None:
+    assert 24 <= len(GRID) <= 60
+    for axis, values in AXES.items():
+        assert {choice[axis] for choice in GRID} == {*values}
+
+
+# --- the count ---
+
+
+@dataclass
+class Counted:
+    """What the shards hold, piece by piece."""
+
+    pieces: dict[int, list[tuple[int, int]]]
+    """By document: (first token, tokens without padding)."""
+    split: dict[int, str]
+    trained: Counter[str]
+    heads: Counter[str]
+    padding: Counter[str]
+
+
+def count_shards(
+    out: Path, corpus: Corpus, manifest: Manifest, choice: Row, read_rows: Callable[..., list[Row]]
+) -> Counted:
+    """Every token of every row, held against its document."""
+    table = pq.read_table(out / "documents.parquet").to_pylist()
+    by_id = {document.id: document for document in corpus.documents}
+    documents = {entry["doc_id"]: by_id[entry["id"]] for entry in table}
+    assert len(documents) == len(table) == len({entry["id"] for entry in table})
+    order = [document.id for document in corpus.documents]
+    assert [order.index(entry["id"]) for entry in table] == sorted(order.index(entry["id"]) for entry in table)
+    for entry in table:
+        document = documents[entry["doc_id"]]
+        place = entry["id"].partition("/")[2].split("/")[0]
+        assert (entry["source"], entry["group"]) == (document.source, document.group)
+        assert entry["tokens"] == len(document.ids)
+        assert f"{entry['file']}:{entry['line']}" == place
+
+    counted = Counted({}, {}, Counter(), Counter(), Counter())
+    for split in manifest.splits:
+        for row in read_rows(out, split):
+            assert len(row["input_ids"]) <= LENGTH
+            assert len(row["doc_ids"]) <= (choice["max_docs"] or LENGTH)
+            at = 0
+            for doc_id, start, size in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
+                document = documents[doc_id]
+                assert size % choice["align"] == 0
+                here = slice(at, at + size)
+                ids, labels = row["input_ids"][here], row["labels"][here]
+                real = min(size, len(document.ids) - start)
+                padding = size - real
+                assert 0 <= padding < choice["align"]
+                asked = document.asked(choice["mask"])[start : start + real]
+                assert ids == document.ids[start : start + real] + [PAD] * padding
+                assert row["position_ids"][here] == list(range(size))
+                expected = [one if flag else IGNORE_INDEX for one, flag in zip(ids, asked, strict=False)]
+                assert labels == [IGNORE_INDEX, *expected[1:]] + [IGNORE_INDEX] * padding
+                counted.pieces.setdefault(doc_id, []).append((start, real))
+                assert counted.split.setdefault(doc_id, split) == split
+                counted.trained[document.source] += sum(asked[1:])
+                counted.heads[document.source] += asked[0]
+                counted.padding[document.source] += padding
+                at += size
+            assert at == len(row["input_ids"])
+    assert {*counted.pieces} == {*documents}
+    return counted
+
+
+def expected_ledger(source: str, corpus: Corpus, counted: Counted, ids: dict[str, int], choice: Row) -> SourceLedger:
+    """The source's account, made from documents and shards alone."""
+    mask, cuts = choice["mask"], choice["strategy"] in ("bfd_split", "wrapped")
+    out = SourceLedger()
+    out.bytes_read = sum(len(line.encode()) + 1 for line in corpus.lines[source])
+    out.rows_read = len(corpus.lines[source])
+    out.rows_rejected, out.rows_filtered = REJECTED[source], FILTERED[source]
+    out.examples_skipped, out.rows_blank = SKIPPED[source], BLANK[source]
+    mine = [document for document in corpus.documents if document.source == source]
+    out.rows_used = len({document.id.split("/")[1] for document in mine})
+    out.examples_made = len(mine) + sum(REFUSED[source].values())
+    out.tokens_encoded = sum(len(one.ids) - one.special - one.ended for one in mine)
+    dropped, created = Counter(REFUSED[source]), Counter[str]()
+    tokens_dropped: Counter[str] = Counter()
+    packed: Counter[str] = Counter()
+    for document in mine:
+        asked = document.asked(mask)
+        created.update(special=document.special, end_of_sequence=document.ended)
+        out.asked_encoded += sum(asked)
+        doc_id = ids.get(document.id)
+        untrained = not any(asked[1:]) and not choice["keep_untrained"]
+        overlong = choice["overlong"] == "drop" and len(asked) > LENGTH
+        if untrained or overlong:
+            assert doc_id is None
+            reason = "untrained" if untrained else "overlong"
+            dropped[reason] += 1
+            tokens_dropped[reason] += len(asked)
+            out.asked_dropped += sum(asked)
+            continue
+        assert doc_id is not None
+        packed[counted.split[doc_id]] += 1
+        # The pieces are one stretch of the document, every token of it once: what stays of it.
+        pieces = sorted(counted.pieces[doc_id])
+        first, last = pieces[0][0], pieces[-1][0] + pieces[-1][1]
+        assert all(start + size == after for (start, size), (after, _) in itertools.pairwise(pieces))
+        if cuts or len(asked) <= LENGTH:
+            assert (first, last) == (0, len(asked))
+        else:
+            assert len(pieces) == 1
+            assert (first, last) == ((0, LENGTH) if choice["keep"] == "start" else (len(asked) - LENGTH, len(asked)))
+        kept = asked[first:last]
+        out.tokens_packed += len(kept)
+        out.tokens_truncated += len(asked) - len(kept)
+        out.examples_truncated += len(kept) < len(asked)
+        out.asked_truncated += sum(asked) - sum(kept)
+        out.examples_without_labels += not any(kept[1:])
+    out.tokens_packed += counted.padding[source]
+    created["alignment"] += counted.padding[source]
+    out.labels_trained, out.labels_head = counted.trained[source], counted.heads[source]
+    out.labels_not_asked = out.tokens_packed - out.labels_trained - out.labels_head
+    out.examples_packed, out.examples_dropped = dict(packed), dict(dropped)
+    out.tokens_dropped = dict(tokens_dropped)
+    out.tokens_created = {name: count for name, count in created.items() if count}
+    out.boundaries = sum(one.begin > one.special for one in mine)
+    return out
+
+
+@pytest.mark.parametrize("choice", GRID, ids=name_of)
+def test_everything_is_accounted_for(
+    corpus: Corpus, tmp_path: Path, choice: Row, read_rows: Callable[..., list[Row]]
+) -> None:
+    out = tmp_path / "out"
+    manifest = packtrain.run(corpus.config(out, **changes_of(choice)))
+    counted = count_shards(out, corpus, manifest, choice, read_rows)
+    table = pq.read_table(out / "documents.parquet").to_pylist()
+    ids = {entry["id"]: entry["doc_id"] for entry in table}
+    for source, entry in manifest.ledger.sources.items():
+        assert entry == expected_ledger(source, corpus, counted, ids, choice)
+        for what, left, right in entry.equations():
+            assert left == right, what
+    total = manifest.ledger.total()
+    assert {*manifest.splits} == ({"train", "holdout"} if choice["holdout"] else {"train"})
+    records = list(manifest.splits.values())
+    assert total.tokens_packed == sum(record.tokens for record in records)
+    assert total.labels_trained == sum(record.trained for record in records) > 100
+    for record in records:
+        assert sum(window.rows for window in record.windows) == record.rows
+    if choice["holdout"]:
+        assert min(total.examples_packed.values()) > 5
+    if choice["holdout"] == "group":
+        groups = {entry["id"]: (entry["source"], entry["group"]) for entry in table if entry["group"]}
+        sides: dict[tuple[str, str], set[str]] = {}
+        for name, group in groups.items():
+            sides.setdefault(group, set()).add(counted.split[ids[name]])
+        assert len(sides) >= 6
+        assert all(len(side) == 1 for side in sides.values())
+    found = verify(out, deep=True)
+    assert found.sound, found.findings
+    assert found.tokens == total.tokens_packed
+
+
+def test_a_masked_example_is_dropped_or_kept(corpus: Corpus, tmp_path: Path) -> None:
+    """Two of the chats end with the user; nothing in them is a completion. Dropped or kept, they are counted."""
+    config = corpus.config(tmp_path / "dropped", truncate={"max_length": 1024})
+    entry = packtrain.run(config).ledger.sources["chats"]
+    assert entry.examples_dropped == {"untrained": 2}
+    assert entry.examples_without_labels == 0
+    kept = packtrain.run({**config, "out": str(tmp_path / "kept"), "keep_untrained": True}).ledger.sources["chats"]
+    assert kept.examples_dropped == {}
+    assert kept.examples_without_labels == 2
+    assert kept.examples_packed["train"] == entry.examples_packed["train"] + 2
+    assert kept.labels_trained == entry.labels_trained
+
+
+def test_a_completion_that_truncation_takes_is_counted(corpus: Corpus, tmp_path: Path) -> None:
+    """A prompt of more than a row, then `lost`: kept from the start it trains nothing, from the end it does."""
+    config = corpus.config(tmp_path / "start")
+    entry = packtrain.run(config).ledger.sources["pairs"]
+    assert entry.examples_without_labels == 1
+    end = {**config, "out": str(tmp_path / "end"), "truncate": {"max_length": LENGTH, "keep": "end"}}
+    assert packtrain.run(end).ledger.sources["pairs"].examples_without_labels == 0
+
+
+def test_a_single_token_has_no_label(
+    make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """It is asked for, but stands first: it is dropped as untrained, or kept and counted as without labels."""
+    tokenizer = make_tokenizer("tiny")
+    (tmp_path / "texts.jsonl").write_text('{"text": "<|im_end|>"}\n{"text": "and so on"}\n')
+    config = {
+        "out": str(tmp_path / "dropped"),
+        "cache": str(new_cache(tokenizer)),
+        "tokenizer": {"path": str(tokenizer)},
+        "sources": [{"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")}],
+        "run": {"workers": 1},
+    }
+    entry = packtrain.run(config).ledger.sources["texts"]
+    assert (entry.examples_dropped, entry.tokens_dropped) == ({"untrained": 1}, {"untrained": 1})
+    assert (entry.asked_dropped, entry.examples_without_labels, entry.labels_head) == (1, 0, 1)
+    kept = packtrain.run({**config, "out": str(tmp_path / "kept"), "keep_untrained": True}).ledger.sources["texts"]
+    assert (kept.examples_dropped, kept.examples_without_labels, kept.labels_head) == ({}, 1, 2)
+    assert kept.labels_trained == entry.labels_trained > 0
+
+
+def test_rejects_name_every_row(corpus: Corpus, tmp_path: Path) -> None:
+    """rejects.jsonl holds each rejected row and refused example once, with its place and a reason of the ledger."""
+    packtrain.run(corpus.config(tmp_path / "out"))
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
+    reasons = Counter((reject["source"], reject["reason"]) for reject in rejects)
+    expected: Counter[tuple[str, str]] = Counter()
+    for source in REJECTED:
+        for reason, count in [*REJECTED[source].items(), *REFUSED[source].items()]:
+            expected[source, reason] += count
+    assert reasons == expected
+    broken = next(reject for reject in rejects if reject["reason"] == "invalid_json")
+    assert corpus.lines["pairs"][broken["line"] - 1] == '{"prompt": "no", "comple'
+    partly = next(reject for reject in rejects if "example" in reject)
+    assert (partly["source"], partly["line"], partly["example"]) == ("apps", 10, 0)
+
+
+def test_overlong_can_be_an_error(corpus: Corpus, tmp_path: Path) -> None:
+    refuse = {"max_length": LENGTH, "overlong": "error"}
+    with pytest.raises(InputError, match=r"[0-9]+ examples are longer than truncate.max_length \(96\).*source 'apps'"):
+        packtrain.run(corpus.config(tmp_path / "out", truncate=refuse))
+    assert not (tmp_path / "out/manifest.json").exists()
+    enough = {"max_length": 1024, "overlong": "error"}
+    manifest = packtrain.run(corpus.config(tmp_path / "other", truncate=enough))
+    assert manifest.ledger.total().tokens_truncated == 0
+
+
+def test_nothing_left_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
+    config = corpus.config(tmp_path / "out")
+    config["sources"] = [source for source in config["sources"] if source["name"] == "texts"]
+    config["sources"][0]["keys"] = {"text": "txet"}
+    with pytest.raises(InputError, match=r"of 30 rows, 0 gave examples \(missing_key 30\)"):
+        packtrain.run(config)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_split_without_a_row_can_be_opened(corpus: Corpus, tmp_path: Path) -> None:
+    from datasets import load_from_disk
+
+    manifest = packtrain.run(corpus.config(tmp_path / "out", holdout={"fraction": 1e-9}))
+    assert manifest.splits["holdout"].rows == 0
+    assert manifest.splits["train"].rows > 20
+    assert verify(tmp_path / "out", deep=True).sound
+    opened = load_from_disk(str(tmp_path / "out"))
+    assert {split: len(dataset) for split, dataset in opened.items()} == {
+        "train": manifest.splits["train"].rows,
+        "holdout": 0,
+    }
+
+
+# --- windows ---
+
+
+@pytest.fixture
+def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "BLOCK_BYTES", 400)
+
+
+@pytest.mark.usefixtures("many_blocks")
+def test_windows_hold_every_document_once(corpus: Corpus, tmp_path: Path, read_rows: Callable[..., list[Row]]) -> None:
+    """Planned a thousand tokens at a time, from blocks of which some give no document at all, the last one too."""
+    config = corpus.config(tmp_path / "out", pack={"window_tokens": 1000, "shuffle": False})
+    config["cache"] = str(tmp_path / "cache")
+    shutil.copytree(corpus.folder / "cache/tokenizers", tmp_path / "cache/tokenizers")
+    texts = tmp_path / "texts-1.jsonl"
+    texts.write_text((corpus.folder / "texts-1.jsonl").read_text() + '{"no": "text"}\n' * 100)
+    config["sources"][3]["path"] = [str(texts)]
+    choice = {name: values[0] for name, values in AXES.items()}
+    manifest = packtrain.run(config)
+    windows = manifest.splits["train"].windows
+    assert len(windows) >= 4
+    assert sum(window.rows for window in windows) == manifest.splits["train"].rows
+    assert sum(window.tokens for window in windows) == manifest.ledger.total().tokens_packed
+    documents = [document for document in corpus.documents if not document.id.startswith("texts/texts-2")]
+    fewer = Corpus(corpus.folder, corpus.tokenizer, documents)
+    counted = count_shards(tmp_path / "out", fewer, manifest, choice, read_rows)
+    assert all(len(pieces) == 1 for pieces in counted.pieces.values())
+    assert len(counted.pieces) == sum(manifest.ledger.total().examples_packed.values()) > 60
+
+
+@pytest.mark.usefixtures("many_blocks")
+def test_windows_are_stratified(
+    make_tokenizer: Callable[..., Path],
+    tmp_path: Path,
+    new_cache: Callable[[Path], Path],
+    read_rows: Callable[..., list[Row]],
+) -> None:
+    """A window has of each source what the whole has, though one source is three times the other."""
+    tokenizer = make_tokenizer("tiny")
+    for name, count in (("large", 180), ("small", 60)):
+        lines = [json.dumps({"text": f"{name} {number:04} {words(4, number)}"}) for number in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    manifest = packtrain.run(
+        {
+            "out": str(tmp_path / "out"),
+            "cache": str(new_cache(tokenizer)),
+            "tokenizer": {"path": str(tokenizer)},
+            "sources": [
+                {"name": name, "format": "text", "path": str(tmp_path / f"{name}.jsonl")} for name in ("large", "small")
+            ],
+            "truncate": {"max_length": 64},
+            "pack": {"window_tokens": 1200, "shuffle": False},
+            "run": {"workers": 1},
+        }
+    )
+    sources = {
+        entry["doc_id"]: entry["source"] for entry in pq.read_table(tmp_path / "out/documents.parquet").to_pylist()
+    }
+    rows = iter(read_rows(tmp_path / "out"))
+    shares = []
+    for window in manifest.splits["train"].windows[:-1]:  # the last one is what is left
+        mine = [sources[doc_id] for row in itertools.islice(rows, window.rows) for doc_id in row["doc_ids"]]
+        shares.append(mine.count("small") / len(mine))
+    assert len(shares) >= 3
+    assert all(0.1 < share < 0.4 for share in shares), shares
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_windows_hold_every_document_once(data: st.DataObject) -> None:
+    """Parts of any size, empty ones too; documents that are left out; windows smaller than a part."""
+    sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=9))
+    sources = data.draw(st.lists(st.integers(0, 2), min_size=len(sizes), max_size=len(sizes)).map(sorted))
+    count = sum(sizes)
+    lengths = np.array(data.draw(st.lists(st.integers(0, 8), min_size=count, max_size=count)), np.int32)
+    limit = data.draw(st.integers(1, 60))
+    nothing = np.zeros(count, np.int32)
+    part_starts = np.cumsum([0, *sizes]).astype(np.int64)
+    catalogue = Catalogue(
+        parts=tuple(PartPlace(Path(f"part-{i}"), source, "file", 0) for i, source in enumerate(sources)),
+        part_starts=part_starts,
+        segment_starts=part_starts,
+        lengths=lengths,
+        asked=nothing,
+        head=nothing.astype(np.bool_),
+        asked_kept=nothing,
+        head_kept=nothing.astype(np.bool_),
+        begins=nothing,
+        run_begins=nothing,
+        run_counts=nothing,
+        held_out=nothing.astype(np.bool_),
+    )
+    config = RunConfig.model_validate(
+        {
+            "out": "unused",
+            "tokenizer": {"path": "unused"},
+            "sources": [{"name": "s", "format": "text", "path": "unused"}],
+            "truncate": {"max_length": 8},
+            "pack": {"window_tokens": limit, "shuffle": data.draw(st.booleans())},
+            "seed": data.draw(st.integers(0, 3)),
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder))
+        windows = plan_split(store, "train", config, catalogue, nothing, lengths)
+        pieces = [
+            pa.ipc.open_file(pa.BufferReader(store.read(f"{window.name}-pieces.arrow"))).read_all().to_pylist()
+            for window in windows
+        ]
+    everything = [piece["doc_id"] for window in pieces for piece in window]
+    assert sorted(everything) == np.flatnonzero(lengths).tolist()
+    owners = [
+        {int(np.searchsorted(part_starts, piece["doc_id"], side="right")) - 1 for piece in each} for each in pieces
+    ]
+    assert all(not one & other for one, other in itertools.combinations(owners, 2))
+    for window, each, parts in zip(windows, pieces, owners, strict=True):
+        tokens = sum(piece["length"] for piece in each)
+        assert tokens <= limit or len(parts) == 1
+        assert window.certificate.tokens == tokens
+        assert all(piece["length"] == lengths[piece["doc_id"]] for piece in each)
+        assert [shard.first_row for shard in window.shards] == [0]
+
+
+# --- damage ---
+
+
+@pytest.fixture(scope="module")
+def sound(make_tokenizer: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished folder of several shards."""
+    folder = tmp_path_factory.mktemp("damage")
+    lines = [json.dumps({"text": f"{number} {words(40, number)}"}) for number in range(200)]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    manifest = packtrain.run(
+        {
+            "out": str(folder / "out"),
+            "tokenizer": {"path": str(make_tokenizer("tiny"))},
+            "sources": [{"name": "texts", "format": "text", "path": str(folder / "texts.jsonl")}],
+            "truncate": {"max_length": 512},
+            "output": {"shard_bytes": 1 << 16},
+            "run": {"workers": 1},
+        }
+    )
+    assert len(manifest.splits["train"].shards) >= 3
+    assert verify(folder / "out", deep=True).sound
+    return folder / "out"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What happens to the second shard, and what `verify` must say of it."""
+
+    do: Callable[[Path], object]
+    says: str
+    deep: bool = False
+    """Whether only a look at every byte can find it for certain."""
+
+
+def flip(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 0x10
+    path.write_bytes(data)
+
+
+def swap(path: Path) -> None:
+    other = next(one for one in sorted(path.parent.iterdir()) if one.name != path.name)
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+DAMAGES = {
+    "bit in the tokens": Damage(lambda path: flip(path, 0.2), "has other bytes than the manifest says", deep=True),
+    "bit at the end": Damage(lambda path: flip(path, 0.999), "has other bytes than the manifest says", deep=True),
+    "bit in the schema": Damage(lambda path: flip(path, 0.001), "has other bytes than the manifest says", deep=True),
+    "cut": Damage(lambda path: path.write_bytes(path.read_bytes()[:-1000]), "bytes, but the manifest says"),
+    "emptied": Damage(lambda path: path.write_bytes(b""), "has 0 bytes, but the manifest says"),
+    "longer": Damage(lambda path: path.write_bytes(path.read_bytes() + b"\0"), "bytes, but the manifest says"),
+    "missing": Damage(lambda path: path.unlink(), "is missing"),
+    "two swapped": Damage(swap, "the manifest says", deep=True),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_verify_names_a_damaged_shard(sound: Path, tmp_path: Path, name: str) -> None:
+    damage = DAMAGES[name]
+    shutil.copytree(sound, tmp_path / "out")
+    shard = open_dataset(sound).manifest.splits["train"].shards[1].name
+    damage.do(tmp_path / "out" / shard)
+    found = verify(tmp_path / "out", deep=True).findings
+    assert any(finding.where == shard and damage.says in finding.what for finding in found), found
+    wrong = {finding.where for finding in found}
+    assert wrong == {shard} or (name == "two swapped" and len(wrong) == 2)
+    if not damage.deep:
+        assert [finding.where for finding in verify(tmp_path / "out").findings] == [shard]
+
+
+def test_verify_finds_a_shard_that_is_not_ours(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "out")
+    first = min((tmp_path / "out/shards").iterdir())
+    shutil.copy(first, first.with_name("00009-0123456789abcdef.arrow"))
+    (finding,) = verify(tmp_path / "out").findings
+    assert finding.where == "shards/00009-0123456789abcdef.arrow"
+    assert "is not in the manifest" in finding.what
+
+
+@pytest.mark.parametrize("name", ["documents.parquet", "rejects.jsonl", "state.json", "dataset_info.json"])
+def test_verify_finds_damage_beside_the_shards(sound: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(sound, tmp_path / "out")
+    (tmp_path / "out" / name).write_bytes((tmp_path / "out" / name).read_bytes() + b" ")
+    assert [finding.where for finding in verify(tmp_path / "out").findings] == [name]
+    (tmp_path / "out" / name).unlink()
+    assert [str(finding) for finding in verify(tmp_path / "out").findings] == [f"{name}: is missing"]
+
+
+def test_a_changed_manifest_is_refused(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "out")
+    path = tmp_path / "out/manifest.json"
+    content = json.loads(path.read_text())
+    content["splits"]["train"]["shards"].pop()
+    path.write_text(json.dumps(content))
+    with pytest.raises(IntegrityError, match="was changed after it was written"):
+        verify(tmp_path / "out")
+    path.unlink()
+    with pytest.raises(InputError, match=r"has no manifest.json"):
+        verify(tmp_path / "out")

@@ -1,0 +1,191 @@
+"""Blocks: whole lines, every byte once, and where one begins depends only on the bytes before it."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline import sources
+from packtrain.pipeline.sources import InputFile, labels, read_block, read_lines, resolve_paths, scan_file
+from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.fingerprint import hash_bytes
+
+BOM = b"\xef\xbb\xbf"
+MAX = 24
+
+# Newlines often, and lines shorter and longer than a block of 8 bytes, and than MAX.
+contents = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", BOM, b"0123456", b"x" * 30]), min_size=1).map(
+    b"".join
+)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 8)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def scan(folder: Path, data: bytes, max_row_bytes: int = MAX) -> InputFile:
+    path = folder / "in.jsonl"
+    path.write_bytes(data)
+    return scan_file("source", "in", path, max_row_bytes)
+
+
+def body(data: bytes) -> bytes:
+    return data.removeprefix(BOM)
+
+
+@given(data=contents)
+def test_blocks_tile_the_file_in_whole_lines(folder: Path, data: bytes) -> None:
+    if not body(data):
+        return
+    file = scan(folder, data)
+    lines = 0
+    position = len(data) - len(body(data))
+    for block in file.blocks:
+        piece = data[block.start : block.end]
+        assert block.start == position
+        assert block.end > block.start
+        assert block.first_line == lines
+        assert block.hash == hash_bytes(piece)
+        assert block.lines == len(piece.split(b"\n")) - piece.endswith(b"\n")
+        assert len(piece) <= 8 or block.lines == 1, "only one line may be longer than a block"
+        assert block.too_long == (len(piece) > 8 and len(piece.removesuffix(b"\n")) > MAX)
+        assert piece.endswith(b"\n") or block is file.blocks[-1]
+        lines += block.lines
+        position = block.end
+    assert position == len(data)
+    assert (file.size, file.hash, file.lines) == (len(data), hash_bytes(data), lines)
+    assert lines == len(body(data).split(b"\n")) - data.endswith(b"\n")
+
+
+@given(data=contents, more=contents)
+def test_appended_data_leaves_all_but_the_last_block(folder: Path, data: bytes, more: bytes) -> None:
+    if not body(data):
+        return
+    before, after = scan(folder, data).blocks, scan(folder, data + more).blocks
+    assert after[: len(before) - 1] == before[:-1]
+
+
+@given(data=contents)
+def test_every_line_is_read_once_or_told_to_be_too_long(folder: Path, data: bytes) -> None:
+    if not body(data):
+        return
+    file = scan(folder, data)
+    found: dict[int, bytes] = {}
+    told: list[int] = []
+    for block in file.blocks:
+        lines, long = read_lines(file.path, block, MAX)
+        found |= {block.first_line + number: line for number, line in lines}
+        told += [block.first_line + number for number, _ in long]
+    expected = dict(enumerate(body(data).split(b"\n")))
+    if data.endswith(b"\n"):
+        del expected[len(expected) - 1]
+    assert found == {number: line for number, line in expected.items() if len(line) <= MAX}
+    assert told == [number for number, line in expected.items() if len(line) > MAX]
+
+
+def test_blocks_by_eye(folder: Path) -> None:
+    file = scan(folder, BOM + b"ab\ncd\nefgh\n0123456789\n" + b"x" * 30 + b"\nend", max_row_bytes=10)
+    shape = [(block.start, block.end, block.first_line, block.lines, block.too_long) for block in file.blocks]
+    assert shape == [
+        (3, 9, 0, 2, False),  # ab, cd
+        (9, 14, 2, 1, False),  # efgh
+        (14, 25, 3, 1, False),  # ten bytes are not too long, their line end apart
+        (25, 56, 4, 1, True),
+        (56, 59, 5, 1, False),  # end, without a line end
+    ]
+    why = read_lines(file.path, file.blocks[3], 10)
+    told = "the line has 31 bytes, more than max_row_bytes (10); raise it if the row is meant to be used"
+    assert why == ([], [(0, told)])
+
+
+@pytest.mark.parametrize("data", [b"", BOM])
+def test_an_empty_file_is_refused(folder: Path, data: bytes) -> None:
+    with pytest.raises(InputError, match=r"in\.jsonl is empty; remove it from sources\.source\.path, or fill it"):
+        scan(folder, data)
+
+
+def test_a_file_that_changes_is_found(folder: Path) -> None:
+    file = scan(folder, b"abc\ndef\n")
+    assert read_block(file.path, file.blocks[0]) == b"abc\ndef\n"
+    for changed in (b"abc\ndeX\n", b"abc\n"):
+        file.path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"changed while it was read \(bytes 0 to 8\); let whatever writes it"):
+            read_block(file.path, file.blocks[0])
+    file.path.unlink()
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_block(file.path, file.blocks[0])
+
+
+def test_what_cannot_be_read_in_any_order_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    descriptor = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        with pytest.raises(InputError, match="pipe cannot be read: Illegal seek"):
+            scan_file("source", "pipe", tmp_path / "pipe", MAX)
+    finally:
+        os.close(descriptor)
+
+
+def source(*paths: object) -> SourceConfig:
+    data: dict[str, Any] = {"name": "chat", "format": "text", "path": [str(path) for path in paths]}
+    return SourceConfig.model_validate(data)
+
+
+def test_relative_paths_start_at_the_base(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl"):
+        (tmp_path / name).touch()
+    found = resolve_paths(source("b.jsonl", tmp_path / "a.jsonl"), tmp_path)
+    assert found == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
+
+
+def test_paths_that_cannot_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.jsonl").write_text("x")
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    cases = [
+        (("no.jsonl",), r"there is no file .*no\.jsonl; check the spelling"),
+        (("a.jsonl/x",), "there is no file"),
+        (("x" * 300,), "cannot be read: File name too long"),
+        (("deep",), r"deep is a folder; name the JSONL files in it"),
+        (("a.jsonl", "a.jsonl"), "is listed twice"),
+        (("a.jsonl", "deep/../a.jsonl"), "is listed twice, by this or another name"),
+        (("a.jsonl", "link.jsonl"), "is listed twice, by this or another name"),
+        ((os.fsdecode(b"\xff.jsonl"),), "is not UTF-8"),
+    ]
+    for paths, what in cases:
+        with pytest.raises(ConfigError, match=f"^sources.chat.path: .*{what}"):
+            resolve_paths(source(*paths), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/data/a.jsonl"], ["a"]),
+        (["/data/a.jsonl", "/data/b.jsonl"], ["a", "b"]),
+        (["/data/x/a.jsonl", "/data/y/a.jsonl"], ["x/a", "y/a"]),
+        (["/x/d/a.jsonl", "/y/d/a.jsonl", "/y/d/b.jsonl"], ["x/d/a", "y/d/a", "y/d/b"]),
+        (["/data/a.jsonl", "/data/a.json"], ["a.jsonl", "a.json"]),
+        (["/data/x/a.jsonl", "/data/x/a.json", "/data/y/a.json"], ["x/a.jsonl", "x/a.json", "y/a.json"]),
+    ],
+)
+def test_labels_tell_files_apart_and_no_more(paths: list[str], expected: list[str]) -> None:
+    assert labels([Path(path) for path in paths]) == expected
+
+
+def test_labels_do_not_know_where_the_data_lies() -> None:
+    names = ["train/a.jsonl", "train/a.json", "test/a.jsonl"]
+    assert labels([Path("/home/me") / name for name in names]) == labels(
+        [Path("/mnt/elsewhere") / name for name in names]
+    )

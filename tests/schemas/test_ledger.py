@@ -1,0 +1,84 @@
+"""The ledger closes, or says where it does not."""
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.ledger import Ledger, SourceLedger
+
+counts = st.integers(0, 10**12)
+reasons = st.dictionaries(st.sampled_from(["a", "b", "train"]), counts, max_size=3)
+
+
+@st.composite
+def closed(draw: st.DrawFn) -> SourceLedger:
+    """A ledger that closes, with every line drawn."""
+    rows_used, blank = draw(counts), draw(counts)
+    rejected, filtered = draw(reasons), draw(reasons)
+    packed, dropped = draw(reasons), draw(reasons)
+    trained, head, not_asked = draw(counts), draw(counts), draw(counts)
+    truncated, tokens_dropped = draw(counts), draw(reasons)
+    tokens_packed = trained + head + not_asked
+    total = tokens_packed + truncated + sum(tokens_dropped.values())
+    created = draw(st.integers(0, total))
+    asked_truncated, asked_dropped = draw(counts), draw(counts)
+    return SourceLedger(
+        bytes_read=draw(counts),
+        rows_read=rows_used + blank + sum(rejected.values()) + sum(filtered.values()),
+        rows_used=rows_used,
+        rows_blank=blank,
+        rows_rejected=rejected,
+        rows_filtered=filtered,
+        examples_made=sum(packed.values()) + sum(dropped.values()),
+        examples_packed=packed,
+        examples_dropped=dropped,
+        tokens_encoded=total - created,
+        tokens_created={"end_of_sequence": created},
+        tokens_truncated=truncated,
+        tokens_dropped=tokens_dropped,
+        tokens_packed=tokens_packed,
+        labels_trained=trained,
+        labels_head=head,
+        labels_not_asked=not_asked,
+        asked_encoded=trained + head + asked_truncated + asked_dropped,
+        asked_truncated=asked_truncated,
+        asked_dropped=asked_dropped,
+    )
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y", "z"]), closed()))
+def test_what_closes_closes_in_sum_and_after_json(sources: dict[str, SourceLedger]) -> None:
+    ledger = Ledger(sources)
+    ledger.check()
+    Ledger({"all": ledger.total()}).check()
+    assert Ledger.from_json(ledger.to_json()) == ledger
+
+
+# What stands in an equation, and so cannot be changed alone. The others are told, not balanced.
+TOLD = {"bytes_read", "examples_skipped", "examples_truncated", "examples_without_labels", "straddles", "boundaries"}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(SourceLedger) if field.name not in TOLD])
+@given(ledger=closed())
+def test_one_line_that_is_off_by_one_is_found(name: str, ledger: SourceLedger) -> None:
+    value = getattr(ledger, name)
+    if isinstance(value, dict):
+        value["a"] = value.get("a", 0) + 1
+    else:
+        setattr(ledger, name, value + 1)
+    with pytest.raises(IntegrityError, match=r"'bad' does not close: .*, but [\d,]+ is not [\d,]+; .*report it"):
+        Ledger({"good": SourceLedger(), "bad": ledger}).check()
+
+
+@given(st.lists(closed(), max_size=4))
+def test_the_total_is_the_sum_of_every_line(ledgers: list[SourceLedger]) -> None:
+    total = Ledger({str(number): ledger for number, ledger in enumerate(ledgers)}).total()
+    for field in fields(SourceLedger):
+        values = [getattr(ledger, field.name) for ledger in ledgers]
+        if isinstance(getattr(total, field.name), dict):
+            keys = {key for value in values for key in value}
+            assert getattr(total, field.name) == {key: sum(value.get(key, 0) for value in values) for key in keys}
+        else:
+            assert getattr(total, field.name) == sum(values)

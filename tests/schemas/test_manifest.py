@@ -1,0 +1,100 @@
+"""The manifest: the same through JSON, with a hash that moves with everything it vouches for."""
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from packtrain.schemas.layout import Certificate
+from packtrain.schemas.ledger import Ledger, SourceLedger
+from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
+
+CERTIFICATE = Certificate(rows=2, bound_tokens=2, bound=2, tokens=14, capacity=8, pieces=3, moves=1)
+MANIFEST = Manifest(
+    plan_hash="p" * 64,
+    plan={"config": {"truncate": {"max_length": 8}, "seed": 1}, "inputs": []},
+    schema={"input_ids": "list<item: int32 not null>"},
+    splits={
+        "train": SplitRecord(
+            shards=(
+                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, 1, 8, 5),
+                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, 1, 6, 4),
+            ),
+            windows=(CERTIFICATE,),
+        ),
+        "holdout": SplitRecord(shards=(), windows=()),
+    },
+    files=(FileRecord("documents.parquet", 10, "d" * 64), FileRecord("rejects.jsonl", 0, "e" * 64)),
+    ledger=Ledger({"chat": SourceLedger(rows_read=3, rows_used=2, rows_rejected={"invalid_json": 1})}),
+)
+
+
+def test_it_reads_back_as_it_was_written() -> None:
+    text = json.dumps(MANIFEST.to_json(), indent=1)
+    again = Manifest.from_json(json.loads(text))
+    assert again == MANIFEST
+    assert again.hash == MANIFEST.hash == json.loads(text)["hash"]
+
+
+def test_the_hash_is_what_it_was() -> None:
+    # Golden: whoever changes it makes every finished dataset one that was tampered with.
+    assert MANIFEST.hash == "f51a4fb28e3daf70fd4c29fd4952a961f9aa1fae1c98e96039eff403e25f8901"
+
+
+def test_sums_and_capacity() -> None:
+    train = MANIFEST.splits["train"]
+    assert (train.rows, train.tokens, train.trained) == (2, 14, 9)
+    assert (MANIFEST.splits["holdout"].rows, MANIFEST.max_length) == (0, 8)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    else:
+        yield path
+
+
+def test_the_hash_covers_every_value() -> None:
+    written = json.loads(json.dumps(MANIFEST.to_json()))
+    paths = [path for path in leaves(written) if path not in (("hash",), ("format",))]
+    assert len(paths) > 40
+    for path in paths:
+        changed = copy.deepcopy(written)
+        *parents, last = path
+        target = changed
+        for key in parents:
+            target = target[key]
+        target[last] = target[last] + 1 if isinstance(target[last], int) else f"{target[last]}x"
+        assert Manifest.from_json(changed).hash != MANIFEST.hash, path
+
+
+def test_the_order_of_shards_is_told_apart_and_that_of_splits_is_not() -> None:
+    train = MANIFEST.splits["train"]
+    backwards = replace(train, shards=train.shards[::-1])
+    assert replace(MANIFEST, splits={**MANIFEST.splits, "train": backwards}).hash != MANIFEST.hash
+    assert replace(MANIFEST, splits=dict(reversed(MANIFEST.splits.items()))).hash == MANIFEST.hash
+
+
+@pytest.mark.parametrize("missing", ["plan_hash", "plan", "schema", "splits", "files", "ledger"])
+def test_data_of_another_shape_is_refused(missing: str) -> None:
+    data = MANIFEST.to_json()
+    del data[missing]
+    with pytest.raises(KeyError):
+        Manifest.from_json(data)
+
+
+@pytest.mark.parametrize("part", ["splits", "files", "ledger"])
+def test_records_of_another_shape_are_refused(part: str) -> None:
+    with pytest.raises((KeyError, TypeError, AttributeError)):
+        Manifest.from_json({**MANIFEST.to_json(), part: [{"of": "another shape"}]})
+
+
+def test_certificates_tell_fill_and_gap() -> None:
+    assert CERTIFICATE.fill == 14 / 16
+    assert CERTIFICATE.gap == 0
+    assert replace(CERTIFICATE, rows=3).gap == 0.5
+    empty = Certificate(0, 0, 0, 0, 8, 0, 0)
+    assert (empty.fill, empty.gap) == (1.0, 0.0)
