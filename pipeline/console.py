@@ -13,7 +13,7 @@ from rich.tree import Tree
 from ..schemas.config import RunConfig
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.manifest import Manifest
-from .run import Prospect
+from .prospect import Prospect
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this leave no trace."""

@@ -12,17 +12,13 @@ is found again after a crash.
 """
 
 import json
-import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
@@ -52,16 +48,15 @@ from .outfolder import (
 )
 from .packing import Packed, Packing
 from .planning import TOKEN_BYTES
-from .resolve import EngineChoice, guess_engine, warm_up
+from .prospect import Prospect
+from .resolve import guess_engine, warm_up
 from .sources import InputFile, scan_source
 from .store import LocalStore
+from .timings import Timings
 from .tokenizer import TokenizerLoading, TokenizerSpec
+from .workers import count_workers
 
 TIMINGS = "_run/timings.json"
-WORKER_BYTES = 384 << 20
-"""What a worker needs at most: a tokenizer, its caches, a block and what it becomes."""
-DRIVER_BYTES = 512 << 20
-"""What the driver needs: the reference tokenizer, and the plan of some million documents."""
 
 
 def run(
@@ -87,38 +82,6 @@ def run(
     loaded, folder = load_config(config, base)
     driver = Driver(loaded, folder, observer or Silent())
     return driver.finished() or driver.run()
-
-
-@dataclass(slots=True)
-class Timings:
-    """Wall seconds of each stage of a run, in order."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a block."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """What a run would do: for a dry run, and for the estimate of the room it needs."""
-
-    files: list[InputFile]
-    blocks: int
-    cached: int
-    """Blocks whose encoded parts the cache holds."""
-    missing_bytes: int
-    engine: EngineChoice
-    estimated_tokens: int
-    room_needed: int
-    """Bytes."""
-    room_free: int
 
 
 class Driver:
@@ -354,6 +317,9 @@ class Driver:
     @contextmanager
     def _executor(self) -> Iterator[Executor]:
         workers = self.workers()
+        asked = self.config.run.workers
+        if asked is not None and workers < asked:
+            self.observer.note(f"{workers:,} of {asked:,} workers: run.memory has no room for more")
         executor: Executor = InlineExecutor() if workers == 1 else LocalExecutor(workers)
         try:
             yield executor
@@ -361,25 +327,11 @@ class Driver:
             executor.close()
 
     def workers(self) -> int:
-        """How many workers run: as many as asked for and as memory allows."""
-        memory = self.config.run.memory or psutil.virtual_memory().total // 2
-        fit = (memory - DRIVER_BYTES) // WORKER_BYTES
-        if fit < 1:
-            raise ConfigError(
-                f"run.memory ({memory / 2**20:.0f} MiB) is too small for the driver and one worker; "
-                f"give it at least {(DRIVER_BYTES + WORKER_BYTES) / 2**20:.0f} MiB"
-            )
-        return min(self.config.run.workers or _cores(), int(fit))
+        """How many workers run."""
+        return count_workers(self.config.run)
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version() -> str:

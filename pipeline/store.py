@@ -239,8 +239,12 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another person's
-    return True
+        return True  # another person's
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state != "Z"  # dead, but in a container nobody may have taken note
 
 
 def hash_file(path: Path) -> Put:

@@ -283,7 +283,7 @@ def test_other_tokens_than_the_references_are_an_error() -> None:
     texts = ["cafe\u0301"]
     chars, offsets = bounds_of(texts, [[2]])
     wrong = Encoded(np.asarray([1, 2], np.int32), np.asarray([0, 2], np.int64))
-    with pytest.raises(EngineMismatchError, match="^cafe"):
+    with pytest.raises(EngineMismatchError, match=r"^cafe"):
         locate_boundaries(
             wrong, ByteLengths.from_json(content), texts, chars, offsets, lambda: reference_tokenizer(content)
         )

@@ -1,0 +1,22 @@
+"""What a run would do, before it does it."""
+
+from dataclasses import dataclass
+
+from .resolve import EngineChoice
+from .sources import InputFile
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a run would do: for a dry run, and for the estimate of the room it needs."""
+
+    files: list[InputFile]
+    blocks: int
+    cached: int
+    """Blocks whose encoded parts the cache holds."""
+    missing_bytes: int
+    engine: EngineChoice
+    estimated_tokens: int
+    room_needed: int
+    """Bytes."""
+    room_free: int
