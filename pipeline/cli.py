@@ -78,15 +78,17 @@ def run(
         overrides.append(f"truncate.max_length={max_length}")
     loaded, folder = load_config(given, base, overrides)
     console = make_console()
-    driver = Driver(loaded, folder, ConsoleObserver(console))
-    manifest = driver.finished(verify_inputs=verify_inputs)
-    if dry_run:
-        console.print(pipeline_tree(loaded, driver.prospect(), driver.out.root, driver.cache.root, driver.workers()))
-        return
-    if manifest is not None:
-        say(console, f"manifest {manifest.hash[:16]}")
-        return
-    manifest = driver.run()
+    with ConsoleObserver(console) as observer:
+        driver = Driver(loaded, folder, observer)
+        manifest = driver.finished(verify_inputs=verify_inputs)
+        if dry_run:
+            tree = pipeline_tree(loaded, driver.prospect(), driver.out.root, driver.cache.root, driver.workers())
+            console.print(tree)
+            return
+        if manifest is not None:
+            say(console, f"manifest {manifest.hash[:16]}")
+            return
+        manifest = driver.run()
     print_summary(console, manifest, driver.out.root, time.perf_counter() - began)
     if demo and loaded.output.format == "arrow":
         _say_next(console, driver.out.root)
@@ -123,7 +125,8 @@ def prep(
         names = ", ".join(one.name for one in loaded.sources)
         raise ConfigError(f"--source: choose one of {names}")
     console = make_console()
-    counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=ConsoleObserver(console))
+    with ConsoleObserver(console) as observer:
+        counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer)
     say(console, f"{output}: {counts.examples:,} examples from {counts.rows:,} rows")
     for label, reasons in (
         ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
@@ -146,7 +149,8 @@ def verify(
     from .verify import verify as check
 
     console = make_console()
-    outcome = check(folder, deep=deep, observer=ConsoleObserver(console))
+    with ConsoleObserver(console) as observer:
+        outcome = check(folder, deep=deep, observer=observer)
     for finding in outcome.findings:
         say(console, str(finding))
     checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
@@ -213,7 +217,7 @@ def top(
 def main() -> None:
     """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="packtrain", standalone_mode=False)
         sys.stdout.flush()
     except PacktrainError as error:
         print(f"packtrain: {error}", file=sys.stderr)

@@ -20,7 +20,7 @@ QUIET_SECONDS = 1.0
 
 
 class ConsoleObserver:
-    """Progress bars in a terminal, plain lines elsewhere."""
+    """Progress bars in a terminal, plain lines elsewhere. As a context, it leaves the terminal as it was."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -34,8 +34,15 @@ class ConsoleObserver:
         self._rows = 0
         self._tokens = 0
 
+    def __enter__(self) -> "ConsoleObserver":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop()
+
     def begin(self, stage: str, total: int, unit: str) -> None:
         """See `Observer`."""
+        self._stop()
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
         if self.console.is_terminal:
@@ -59,9 +66,7 @@ class ConsoleObserver:
 
     def end(self) -> None:
         """See `Observer`."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self._stop()
         if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
             seconds = time.monotonic() - self._began
             rates = f", {self._rates()}" if self._total else ""
@@ -72,9 +77,16 @@ class ConsoleObserver:
         """See `Observer`."""
         say(self.console, text)
 
+    def _stop(self) -> None:
+        # A bar that is left running hides the cursor, and is drawn once more below an error's message.
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
     def _rates(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
-        return f"{short(self._rows / seconds)} rows/s, {short(self._tokens / seconds)} tokens/s"
+        tokens = f", {short(self._tokens / seconds)} tokens/s" if self._tokens else ""
+        return f"{short(self._rows / seconds)} rows/s{tokens}"
 
 
 class _Rates(ProgressColumn):

@@ -75,9 +75,13 @@ def resolve_paths(source: SourceConfig, base: Path) -> list[Path]:
                 f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
             ) from None
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise ConfigError(
-                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
-            ) from None
+            wildcards = set("*?[") & set(text)
+            mend = (
+                "list the files: wildcards are not expanded"
+                if wildcards
+                else "check the spelling, or the folder you are in"
+            )
+            raise ConfigError(f"{where}: there is no file {path}; {mend}") from None
         except OSError as error:
             raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from None
         if S_ISDIR(stat.st_mode):
@@ -118,13 +122,34 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int) -> InputF
     try:
         stat = path.stat()
         with path.open("rb", buffering=0) as file:
+            _refuse_other_formats(path, os.pread(file.fileno(), 8, 0))
             whole = blake3.blake3()
             blocks = tuple(_cut(file.fileno(), max_row_bytes, whole))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if not blocks:
         raise InputError(f"{path} is empty; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, stat.st_size, stat.st_mtime_ns, whole.hexdigest(), blocks)
+    return InputFile(source, label, path, blocks[-1].end, stat.st_mtime_ns, whole.hexdigest(), blocks)
+
+
+_OTHER_FORMATS = {
+    b"\x1f\x8b": "compressed by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"\xfd7zXZ": "compressed by xz",
+    b"BZh": "compressed by bzip2",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+"""What a file cannot begin with if any of its lines is to be JSON in UTF-8."""
+
+
+def _refuse_other_formats(path: Path, head: bytes) -> None:
+    for magic, what in _OTHER_FORMATS.items():
+        if head.startswith(magic):
+            raise InputError(f"{path} is {what}; give JSONL in UTF-8, one object a line")
 
 
 def read_block(path: Path, block: Block) -> bytes:

@@ -111,7 +111,7 @@ class TokenizerLoading:
             TokenizerError: no such folder, or no such template file.
         """
         if not folder.is_dir():
-            kind = "is a file; a folder is needed" if folder.exists() else "does not exist"
+            kind = "is a file; a folder is needed" if folder.exists() else "does not exist; nothing is downloaded"
             raise TokenizerError(f"the tokenizer folder {folder} {kind}")
         template = _template_source(chat_template)
         memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None

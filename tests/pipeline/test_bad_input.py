@@ -19,6 +19,7 @@ import psutil
 import pytest
 from packtrain.pipeline.outfolder import read_manifest
 from packtrain.pipeline.store import LocalStore
+from packtrain.pipeline.verify import verify
 from packtrain.schemas.manifest import Manifest
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
@@ -193,6 +194,7 @@ def test_nothing_is_left(pack: Packer) -> None:
     assert "rejects.jsonl" in message
     assert "sources.*.keys" in message
     assert [reason for _, reason, _ in pack.rejects()] == ["missing_key"] * 3 + ["invalid_json"]
+    pack.packed(None, "--set", "sources.0.keys.text=body")  # as the message says, and in the same folder
 
 
 def test_nothing_but_blank_lines(pack: Packer) -> None:
@@ -303,7 +305,8 @@ def test_the_date_that_a_template_wants_can_be_given_as_its_message_says(pack: P
 
 
 def test_a_template_that_refuses_a_row(pack: Packer) -> None:
-    template = "{% for m in messages %}{% if m.role == 'cat' %}{{ raise_exception('no cats') }}{% endif %}{{ m.content }}{% endfor %}"
+    refuse = "{% if m.role == 'cat' %}{{ raise_exception('no cats') }}{% endif %}"
+    template = f"{{% for m in messages %}}{refuse}{{{{ m.content }}}}{{% endfor %}}"
     pack.packed(CHAT + CHAT.replace(b"user", b"cat") + CHAT, *with_template(template), format="messages")
     ((line, reason, detail),) = pack.rejects()
     assert (line, reason) == (2, "template_error")
@@ -553,6 +556,12 @@ def test_a_disk_too_small_is_told_before_the_work(pack: Packer, mounted: Callabl
     assert not pack.out.exists()
 
 
+FULL = (
+    "packtrain: the disk that holds (.*) is full; free some room, or point `out` and `cache` elsewhere, "
+    "then run the same command again: it goes on where it stopped\n"
+)
+
+
 def test_a_disk_that_fills_up(pack: Packer, mounted: Callable[[str], Path]) -> None:
     """Documents of one token need more beside their tokens than the estimate allows for."""
     options = ("--set", "output.shard_bytes=256KiB")
@@ -568,10 +577,7 @@ def test_a_disk_that_fills_up(pack: Packer, mounted: Callable[[str], Path]) -> N
         assert done.code == 1
         assert not (pack.out / "manifest.json").exists()
         if "no room for" not in done.err:
-            found = re.fullmatch(
-                r"packtrain: the disk that holds (.*) is full; free some room, or .* the same command again: it goes on where it stopped\n",
-                done.err,
-            )
+            found = re.fullmatch(FULL, done.err)
             assert found is not None, done.err
             stopped.add(Path(found[1]).relative_to(pack.out.parent).parts[0])
     assert done.code == 0
@@ -596,7 +602,28 @@ class Corpus:
 def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
     chance = random.Random(1)
-    words = "the mules left valley before sun was up def return for in range 1 22 333 über naïve 中文 🙂".split()
+    words = [
+        "the",
+        "mules",
+        "left",
+        "valley",
+        "before",
+        "sun",
+        "was",
+        "up",
+        "def",
+        "return",
+        "for",
+        "in",
+        "range",
+        "1",
+        "22",
+        "333",
+        "über",
+        "naïve",
+        "中文",
+        "🙂",
+    ]
     names = [f"{number:03d}.jsonl" for number in range(100)]
     for name in names:
         rows = [{"text": " ".join(chance.choices(words, k=chance.randrange(5, 200)))} for _ in range(60)]
@@ -626,7 +653,8 @@ class Started:
         self.out = folder / "out"
         self.cache = folder / "cache"
         shutil.copytree(corpus.config.parent / "cache" / "tokenizers", self.cache / "tokenizers")
-        self.command = [PROGRAM, "run", corpus.config, "--out", self.out, "--set", f"cache={self.cache}"]
+        self.command = [str(PROGRAM), "run", str(corpus.config), "--out", str(self.out)]
+        self.command += ["--set", f"cache={self.cache}"]
         self.process = subprocess.Popen(
             self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -662,8 +690,7 @@ class Started:
         assert (done.returncode, done.stderr) == (0, "")
         assert (self.out / "manifest.json").read_bytes() == corpus.manifest
         assert list(self.out.rglob(".tmp-*")) == []
-        done = subprocess.run([PROGRAM, "verify", "--deep", self.out], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+        assert verify(self.out, deep=True).sound
 
 
 @dataclass(frozen=True)
@@ -688,10 +715,10 @@ def test_a_run_that_is_killed_goes_on(started: Started, corpus: Corpus, stage: s
     os.killpg(started.process.pid, signal.SIGKILL)
     assert started.ended().code == -signal.SIGKILL
     started.finish(corpus)
-    assert list(started.cache.rglob("encoded/**/.tmp-*")) == [] or stage == "pack"
+    assert list(started.cache.rglob(".tmp-*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_workers_do_not_outlive_their_driver(started: Started, corpus: Corpus, number: signal.Signals) -> None:
     started.reach("encode")
     assert len(started.workers()) == 2
@@ -700,7 +727,7 @@ def test_workers_do_not_outlive_their_driver(started: Started, corpus: Corpus, n
     started.finish(corpus)
 
 
-@pytest.mark.parametrize("stage", ["encode", "pack"])
+@pytest.mark.parametrize("stage", ["encode", pytest.param("pack", marks=pytest.mark.slow)])
 def test_an_interruption_says_how_to_go_on(started: Started, corpus: Corpus, stage: str) -> None:
     started.reach(stage)
     os.killpg(started.process.pid, signal.SIGINT)  # a terminal sends it to the whole group
@@ -712,18 +739,18 @@ def test_an_interruption_says_how_to_go_on(started: Started, corpus: Corpus, sta
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.5, 0.7, 0.9, 1.1, 1.4])
+@pytest.mark.parametrize("seconds", [0.5, 0.65, 0.8, 1.0])
 def test_an_interruption_while_it_starts(started: Started, corpus: Corpus, seconds: float) -> None:
     time.sleep(seconds)
     os.killpg(started.process.pid, signal.SIGINT)
     ended = started.ended()
-    if ended.code == 0:
+    if (started.out / "manifest.json").exists():
         pytest.skip("it was done already")
     assert (ended.code, ended.err) == (130, "packtrain: interrupted; run the same command again to go on\n")
     started.finish(corpus)
 
 
-@pytest.mark.parametrize("stage", ["encode", "pack"])
+@pytest.mark.parametrize("stage", ["encode", pytest.param("pack", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_is_replaced(started: Started, corpus: Corpus, stage: str) -> None:
     started.reach(stage)
     victim = next(worker for worker in started.workers())

@@ -1,11 +1,15 @@
 """Blocks: whole lines, every byte once, and where one begins depends only on the bytes before it."""
 
+import importlib
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +120,37 @@ def test_an_empty_file_is_refused(folder: Path, data: bytes) -> None:
         scan(folder, data)
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("gzip", "compressed by gzip"),
+        ("bz2", "compressed by bzip2"),
+        ("lzma", "compressed by xz"),
+        ("parquet", "a Parquet file"),
+        ("arrow", "an Arrow file"),
+        ("zip", "a zip archive"),
+        ("utf-16", "UTF-16 text"),
+    ],
+)
+def test_files_of_other_formats_are_refused_by_name(tmp_path: Path, name: str, what: str) -> None:
+    path = tmp_path / "in.jsonl"
+    row = b'{"text": "a"}\n'
+    if name in ("gzip", "bz2", "lzma"):
+        path.write_bytes(importlib.import_module(name).compress(row))
+    elif name == "parquet":
+        pq.write_table(pa.table({"text": ["a"]}), path)
+    elif name == "arrow":
+        with pa.ipc.new_file(path, pa.schema([("text", pa.string())])):
+            pass
+    elif name == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("in.jsonl", row)
+    else:
+        path.write_text(row.decode(), encoding=name)
+    with pytest.raises(InputError, match=rf"in\.jsonl is {what}; give JSONL in UTF-8, one object a line"):
+        scan_file("source", "in", path, MAX)
+
+
 def test_a_file_that_changes_is_found(folder: Path) -> None:
     file = scan(folder, b"abc\ndef\n")
     assert read_block(file.path, file.blocks[0]) == b"abc\ndef\n"
@@ -157,6 +192,7 @@ def test_paths_that_cannot_be_meant(tmp_path: Path) -> None:
     cases = [
         (("no.jsonl",), r"there is no file .*no\.jsonl; check the spelling"),
         (("a.jsonl/x",), "there is no file"),
+        (("*.jsonl",), r"there is no file .*\*\.jsonl; list the files: wildcards are not expanded"),
         (("x" * 300,), "cannot be read: File name too long"),
         (("deep",), r"deep is a folder; name the JSONL files in it"),
         (("a.jsonl", "a.jsonl"), "is listed twice"),

@@ -1,0 +1,467 @@
+"""The command line, as a person meets it."""
+
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+Command = Callable[..., Any]
+COMMANDS = ("run", "prep", "verify", "inspect", "schema")
+DEMO = Path(str(files("packtrain.pipeline.demo")))
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float, str]:
+    """A folder in which the installed program has run its demo, how long that took, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    began = time.perf_counter()
+    program = Path(sys.executable).parent / "packtrain"
+    done = subprocess.run([program, "run", "--demo"], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder, time.perf_counter() - began, done.stdout
+
+
+@pytest.fixture
+def copy(demo: tuple[Path, float, str], tmp_path: Path) -> Path:
+    """The demo's dataset, to be damaged."""
+    shutil.copytree(demo[0] / "runs" / "demo", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def without_times(text: str) -> str:
+    """What was said, without the lines about stages that took more than a moment."""
+    return re.sub(r"^\w+: (done in|\d+%).*\n", "", text, flags=re.MULTILINE)
+
+
+# Help and mistakes
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(packtrain: Command, command: str) -> None:
+    done = packtrain(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"Usage: packtrain {command}")
+    options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", done.out, re.MULTILINE)
+    assert "--help" in options
+
+
+def test_help_lists_every_command(packtrain: Command) -> None:
+    done = packtrain("--help")
+    assert done.code == 0
+    assert re.findall(r"^  (\w+)  ", done.out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
+
+
+def test_no_command_shows_the_help(packtrain: Command) -> None:
+    done = packtrain()
+    assert done.code == 2
+    assert "Commands:" in done.out + done.err
+
+
+def test_the_version(packtrain: Command) -> None:
+    done = packtrain("--version")
+    assert done.code == 0
+    assert re.fullmatch(r"packtrain \d+\.\d+\.\d+\n", done.out)
+
+
+MISTAKES: list[tuple[list[object], str]] = [
+    (["nosuch"], "No such command 'nosuch'"),
+    (["run", "--nosuch"], "No such option: --nosuch"),
+    (["run", "--workers", "many"], "--workers"),
+    (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
+    (["verify"], "Missing argument 'DIR'"),
+    (["run"], "give a configuration file, or --format, --input, --tokenizer, --out as well (--demo runs the embedded"),
+    (["run", "--format", "text", "--out", "x"], "give a configuration file, or --input, --tokenizer as well"),
+    (["run", "x.yaml", "--format", "text"], "not both"),
+    (["run", "--demo", "x.yaml"], "--demo brings its own configuration; leave the file out"),
+    (["run", "--demo", "--format", "text"], "--demo brings its own data and tokenizer"),
+    (["run", "no.yaml"], "there is no configuration no.yaml; check the spelling, or the folder you are in"),
+    (["prep"], "--output is needed"),
+    (["prep", "-o", "x.jsonl"], "give a configuration file, or --format, --input as well"),
+    (["prep", "x.yaml", "--input", "x", "-o", "x.jsonl"], "not both"),
+    (["verify", "no"], "no does not exist; give the folder that `packtrain run` wrote"),
+    (["inspect", "no"], "no does not exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "what"), MISTAKES)
+def test_mistakes_are_told_in_a_line(
+    packtrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = packtrain(*arguments)
+    assert done.code == 2
+    assert what in done.err
+    assert "Traceback" not in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# The demo
+
+
+def test_the_demo_runs_in_an_empty_folder(demo: tuple[Path, float, str]) -> None:
+    folder, _, out = demo
+    assert [path.name for path in folder.iterdir()] == ["runs"]
+    assert re.search(r"^rows read +│ +32$", out, re.MULTILINE)
+    assert re.search(r"^examples made +│ +77$", out, re.MULTILINE)
+    assert re.search(rf"^{folder}/runs/demo is finished: [0-9a-f]{{16}}, in \d+\.\d s, tokens by ", out, re.MULTILINE)
+    assert "\x1b" not in out, "there is no terminal"
+
+
+def test_what_the_demo_says_to_do_next_works(demo: tuple[Path, float, str], packtrain: Command) -> None:
+    commands = re.findall(r"^  (packtrain .*|python .*)$", demo[2], re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands[:2]:
+        assert packtrain(*command.split()[1:]).code == 0
+    done = subprocess.run(
+        commands[2].replace("python", sys.executable, 1), shell=True, capture_output=True, text=True, check=True
+    )
+    assert "DatasetDict" in done.stdout
+    assert "input_ids" in done.stdout
+
+
+# Run again, in the program's own way: what it imports, and no more.
+AGAIN = """
+import sys, time
+from packtrain.pipeline.cli import main
+try:
+    main()
+finally:
+    print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_a_finished_run_says_so_at_once(demo: tuple[Path, float, str], program: Command) -> None:
+    folder, first, _ = demo
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = program("run", "--demo", cwd=folder)
+        seconds.append(time.perf_counter() - began)
+        assert (done.code, done.err) == (0, "")
+        assert re.fullmatch(
+            rf"{folder}/runs/demo is finished already; nothing to do\nmanifest [0-9a-f]{{16}}\n", done.out
+        )
+    assert min(seconds) < max(1.5, first / 2)
+
+
+def test_a_finished_run_imports_nothing_heavy(demo: tuple[Path, float, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN, "run", "--demo"], cwd=demo[0], capture_output=True, text=True, check=True
+    )
+    assert "finished already" in done.stdout
+    assert not {"torch", "transformers", "datasets", "pandas", "polars", "tokenizers"} & set(done.stdout.split())
+
+
+def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path) -> None:
+    data = tmp_path / "in.jsonl"
+    data.write_text('{"text": "hello"}\n')
+    stat = data.stat()
+    command = ("run", "--format", "text", "--input", data, "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out")
+    assert packtrain(*command, "--workers", 1).code == 0
+    data.write_text('{"text": "jello"}\n')
+    os.utime(data, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert "nothing to do" in packtrain(*command).out
+    done = packtrain(*command, "--workers", 1, "--verify-inputs")
+    assert done.code == 2
+    assert "inputs[0].hash" in done.err
+
+
+def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
+    done = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
+    assert (done.code, done.err) == (0, "")
+    lines = [line.lstrip("│├└─ ") for line in done.out.splitlines()]
+    for start in (
+        f"packtrain → {tmp_path}/deep/out",
+        "apps: format apps, 32 lines",
+        "encode: 1 blocks, 0 cached, 1 to do",
+        "engine ",
+        f"cache {tmp_path}/deep/.packtrain-cache",
+        "mask: completion",
+        "truncate: max_length 2,048, overlong truncate",
+        "pack: bfd, shuffled by seed 7",
+        "holdout: 15.00% by group",
+        "write: arrow, about ",
+    ):
+        assert any(line.startswith(start) for line in lines), (start, lines)
+    assert not (tmp_path / "deep" / "out").exists()
+    assert packtrain("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1).code == 0
+    again = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
+    assert "finished already" in again.out
+    assert "encode: 1 blocks, 1 cached, 0 to do" in again.out
+
+
+def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) -> None:
+    done = packtrain(
+        "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
+        "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet",
+    )  # fmt: skip
+    for what in ("max_length 512", "pack: none, shuffled by seed 3", "write: parquet", "(1 workers)"):
+        assert what in done.out
+
+
+def test_a_configuration_file_and_paths_beside_it(
+    packtrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(DEMO, tmp_path / "home")
+    monkeypatch.chdir(tmp_path)
+    done = packtrain("run", "home/demo.yaml", "--workers", 1)
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "home" / "runs" / "demo" / "manifest.json").exists()
+    done = packtrain("run", "home/demo.yaml", "--workers", 1, "--out", "here")
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "here" / "manifest.json").read_bytes() == (
+        tmp_path / "home" / "runs" / "demo" / "manifest.json"
+    ).read_bytes()
+
+
+def test_names_that_look_like_markup(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path) -> None:
+    folder = tmp_path / "[bold]x[" / "[red]"
+    folder.mkdir(parents=True)
+    (folder / "[a].jsonl").write_text('{"text": "[/b] [bold]"}\n{\n')
+    out = folder / "out"
+    done = packtrain(
+        "run", "--format", "text", "--input", folder / "[a].jsonl", "--tokenizer", tiny_tokenizer, "--out", out,
+        "--workers", 1,
+    )  # fmt: skip
+    assert done.code == 0
+    assert f"{out} is finished: " in done.out
+    assert f"see {out}/rejects.jsonl" in done.out
+    assert f"{out} is sound: " in packtrain("verify", out).out
+    assert "[/b] [bold]" in re.sub("[⟦⟧]", "", packtrain("inspect", out).out)
+    done = packtrain("prep", "--format", "text", "--input", folder / "[a].jsonl", "-o", folder / "[b].jsonl")
+    assert f"{folder}/[b].jsonl: 1 examples" in done.out
+
+
+# Prep
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_prep(packtrain: Command, tmp_path: Path, name: str) -> None:
+    done = packtrain("prep", DEMO / "demo.yaml", "-o", tmp_path / name)
+    assert (done.code, done.err) == (0, "")
+    told = f"{tmp_path}/{name}: 77 examples from 32 rows\n  filtered: no_solution 2\n  never made: duplicate 2\n"
+    assert without_times(done.out) == told
+    if name.endswith("jsonl"):
+        rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+    else:
+        rows = pq.read_table(tmp_path / name).to_pylist()
+    assert [list(row) for row in rows] == [["prompt", "completion"]] * 77
+    assert packtrain("prep", DEMO / "demo.yaml", "-o", tmp_path / name).code == 2
+
+
+def test_prep_of_prompts_alone(packtrain: Command, tmp_path: Path) -> None:
+    options = ("--format", "apps", "--input", DEMO / "apps.jsonl")
+    done = packtrain("prep", "--prompt-only", *options, "-o", tmp_path / "out.jsonl")
+    assert done.code == 0
+    assert without_times(done.out) == f"{tmp_path}/out.jsonl: 32 examples from 32 rows\n"
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [list(row) for row in rows] == [["prompt"]] * 32
+
+
+def test_prep_tells_the_first_rejects(packtrain: Command, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' + "{\n" * 30)
+    done = packtrain("prep", "--format", "text", "--input", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+    lines = without_times(done.out).splitlines()
+    assert lines[0] == f"{tmp_path}/out.jsonl: 1 examples from 31 rows"
+    assert lines[1] == "  rejected: invalid_json 30"
+    assert lines[2] == f"  {tmp_path}/in.jsonl, line 2: invalid_json: the line ends in the middle of its JSON"
+    assert lines[-1] == "  and 10 rejected rows more"
+
+
+def test_prep_of_one_source_of_several(packtrain: Command, tmp_path: Path) -> None:
+    config = {
+        "out": "x",
+        "tokenizer": {"path": "x"},
+        "sources": [{"name": name, "format": "text", "path": f"{name}.jsonl"} for name in ("a", "b")],
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "b.jsonl").write_text('{"text": "from b"}\n')
+    command = ("prep", tmp_path / "run.yaml", "-o", tmp_path / "out.jsonl")
+    assert packtrain(*command, "--source", "b").code == 0
+    assert (tmp_path / "out.jsonl").read_text() == '{"text":"from b"}\n'
+    for more in ((), ("--source", "c")):
+        done = packtrain(*command, *more)
+        assert (done.code, done.err) == (2, "packtrain: --source: choose one of a, b\n")
+
+
+# Verify and inspect
+
+
+def test_a_sound_dataset(packtrain: Command, copy: Path) -> None:
+    done = packtrain("verify", copy)
+    assert (done.code, done.err) == (0, "")
+    told = rf"{copy} is sound: \d+ files, \d+ rows, [\d,]+ tokens; sizes and rows agree; --deep .*\n"
+    assert re.fullmatch(told, without_times(done.out))
+    done = packtrain("verify", copy, "--deep")
+    assert done.code == 0
+    assert done.out.endswith("; every byte matches its hash\n")
+
+
+def test_a_dataset_with_one_other_byte(packtrain: Command, copy: Path) -> None:
+    path = copy / "documents.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert packtrain("verify", copy).code == 0
+    done = packtrain("verify", copy, "--deep")
+    assert done.code == 1
+    assert "documents.parquet: has other bytes than the manifest says\n" in done.out
+    assert f"{copy} is NOT what its manifest says: 1 findings in" in done.out
+
+
+def test_a_dataset_with_a_file_too_many(packtrain: Command, copy: Path) -> None:
+    (copy / "train" / "shards" / "99999-ffffffffffffffff.arrow").touch()
+    done = packtrain("verify", copy)
+    assert done.code == 1
+    assert "99999-ffffffffffffffff.arrow: is not in the manifest; remove it" in done.out
+
+
+def test_whatever_happens_to_a_shard_verify_says_something(packtrain: Command, copy: Path) -> None:
+    """Flipped, cut and overwritten bytes: found with --deep always, and never a crash without."""
+    (path,) = copy.glob("train/shards/*")
+    content = path.read_bytes()
+    chance = random.Random(5)
+    for _ in range(150):
+        damaged = bytearray(content)
+        near = chance.choice([(0, 2000), (0, len(content)), (len(content) - 3000, len(content))])
+        for _ in range(chance.choice([1, 8])):
+            damaged[chance.randrange(*near)] = chance.randrange(256)
+        if damaged == content:
+            continue
+        path.write_bytes(damaged)
+        assert packtrain("verify", copy).code in (0, 1)
+        assert packtrain("verify", copy, "--deep").code == 1
+
+
+def test_inspect_shows_a_row(packtrain: Command, copy: Path) -> None:
+    done = packtrain("inspect", copy, "--row", 1)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("row 1 of train: ")
+    assert "⟦" in done.out
+    assert "<|im_start|>" in done.out
+    assert "\x1b" not in done.out
+    assert packtrain("inspect", copy, "--row", 0, "--split", "holdout").out.startswith("row 0 of holdout: ")
+    ids = packtrain("inspect", copy, "--ids").out
+    assert re.search(r"\d+'<\|im_start\|>' ", ids)
+
+
+def test_inspect_of_what_is_not_there(packtrain: Command, copy: Path, tmp_path: Path) -> None:
+    cases: list[tuple[list[object], str]] = [
+        (["--row", 10_000], "there is no row 10000; split 'train' has rows 0 to "),
+        (["--row", -1], "there is no row -1"),
+        (["--split", "test"], "there is no split 'test'; there are: holdout, train"),
+        (["--tokenizer", tmp_path / "no"], "has no tokenizer.json"),
+    ]
+    for arguments, what in cases:
+        done = packtrain("inspect", copy, *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert what in done.err
+
+
+def test_inspect_without_the_tokenizer_of_the_run(packtrain: Command, copy: Path) -> None:
+    (copy / "_run" / "request.json").unlink()
+    done = packtrain("inspect", copy)
+    assert done.code == 0
+    assert done.out.startswith("the tokenizer of the run is not here; give its folder with --tokenizer.")
+    assert "⟦" in done.out
+    assert "<|im_start|>" in packtrain("inspect", copy, "--tokenizer", DEMO / "tokenizer").out
+
+
+# Schema
+
+
+def test_the_schema_describes_the_demo(packtrain: Command) -> None:
+    done = packtrain("schema")
+    assert done.code == 0
+    schema = json.loads(done.out)
+    config = yaml.safe_load((DEMO / "demo.yaml").read_text())
+    assert set(config) <= set(schema["properties"])
+    assert set(schema["required"]) <= set(config)
+    for section in ("tokenizer", "truncate", "pack", "holdout"):
+        name = schema["properties"][section]["$ref"].rpartition("/")[2]
+        assert set(config[section]) <= set(schema["$defs"][name]["properties"])
+
+
+def test_the_schema_validates_as_a_schema(packtrain: Command) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(packtrain("schema").out)
+    config = yaml.safe_load((DEMO / "demo.yaml").read_text())
+    jsonschema.validate(config, schema)
+    config["nosuch"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(config, schema)
+
+
+# Terminals and pipes
+
+
+def in_terminal(command: list[str], cwd: Path, interrupt_at: bytes = b"") -> tuple[int, str]:
+    """Runs a command in a terminal of 100 columns, and says what appears there. Ctrl-C where a word appears."""
+    ours, theirs = pty.openpty()
+    drop = ("NO_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    environment = {key: value for key, value in os.environ.items() if key not in drop}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the end, as Linux says it
+            break
+        if not piece:
+            break
+        seen += piece
+        if interrupt_at and interrupt_at in seen:
+            interrupt_at = b""
+            os.killpg(process.pid, signal.SIGINT)
+    os.close(ours)
+    return process.wait(60), seen.decode()
+
+
+def test_a_terminal_gets_colours_and_progress(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).parent / "packtrain")
+    code, seen = in_terminal([program, "run", "--demo"], tmp_path)
+    assert code == 0
+    assert "\x1b[1;32m" in seen, "colours"
+    for stage in ("encode", "pack"):
+        assert re.search(rf" {stage}.*━", seen), "a bar"
+    assert "tokens/s" in seen
+    assert "\x1b[?25h" in seen, "the cursor is back"
+    code, seen = in_terminal([program, "inspect", "runs/demo"], tmp_path)
+    assert code == 0
+    assert "⟦" not in seen
+    assert "\x1b[1;32m" in seen
+
+
+def test_an_interrupted_terminal_is_left_in_order(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).parent / "packtrain")
+    code, seen = in_terminal([program, "run", "--demo"], tmp_path, interrupt_at=b"prepare")
+    assert code == 130
+    assert seen.endswith("packtrain: interrupted; run the same command again to go on\r\n"), "nothing is drawn below"
+    assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0, "the cursor is back"
+
+
+@pytest.mark.parametrize("arguments", ["schema", "inspect runs/demo", "run --help", "verify runs/demo"])
+def test_a_reader_that_leaves_early_is_no_error(demo: tuple[Path, float, str], arguments: str) -> None:
+    program = Path(sys.executable).parent / "packtrain"
+    done = subprocess.run(
+        f"{program} {arguments} | true", shell=True, cwd=demo[0], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""

@@ -1,0 +1,270 @@
+"""The package as a whole: what importing it costs, who may import whom, and what a wheel holds."""
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import packtrain
+import pytest
+import typer.main
+import yaml
+from packtrain.pipeline import cli
+from packtrain.pipeline.configfile import load_config
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("schemas", "stages", "pipeline", "training")
+HEAVY = {"torch", "transformers", "datasets", "polars", "pandas", "pyarrow", "numpy", "pydantic", "tokenizers", "typer"}
+
+
+# Importing
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    done = python("import sys, packtrain; print(*{name.partition('.')[0] for name in sys.modules})")
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_importing_it_is_quick() -> None:
+    def seconds(code: str) -> float:
+        best = 60.0
+        for _ in range(3):
+            began = time.perf_counter()
+            python(code)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    assert seconds("import packtrain") - seconds("pass") < 0.5
+
+
+def test_the_command_line_starts_without_anything_heavy() -> None:
+    done = python("import sys, packtrain.pipeline.cli; print(*{name.partition('.')[0] for name in sys.modules})")
+    assert {"torch", "transformers", "datasets", "pandas", "polars", "pyarrow"} & set(done.stdout.split()) == set()
+
+
+def test_every_public_name_is_there() -> None:
+    assert packtrain.__all__ == sorted(packtrain.__all__)
+    for name in packtrain.__all__:
+        assert getattr(packtrain, name).__name__ == name
+        assert name in dir(packtrain)
+    with pytest.raises(AttributeError, match="module 'packtrain' has no attribute 'nosuch'"):
+        getattr(packtrain, "nosuch")  # noqa: B009 - a type checker would see it
+
+
+def test_the_versions_agree() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{packtrain.__version__}"' in text
+
+
+# Who imports whom
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """(dotted name below packtrain, its tree) of every module; a package is its own last part."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(module: str, tree: ast.AST) -> Iterator[str]:
+    """What a module imports of ours, as dotted names below packtrain; "" is the package itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = module.split(".")[: -node.level]
+            for alias in node.names:
+                yield ".".join([*base, *(node.module.split(".") if node.module else [alias.name])])
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] != "packtrain", f"{module}: use a relative import"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                assert alias.name.partition(".")[0] != "packtrain", f"{module}: use a relative import"
+
+
+MAY_IMPORT = {
+    "schemas": {"schemas"},
+    "stages": {"stages", "schemas"},
+    "pipeline": {"pipeline", "stages", "schemas"},
+    "training": {"training", "schemas", "pipeline.store"},
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_run_one_way(folder: str) -> None:
+    seen = 0
+    for module, tree in modules():
+        if not module.startswith(f"{folder}."):
+            continue
+        for name in imports(module, tree):
+            seen += 1
+            if name in ("", "__version__"):
+                continue
+            allowed = MAY_IMPORT[folder] | ({"training"} if module == "pipeline.cli" else set())
+            assert any(name == one or name.startswith(f"{one}.") for one in allowed), f"{module} imports {name}"
+    assert seen > 3, "nothing was looked at"
+
+
+def test_the_command_line_imports_training_lazily() -> None:
+    tree = ast.parse((ROOT / "pipeline" / "cli.py").read_text(encoding="utf-8"))
+    top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+    assert not any(name.startswith("training") for name in imports("pipeline.cli", top))
+
+
+def test_stages_and_schemas_touch_no_file_no_network_and_no_clock() -> None:
+    forbidden = {
+        "os",
+        "pathlib",
+        "io",
+        "shutil",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "time",
+        "urllib",
+        "requests",
+        "random",
+    }
+    allowed = {("schemas.config", "pathlib")}  # PurePath, which touches nothing
+    for module, tree in modules():
+        if not module.startswith(("stages", "schemas")):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("open", "print", "input"), f"{module} calls {node.func.id}"
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names.append(node.module or "")
+            for name in names:
+                top = name.partition(".")[0]
+                assert top not in forbidden or (module, top) in allowed, f"{module} imports {name}"
+
+
+def test_pydantic_stays_in_the_configuration() -> None:
+    for module, tree in modules():
+        names = {
+            (node.module or "").partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and not node.level
+        }
+        assert "pydantic" not in names or module in ("schemas.config", "pipeline.configfile"), module
+
+
+def test_every_package_is_listed() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    found = {
+        ".".join(["packtrain", *path.parent.relative_to(ROOT).parts])
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    listed = set(re.findall(r'^    "(packtrain[\w.]*)",$', text, re.MULTILINE))
+    assert listed == found | {"packtrain"}
+
+
+# The wheel
+
+
+def _built_with() -> str:
+    try:
+        return version("setuptools")
+    except PackageNotFoundError:
+        return "0"
+
+
+@pytest.mark.skipif(int(_built_with().partition(".")[0]) < 77, reason="building needs setuptools 77 or later")
+def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path) -> None:
+    # A copy: building writes beside the sources.
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in (*FOLDERS, "__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE"):
+        place = ROOT / name
+        if place.is_dir():
+            shutil.copytree(place, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(place, copy / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    no_network = ["--no-deps", "--no-index"]
+    subprocess.run(
+        [*pip, "wheel", str(copy), "--no-build-isolation", *no_network, "-w", str(tmp_path)], check=True, cwd=tmp_path
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    fresh = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([*pip, "--python", str(fresh), "install", *no_network, str(wheel)], check=True, cwd=tmp_path)
+    site = subprocess.run(
+        [fresh, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    # What it depends on comes from here. The .pth files over there are not read, so an editable packtrain is not found.
+    Path(site, "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    home = subprocess.run(
+        [fresh, "-c", "import packtrain; print(packtrain.__file__)"],
+        cwd=empty,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert Path(home).is_relative_to(site)
+    assert (Path(home).parent / "py.typed").exists()
+    done = subprocess.run(
+        [fresh.parent / "packtrain", "run", "--demo"], cwd=empty, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is finished" in done.stdout
+    assert [path.name for path in empty.iterdir()] == ["runs"]
+    assert not [path for path in Path(home).parent.rglob("*") if "tests" in path.parts or path.name == "conftest.py"]
+
+
+# The README
+
+
+def commands() -> list[str]:
+    """The command lines of packtrain in the README's console blocks."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:console|bash|sh|shell)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = re.sub(r"\\\n\s*", " ", "\n".join(blocks)).splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("packtrain ")]
+
+
+@pytest.mark.parametrize("line", commands() or [""])
+def test_every_command_of_the_readme_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not line:
+        pytest.skip("the README shows no command")
+    _, name, *arguments = shlex.split(line, comments=True)
+    group: Any = typer.main.get_command(cli.app)
+    command = group.commands[name]
+    context = command.make_context(name, arguments, parent=None)
+    for setting in context.params.get("settings") or []:
+        assert "=" in setting
+
+
+def test_every_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    whole = [block for block in blocks if "sources:" in block and "tokenizer:" in block]
+    if not whole:
+        pytest.skip("the README shows no whole configuration")
+    for block in whole:
+        (tmp_path / "run.yaml").write_text(block)
+        load_config(tmp_path / "run.yaml")
+    assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
+
+
+def test_the_fixture_of_this_folder_calls_what_the_script_calls(packtrain: Callable[..., Any]) -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert 'packtrain = "packtrain.pipeline.cli:main"' in text
+    assert packtrain("--version").code == 0
