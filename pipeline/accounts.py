@@ -51,14 +51,16 @@ def account_documents(
     lost = (catalogue.lengths - kept.lengths).astype(np.int64)
     asked_lost = (catalogue.asked - catalogue.asked_kept).astype(np.int64)
     unlabelled = packed & (catalogue.asked_kept - catalogue.head_kept <= 0)
+    reasons = {
+        "untrained": kept.untrained,
+        "cut_untrained": kept.cut_untrained,
+        "overlong": kept.overlong,
+        "empty": kept.empty,
+    }
     for index, name in enumerate(names):
         entry = ledger.sources[name]
         mine = sources == index
-        for reason, which in (
-            ("untrained", kept.untrained),
-            ("overlong", kept.overlong),
-            ("empty", kept.empty),
-        ):
+        for reason, which in reasons.items():
             here = mine & which
             if here.any():
                 _add(entry.examples_dropped, {reason: int(here.sum())})

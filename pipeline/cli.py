@@ -155,7 +155,10 @@ def verify(
         say(console, str(finding))
     checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
     if not outcome.sound:
-        say(console, f"{folder} is NOT what its manifest says: {len(outcome.findings):,} findings in {checked}")
+        say(
+            console,
+            f"{folder} is NOT what its manifest says: {len(outcome.findings):,} {'finding' if len(outcome.findings) == 1 else 'findings'} in {checked}",
+        )
         say(console, "Delete the files that are named, then run the same configuration again: it writes them anew")
         raise typer.Exit(1)
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"
@@ -281,10 +284,20 @@ def _quoted(path: Path) -> str:
 
 
 def _say_next(console: Any, out: Path) -> None:
+    """What to look at, as commands that run from here whether or not the environment is active."""
+    import os
+    import shutil
+
     from .console import say
 
+    def near(path: str | Path) -> str:
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+
+    command = "packtrain" if shutil.which("packtrain") else near(Path(sys.executable).with_name("packtrain"))
     say(console)
     say(console, "Look at it:")
-    for command in (f"packtrain inspect {out} --row 0", f"packtrain verify {out} --deep"):
-        say(console, f"  {command}")
-    say(console, f"  python -c \"import datasets; print(datasets.load_from_disk('{out}'))\"")
+    say(console, f"  {command} inspect {near(out)} --row 0")
+    say(console, f"  {command} verify {near(out)} --deep")
+    python = "python" if command == "packtrain" else near(sys.executable)
+    say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{near(out)}'))\"")

@@ -39,16 +39,23 @@ def load_config(
         path = Path(config)
         data, lines = _read(path)
         where, folder = str(path), path.absolute().parent
+    overruled: dict[tuple[Any, ...], str] = {}
     for override in overrides:
-        _override(data, override)
+        overruled[_override(data, override)] = f"--set {override}"
     try:
         return RunConfig.model_validate(data), base or folder
     except ValidationError as error:
-        raise ConfigError(explain(error, where, lines, RunConfig)) from None
+        raise ConfigError(explain(error, where, lines, overruled, RunConfig)) from None
 
 
-def explain(error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], int], model: type[BaseModel]) -> str:
-    """pydantic's findings, one a line: file, line, key, what is wrong, what would be right."""
+def explain(
+    error: ValidationError,
+    where: str,
+    lines: Mapping[tuple[Any, ...], int],
+    overruled: Mapping[tuple[Any, ...], str],
+    model: type[BaseModel],
+) -> str:
+    """pydantic's findings, one a line: file and line or override, key, what is wrong, what would be right."""
     out = []
     wrong = [tuple(item["loc"]) for item in error.errors()]
     for item in error.errors():
@@ -56,7 +63,10 @@ def explain(error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], 
         if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
             continue  # pydantic does not count items in which something is wrong
         line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
-        place = f"{where}, line {line}" if line else where
+        override = next(
+            (overruled[location[:n]] for n in range(len(location), 0, -1) if location[:n] in overruled), None
+        )
+        place = override or (f"{where}, line {line}" if line else where)
         key = ".".join(str(part) for part in location if part != "[key]")
         place = f"{place}: {key}" if key else place
         if item["type"] == "extra_forbidden":
@@ -67,7 +77,7 @@ def explain(error: ValidationError, where: str, lines: Mapping[tuple[Any, ...], 
         elif item["type"] == "missing":
             out.append(f"{place}: is needed, but not there")
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
             shown = "" if isinstance(item["input"], (dict, list)) else f" (got {item['input']!r})"
             message = message[:1].lower() + message[1:]
             out.append(f"{place}: {message}{shown if 'got' not in message else ''}")
@@ -88,7 +98,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{line}: this is not YAML: {problem}") from None
+        hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else ""
+        raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply to be a configuration") from None
     if not isinstance(data, dict):
@@ -134,7 +145,8 @@ def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], in
             _lines(value, here, out)
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
+    """Set one key; returns its place."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
@@ -146,12 +158,16 @@ def _override(data: dict[str, Any], override: str) -> None:
     *parents, last = key.strip().split(".")
     if not all((*parents, last)):
         raise ConfigError(f"--set {override}: the key has an empty part; write key.path=value")
+    places = []
     for parent in parents:
         place = _place(target, parent, override)
+        places.append(place)
         if isinstance(target, dict) and not isinstance(target.get(parent), (dict, list)):
             target[parent] = {}
         target = target[place]
-    target[_place(target, last, override)] = value
+    place = _place(target, last, override)
+    target[place] = value
+    return (*places, place)
 
 
 def _place(target: Any, part: str, override: str) -> Any:

@@ -243,7 +243,9 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
     console.print()
     total: SourceLedger = manifest.ledger.total()
     rejected = sum(total.rows_rejected.values()) + sum(
-        count for reason, count in total.examples_dropped.items() if reason not in ("untrained", "overlong", "empty")
+        count
+        for reason, count in total.examples_dropped.items()
+        if reason not in ("untrained", "cut_untrained", "overlong", "empty")
     )
     if rejected:
         say(console, f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", "yellow")

@@ -166,8 +166,7 @@ class Encoding:
                     self.observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
             except EngineMismatchError as error:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", str(error)) from error
-            finally:
-                self.observer.end()
+            self.observer.end()
         records = []
         for task in tasks:
             record_or_none = self._record(task.key)

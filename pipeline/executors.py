@@ -17,7 +17,7 @@ from multiprocessing import connection, forkserver
 from types import FrameType, ModuleType
 from typing import Protocol, TypeVar
 
-from ..schemas.errors import TaskError
+from ..schemas.errors import PacktrainError, TaskError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -61,7 +61,12 @@ class InlineExecutor:
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """See `Executor`."""
-        return map(function, tasks)
+        for task in tasks:
+            try:
+                result = function(task)
+            except Exception as error:
+                raise _named(error, task) from error
+            yield result
 
     def close(self) -> None:
         """Nothing to free."""
@@ -127,6 +132,8 @@ class LocalExecutor:
                         again.append((task, tries + 1))
                         self._drop_pool()
                         continue
+                    except Exception as error:
+                        raise _named(error, task) from error
                     yield result
         finally:
             for future in running:
@@ -174,6 +181,16 @@ class LocalExecutor:
 
     def _new_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_settle)
+
+
+def _named(error: Exception, task: object) -> Exception:
+    """What packtrain raises on purpose says where it came from; anything else is given its task's name."""
+    if isinstance(error, PacktrainError):
+        return error
+    return TaskError(
+        f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete the "
+        "cache and run again; if that does not help, please report it with the input that is named"
+    )
 
 
 @contextmanager

@@ -82,6 +82,18 @@ class Decoder:
         """The text of some tokens, special ones included."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))  # type: ignore[attr-defined]
 
+    def spans(self, runs: list[list[int]]) -> list[str]:
+        """The texts of neighbouring runs. A character whose bytes lie in two runs stands whole in the later one."""
+        out, done, ids = [], "", list[int]()
+        for number, run in enumerate(runs):
+            ids += run
+            text = self.text(ids)
+            if number < len(runs) - 1:
+                text = text.rstrip("\ufffd")
+            out.append(text[len(done) :])
+            done = text
+        return out
+
     def tokens(self, ids: list[int]) -> list[str]:
         """The text of each token."""
         return [self.text([one]) for one in ids]
@@ -117,17 +129,18 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
 def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
     # Without colours, brackets tell what is trained.
     text = Text()
-    for flag, run in piece.spans():
+    texts = decoder.spans([run for _, run in piece.spans()]) if decoder is not None else []
+    for number, (flag, run) in enumerate(piece.spans()):
         style = TRAINED if flag else MASKED
         text.append(left if flag else "", style)
         if decoder is None:
             text.append(" ".join(map(str, run)) + " ", style)
         elif ids:
             for one, token in zip(run, decoder.tokens(run), strict=True):
-                text.append(f"{one}", "cyan")
-                text.append(f"{token!r} ", style)
+                text.append(f"{one} ", "cyan")
+                text.append(f"{token!r}  ", style)
         else:
-            text.append(decoder.text(run), style)
+            text.append(texts[number], style)
         text.append(right if flag else "", style)
     return Group(text)
 

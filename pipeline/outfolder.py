@@ -146,7 +146,9 @@ def claim(store: LocalStore, plan: dict[str, Any]) -> None:
         earlier = _read_plan(store)
     else:
         earlier = manifest.plan
-    _refuse(store, list(differences(earlier, plan)))
+    lines = list(changed_inputs(earlier.get("inputs", []), plan["inputs"]))
+    there, here = ({key: value for key, value in one.items() if key != "inputs"} for one in (earlier, plan))
+    _refuse(store, [*lines, *differences(there, here)])
 
 
 def check_config(store: LocalStore, config: RunConfig) -> None:
@@ -187,6 +189,22 @@ def _refuse(store: LocalStore, lines: list[str]) -> None:
         )
 
 
+def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
+    """One line for each input that was changed, added or removed."""
+    then = {(one["source"], one["file"]): one for one in earlier}
+    here = {(one["source"], one["file"]): one for one in now}
+    for key in sorted({*then, *here}):
+        what = None
+        if key not in here:
+            what = "is no longer given"
+        elif key not in then:
+            what = "was not given"
+        elif then[key]["hash"] != here[key]["hash"]:
+            what = f"has changed since ({then[key]['bytes']:,} → {here[key]['bytes']:,} bytes)"
+        if what:
+            yield f"input {key[1]} of source {key[0]}: {what}"
+
+
 def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
     """One line for each field in which two plans differ."""
     if isinstance(left, dict) and isinstance(right, dict):
@@ -201,7 +219,7 @@ def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
 
 
 def tokenizer_folder(store: LocalStore) -> Path | None:

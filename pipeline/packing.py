@@ -11,7 +11,7 @@ from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, SplitRecord
-from ..stages.arrays import numbers
+from ..stages.arrays import numbers, view
 from ..stages.mask import Mask
 from ..stages.truncate import Keep, Kept, Overlong, truncate
 from .accounts import account_documents, account_shards, open_ledger
@@ -21,6 +21,7 @@ from .encoding import EncodedInputs
 from .executors import Executor
 from .observer import Observer
 from .pack import PackResult, PackTask
+from .parts import EncodedPart
 from .planning import WindowPlan, plan_split, put_arrow
 from .store import LocalStore
 from .worker import Task, perform
@@ -80,6 +81,7 @@ class Packing:
         kept = truncate(
             catalogue.lengths,
             trainable,
+            catalogue.asked_kept - catalogue.head_kept,
             config.truncate.max_length,
             overlong,
             Keep(config.truncate.keep),
@@ -201,9 +203,11 @@ class Packing:
         first = int(long[0])
         part = int(np.searchsorted(catalogue.part_starts, first, side="right")) - 1
         place = catalogue.parts[part]
+        inside = first - int(catalogue.part_starts[part])
+        lines = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])
         raise InputError(
             f"{len(long):,} examples are longer than truncate.max_length ({limit:,}); the first one has "
             f"{int(catalogue.lengths[first]):,} tokens and stands in {place.file} of source "
-            f"{self.names[place.source]!r}, in the block that begins at line {place.first_line + 1:,}. "
+            f"{self.names[place.source]!r}, line {place.first_line + int(lines[inside]) + 1:,}. "
             "Set truncate.overlong to truncate or drop, raise truncate.max_length, or pack with bfd_split"
         )

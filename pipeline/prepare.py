@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.config import SourceConfig
-from ..schemas.errors import ConfigError, OutputError
+from ..schemas.errors import ConfigError, InputError, OutputError
 from ..stages.prep import Format, make_format, public_row
 from .observer import Observer, Silent
 from .options import format_options
@@ -48,7 +48,7 @@ def prepare_source(
     Raises:
         ConfigError: the suffix is neither .jsonl nor .parquet, an input is missing, or the rows have no common
             schema, which Parquet needs.
-        InputError: an input is empty or cannot be read.
+        InputError: an input is empty or cannot be read, or no row gave an example.
         OutputError: the file exists.
     """
     if target.suffix not in (".jsonl", ".parquet"):
@@ -77,6 +77,15 @@ def prepare_source(
                 raise ConfigError(
                     f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
                 ) from error
+        if not counts.examples:
+            first = counts.rejects[0] if counts.rejects else None
+            why = f" The first: {first['file']}, line {first['line']}: {first['detail']}." if first else ""
+            what = counts.rejected + counts.filtered
+            raise InputError(
+                f"no row of source {source.name!r} gave an example, so {target} is not written "
+                f"({', '.join(f'{reason} {number:,}' for reason, number in what.most_common()) or 'no rows'}).{why} "
+                "Check the source's format and keys"
+            )
         if not store.put(draft, target.name):
             raise OutputError(f"--output {target} appeared while it was written; remove it, or name another file")
     observer.end()

@@ -120,10 +120,10 @@ class Driver:
     def run(self) -> Manifest:
         """Do what is not done yet."""
         with self._executor() as executor:
-            self.observer.begin("prepare", 0, "")
+            self.observer.begin("load inputs and tokenizer", 0, "")
             encoding, spec, prospect = self._prepare(executor)
             self.observer.end()
-            self._require_room(prospect.room_needed, prospect.room_free, "encoding and packing")
+            self._require_room(prospect.room_needed, "encoding and packing", self.out, self.cache)
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
             self.timings.seconds["encode, summed over workers"] = encoded.busy
@@ -217,16 +217,23 @@ class Driver:
         what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
         raise InputError(
             f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
-            f"{f' ({what})' if what else ''}. Look at {REJECTS} in the output folder, and check "
-            "sources.*.format and sources.*.keys"
+            f"{f' ({what})' if what else ''}.{self._first_reject(files, encoded)} All are in "
+            f"{self.out.path(REJECTS)}. Check each source's format, and its keys (--set sources.0.keys.text=body)"
         )
+
+    def _first_reject(self, files: list[InputFile], encoded: EncodedInputs) -> str:
+        blocks = [(file, block) for file in files for block in file.blocks]
+        for (file, block), record in zip(blocks, encoded.records, strict=True):
+            for line, _, reason, detail in record.rejects[:1]:
+                return f" The first: {file.path.name}, line {block.first_line + line + 1}: {reason}: {detail}."
+        return ""
 
     def _pack(self, executor: Executor, packing: Packing, catalogue: Catalogue, kept: Kept) -> Packed:
         with self.timings.stage("plan"):
             plans = packing.plan(catalogue, kept)
         self.observer.end()
         tokens = sum(shard.tokens for windows in plans.values() for w in windows for shard in w.shards)
-        self._require_room(tokens * (TOKEN_BYTES + 1) - self._written(), self.out.free_bytes(), "the shards")
+        self._require_room(tokens * (TOKEN_BYTES + 1) - self._written(), "the shards", self.out)
         with self.timings.stage("pack"):
             packed = packing.write(executor, catalogue, kept, plans)
         self.timings.seconds["pack, summed over workers"] = packed.busy
@@ -291,7 +298,7 @@ class Driver:
             for line, sub, reason, detail in record.rejects:
                 entry: dict[str, Any] = {
                     "source": file.source,
-                    "file": file.label,
+                    "file": file.shown,
                     "line": block.first_line + line + 1,
                     "reason": reason,
                     "detail": detail,
@@ -306,13 +313,15 @@ class Driver:
         names = (name for name in self.out.names() if "shards/" in name and not name.startswith("_run/"))
         return sum(self.out.size(name) or 0 for name in names)
 
-    def _require_room(self, needed: int, free: int, what: str) -> None:
-        if needed > free:
-            raise StoreError(
-                f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that holds "
-                f"{self.out.root} has {free / 2**20:,.0f} MiB free; free some room, or point --out and `cache` "
-                "elsewhere"
-            )
+    def _require_room(self, needed: int, what: str, *stores: LocalStore) -> None:
+        for store in stores:
+            free = store.free_bytes()
+            if needed > free:
+                raise StoreError(
+                    f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that "
+                    f"holds {store.root} has {free / 2**20:,.0f} MiB free; free some room, or point --out and "
+                    "`cache` elsewhere"
+                )
 
     @contextmanager
     def _executor(self) -> Iterator[Executor]:

@@ -51,6 +51,11 @@ class InputFile:
     blocks: tuple[Block, ...]
 
     @property
+    def shown(self) -> str:
+        """How rejects call it: the label with the file's suffix, as it stands on the disk."""
+        return self.label if self.label.endswith(self.path.suffix) else self.label + self.path.suffix
+
+    @property
     def lines(self) -> int:
         """Lines in all, the last one whether or not a newline ends it."""
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
@@ -150,6 +155,8 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
     for magic, what in _OTHER_FORMATS.items():
         if head.startswith(magic):
             raise InputError(f"{path} is {what}; give JSONL in UTF-8, one object a line")
+    if head.lstrip().startswith(b"["):
+        raise InputError(f"{path} is one JSON array; give JSONL, one object a line (`jq -c '.[]'` turns one into it)")
 
 
 def read_block(path: Path, block: Block) -> bytes:

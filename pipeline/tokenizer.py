@@ -111,8 +111,12 @@ class TokenizerLoading:
             TokenizerError: no such folder, or no such template file.
         """
         if not folder.is_dir():
-            kind = "is a file; a folder is needed" if folder.exists() else "does not exist; nothing is downloaded"
-            raise TokenizerError(f"the tokenizer folder {folder} {kind}")
+            kind = (
+                "is a file; a folder is needed"
+                if folder.exists()
+                else "does not exist; nothing is downloaded: save a hub's tokenizer with save_pretrained first"
+            )
+            raise TokenizerError(f"tokenizer.path: the folder {folder} {kind}")
         template = _template_source(chat_template)
         memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None
         answer = _read_memo(memo)

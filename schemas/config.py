@@ -183,7 +183,7 @@ class RunConfig(Section):
     """Which tokens are trained. `completion`: everything after the prompt where there is one, and all of a
     text. `all`: every token."""
     keep_untrained: bool = False
-    """Keep examples in which no token is trained. They are counted either way."""
+    """Keep examples in which no token is trained, or of which truncation leaves none. They are counted either way."""
     holdout: HoldoutConfig = HoldoutConfig()
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()

@@ -28,7 +28,7 @@ class SourceLedger:
     """Examples left out whole, by reason."""
     examples_truncated: int = 0
     examples_without_labels: int = 0
-    """Examples that were kept although truncation took every trained token, or because keep_untrained."""
+    """Packed examples in which no label counts, because keep_untrained."""
     tokens_encoded: int = 0
     tokens_created: dict[str, int] = field(default_factory=dict)
     """Tokens that no text asked for: end_of_sequence, special (added by the tokenizer), alignment."""

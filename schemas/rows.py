@@ -69,9 +69,9 @@ ENCODED = pa.schema(
 """One example, tokenized at full length, with its structure and without a mask policy.
 
 A part knows neither the file it came from nor the run it belongs to, so that runs share it: `line` counts from
-the start of the block. `runs` cover the tokens from the left without gaps: each
-ends before token `end`, belongs to message `turn` (counted from 0), and carries the person's `train` flag. A token that straddles two runs belongs to the later
-one if that one can be trained, and is counted in `straddles`. `digest` is of the rendered text.
+the start of the block. `runs` cover the tokens from the left without gaps: each ends before token `end`, belongs to
+message `turn` (counted from 0), and carries the person's `train` flag. A token that straddles two runs belongs to
+the later one, and is counted in `straddles`. `digest` is of the rendered text and of where the completion begins.
 """
 
 _TOKENS = pa.list_(pa.field("item", pa.int32(), nullable=False))

@@ -49,8 +49,9 @@ def plan_rows(
 ) -> LayoutPlan:
     """Decide which document piece stands in which row.
 
-    Empty documents are skipped. For `bfd` and `bfd_split` the rows are those of the per-sequence
-    best-fit-decreasing algorithm, in its order (see `bestfit`); the result depends on the arguments alone.
+    Empty documents are skipped; `bfd` and `none` plan the first `max_length` tokens of longer ones. For `bfd` and
+    `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order (see `bestfit`); the
+    result depends on the arguments alone.
     Needs some 30 bytes a document beyond `lengths`.
 
     Args:

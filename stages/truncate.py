@@ -34,6 +34,8 @@ class Kept:
     """(N,) tokens that stay; 0 for a document that is left out."""
     untrained: NDArray[np.bool_]
     """(N,) left out, because no token of the whole document is asked for."""
+    cut_untrained: NDArray[np.bool_]
+    """(N,) left out, because truncation took every token that is asked for."""
     overlong: NDArray[np.bool_]
     """(N,) left out, because it is too long."""
     empty: NDArray[np.bool_]
@@ -43,6 +45,7 @@ class Kept:
 def truncate(
     lengths: NDArray[np.int32],
     trainable: NDArray[np.int32],
+    trainable_kept: NDArray[np.int32],
     max_length: int,
     overlong: Overlong,
     keep: Keep,
@@ -50,12 +53,14 @@ def truncate(
 ) -> Kept:
     """Decide for each document whether it stays and which part of it.
 
-    The test for a trained token is made on the whole document, before any cut. Its first token does not count,
-    because the label of a piece's first token never does.
+    A document in which nothing is trained is left out, and so is one of which truncation leaves nothing to train: a
+    row of such documents alone has no loss. The two are counted apart. The first token never counts, because the
+    label of a piece's first token does not. Strategies that cut documents into pieces keep every piece.
 
     Args:
         lengths: (N,) tokens of each document.
         trainable: (N,) tokens that the mask asks for, the first token of the document not counted.
+        trainable_kept: (N,) the same of the part that truncation leaves, its first token not counted.
         max_length: C, capacity of a row in tokens.
     """
     empty = lengths == 0
@@ -68,5 +73,8 @@ def truncate(
         if keep is Keep.END:
             np.maximum(lengths - max_length, 0, out=starts)
         np.minimum(kept, max_length, out=kept)
-    kept[untrained | dropped] = 0
-    return Kept(starts, kept, untrained, dropped, empty)
+    cut = np.zeros(len(lengths), dtype=np.bool_)
+    if overlong is Overlong.TRUNCATE and not keep_untrained:
+        cut = (trainable_kept == 0) & ~untrained & ~empty
+    kept[untrained | cut | dropped] = 0
+    return Kept(starts, kept, untrained, cut, dropped, empty)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 import pytest
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.tokenizer import load_tokenizer
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHATML = (
     "{% for message in messages %}"

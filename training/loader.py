@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -124,14 +124,19 @@ class PackedLoader:
         self.rows = PackedRows(Path(folder), split)
         self.place = find_place(rank, world_size)
         self.rows_per_step = _divisible(rows_per_step, self.place.world_size)
-        self.tail = Tail(tail)
+        self.tail = _choice("tail", tail, Tail)
         self.workers, self.prefetch, self.pin_memory = workers, prefetch, pin_memory
         self.unpacked, self.seq_idx, self.pad_id = unpacked, seq_idx, pad_id
         if not len(self.rows):
             raise ConfigError(f"{folder}: the split {split!r} has no rows; nothing can be loaded")
         if epochs < 1:
             raise ConfigError(f"epochs={epochs}: at least one")
-        order = Shuffle(shuffle)
+        if self.tail is Tail.DROP and len(self.rows) * epochs < rows_per_step:
+            raise ConfigError(
+                f"rows_per_step={rows_per_step:,}, but there are only {len(self.rows) * epochs:,} rows in all: not one "
+                "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
+            )
+        order = _choice("shuffle", shuffle, Shuffle)
         chosen = self._choose_balance(balance, seed, order, first_epoch_sequential, model)
         self.stream = RowStream(self.rows, seed, order, first_epoch_sequential, chosen, model)
         self._state = LoaderState(
@@ -265,6 +270,16 @@ class PackedLoader:
         # The same rows on every rank, and for any number of ranks: the choice is part of the order.
         costs = plain.costs(plain.at(0, min(1024, len(self.rows))))
         return Balance() if costs.std() > AUTO_GAIN * costs.mean() else None
+
+
+_Enum = TypeVar("_Enum", bound=StrEnum)
+
+
+def _choice(name: str, value: str, kind: type[_Enum]) -> _Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(kind)}") from None
 
 
 def _divisible(rows_per_step: int, world_size: int) -> int:

@@ -132,7 +132,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.from_json(json.loads(path.read_bytes()))
     except FileNotFoundError:
-        raise InputError(f"{folder} has no {MANIFEST}: nothing finished is in it") from None
+        above = folder.absolute().parent
+        hint = f"; for a part of it, open {above} with split={folder.name!r}" if (above / MANIFEST).exists() else ""
+        raise InputError(f"{folder} has no {MANIFEST}: nothing finished is in it{hint}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path} is not a manifest of this version of packtrain ({error!r})") from error
 

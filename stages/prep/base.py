@@ -184,7 +184,7 @@ def _rejected(error: Exception, line: bytes) -> RowRejectedError:
     if isinstance(error, msgspec.ValidationError):
         what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
         if missing := _MISSING.fullmatch(what):
-            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
+            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`{_but_has(line)}")
         if not path:
             return RowRejectedError("not_an_object", what[:1].lower() + what[1:])
         return RowRejectedError("wrong_type", f"`{path}`: {what[:1].lower()}{what[1:]}")
@@ -195,6 +195,16 @@ def _rejected(error: Exception, line: bytes) -> RowRejectedError:
     if "truncated" in str(error):
         return RowRejectedError("invalid_json", _cut_short(line))
     return RowRejectedError("invalid_json", str(error))
+
+
+def _but_has(line: bytes) -> str:
+    """The keys that a row has instead; nothing for a row that is not at hand."""
+    try:
+        row = msgspec.json.decode(line.removeprefix(_BOM), type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError):
+        return ""
+    names = [f"`{name}`" for name in row]
+    return f"; it has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
 
 
 def _cut_short(line: bytes) -> str:

@@ -74,6 +74,12 @@ class MessagesFormat(Format[MessagesOptions, MessagesRow]):
         return converted
 
 
+_INSTEAD_OF_CONTENT = frozenset(
+    {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id"}
+)
+"""What a message may hold instead of a content."""
+
+
 def check_messages(messages: Messages, key: str) -> None:
     """Looks at the roles, contents and train flags of (M,) messages.
 
@@ -86,6 +92,9 @@ def check_messages(messages: Messages, key: str) -> None:
             got = type(role).__name__ if "role" in message else "none"
             raise RowRejectedError("wrong_type", f"`{key}[{index}].role` must be a string, got {got}")
         content = message.get("content")
+        if "content" not in message and not message.keys() & _INSTEAD_OF_CONTENT:
+            names = ", ".join(f"`{name}`" for name in message)
+            raise RowRejectedError("missing_key", f"`{key}[{index}]` has no `content`; it has {names}")
         if not isinstance(content, str) and content is not None:
             _check_parts(content, f"{key}[{index}].content")
         if "train" in message and not isinstance(message["train"], bool | None):

@@ -100,9 +100,7 @@ def trl_plan(table: pa.Table, capacity: int) -> tuple[list[list[int]], float]:
         return [row["ids"] for row in frame.f_locals["bins"]], seconds
     finally:
         data_utils.pc = pc
-    raise RuntimeError(
-        "this version of TRL does not copy with pyarrow.compute.take; the benchmark must follow"
-    )
+    raise RuntimeError("this version of TRL does not copy with pyarrow.compute.take; the benchmark must follow")
 
 
 def same_rows(plan: LayoutPlan, rows: list[list[int]]) -> bool:

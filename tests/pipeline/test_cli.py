@@ -121,14 +121,12 @@ def test_the_demo_runs_in_an_empty_folder(demo: tuple[Path, float, str]) -> None
     assert "\x1b" not in out, "there is no terminal"
 
 
-def test_what_the_demo_says_to_do_next_works(demo: tuple[Path, float, str], packtrain: Command) -> None:
-    commands = re.findall(r"^  (packtrain .*|python .*)$", demo[2], re.MULTILINE)
+def test_what_the_demo_says_to_do_next_works(demo: tuple[Path, float, str]) -> None:
+    commands = re.findall(r"^  (\S*packtrain .*|\S*python\S* .*)$", demo[2], re.MULTILINE)
     assert len(commands) == 3
-    for command in commands[:2]:
-        assert packtrain(*command.split()[1:]).code == 0
-    done = subprocess.run(
-        commands[2].replace("python", sys.executable, 1), shell=True, capture_output=True, text=True, check=True
-    )
+    for command in commands:
+        # As it stands there, from the folder where it was printed, whether or not the environment is active.
+        done = subprocess.run(command, shell=True, cwd=demo[0], capture_output=True, text=True, check=True)
     assert "DatasetDict" in done.stdout
     assert "input_ids" in done.stdout
 
@@ -177,7 +175,7 @@ def test_inputs_can_be_verified_by_content(packtrain: Command, tmp_path: Path, t
     assert "nothing to do" in packtrain(*command).out
     done = packtrain(*command, "--workers", 1, "--verify-inputs")
     assert done.code == 2
-    assert "inputs[0].hash" in done.err
+    assert "has changed since (18 → 18 bytes)" in done.err
 
 
 def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, tmp_path: Path) -> None:
@@ -320,7 +318,7 @@ def test_a_dataset_with_one_other_byte(packtrain: Command, copy: Path) -> None:
     done = packtrain("verify", copy, "--deep")
     assert done.code == 1
     assert "documents.parquet: has other bytes than the manifest says\n" in done.out
-    assert f"{copy} is NOT what its manifest says: 1 findings in" in done.out
+    assert f"{copy} is NOT what its manifest says: 1 finding in" in done.out
 
 
 def test_a_dataset_with_a_file_too_many(packtrain: Command, copy: Path) -> None:
@@ -356,7 +354,7 @@ def test_inspect_shows_a_row(packtrain: Command, copy: Path) -> None:
     assert "\x1b" not in done.out
     assert packtrain("inspect", copy, "--row", 0, "--split", "holdout").out.startswith("row 0 of holdout: ")
     ids = packtrain("inspect", copy, "--ids").out
-    assert re.search(r"\d+'<\|im_start\|>' ", ids)
+    assert re.search(r"\d+ '<\|im_start\|>'  ", ids)
 
 
 def test_inspect_of_what_is_not_there(packtrain: Command, copy: Path, tmp_path: Path) -> None:
@@ -452,7 +450,7 @@ def test_a_terminal_gets_colours_and_progress(tmp_path: Path) -> None:
 
 def test_an_interrupted_terminal_is_left_in_order(tmp_path: Path) -> None:
     program = str(Path(sys.executable).parent / "packtrain")
-    code, seen = in_terminal([program, "run", "--demo"], tmp_path, interrupt_at=b"prepare")
+    code, seen = in_terminal([program, "run", "--demo"], tmp_path, interrupt_at=b"load inputs")
     assert code == 130
     assert seen.endswith("packtrain: interrupted; run the same command again to go on\r\n"), "nothing is drawn below"
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0, "the cursor is back"

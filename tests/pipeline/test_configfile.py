@@ -117,11 +117,14 @@ BAD_OVERRIDES = [
     ("sources.0.path.0.x=1", "'x' lies below 'a.jsonl', which holds no keys"),
     ("sources.2=x", "'2' is no item of a list of 2"),
     ("trunc.max_length=3", "trunc: there is no such key; did you mean truncate?"),
-    ("truncate.max_lenght=3", "line 11: truncate.max_lenght: there is no such key; did you mean max_length?"),
-    ("truncate=5", "line 11: truncate: input should be"),
+    (
+        "truncate.max_lenght=3",
+        "--set truncate.max_lenght=3: truncate.max_lenght: there is no such key; did you mean max_length?",
+    ),
+    ("truncate=5", "--set truncate=5: truncate: input should be"),
     ("run.memory=12 cows", "run.memory: '12 cows' is not a size; write 256MiB"),
     ("run.memory=inf", "run.memory: 'inf' is not a size"),
-    ("out=5", "line 1: out: input should be a valid string (got 5)"),
+    ("out=5", "--set out=5: out: input should be a valid string (got 5)"),
 ]
 
 
@@ -155,7 +158,7 @@ BAD_FILES = [
     (GOOD.replace("1024", "[1, 2]"), "line 12: truncate.max_length: input should be a valid integer"),
     (GOOD.replace("name: web", "name: chat"), "two sources are called 'chat'; give each its own name"),
     (GOOD.replace("name: web", "name: no"), "line 8: sources.1.name: input should be a valid string (got False)"),
-    (GOOD.replace("[a.jsonl, b.jsonl]", "5"), "line 7: sources.0.path: input should be a valid tuple (got 5)"),
+    (GOOD.replace("[a.jsonl, b.jsonl]", "5"), "line 7: sources.0.path: input should be a list (got 5)"),
     (
         GOOD.replace("[a.jsonl, b.jsonl]", "[a.jsonl, 5]"),
         "line 7: sources.0.path.1: input should be a valid string (got 5)",

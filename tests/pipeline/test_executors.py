@@ -173,9 +173,16 @@ def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: LocalExecuto
     assert sorted(pool.map(tasks.double, range(50))) == [2 * n for n in range(50)]
 
 
-@pytest.mark.parametrize(
-    "error", [TemplateError("mend it"), RowRejectedError("reason", "detail"), KeyError("x"), MemoryError("full")]
-)
+@pytest.mark.parametrize("error", [KeyError("x"), MemoryError("full")])
+@pytest.mark.parametrize("inline", [True, False])
+def test_an_unexpected_error_names_its_task(tasks: Any, pool: LocalExecutor, error: Exception, inline: bool) -> None:
+    executor = InlineExecutor() if inline else pool
+    with pytest.raises(TaskError, match=rf"{type(error).__name__}: .*please report it") as caught:
+        list(executor.map(tasks.fail, [None] * 5 + [error] + [None] * 20))
+    assert isinstance(caught.value.__cause__, type(error))
+
+
+@pytest.mark.parametrize("error", [TemplateError("mend it"), RowRejectedError("reason", "detail")])
 def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: LocalExecutor, error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         list(pool.map(tasks.fail, [None] * 5 + [error] + [None] * 20))

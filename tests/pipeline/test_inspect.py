@@ -97,7 +97,7 @@ def test_ids_stand_before_their_tokens(demo: Path, tiny_tokenizer: Path) -> None
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     text = shown(dataset, tiny_tokenizer, ids=True).replace("\n", " ")
     for one in pieces(dataset, 0, "train")[0].ids:
-        assert f"{one}{tokenizer.decode([one], skip_special_tokens=False)!r}" in text
+        assert f"{one} {tokenizer.decode([one], skip_special_tokens=False)!r}" in text
 
 
 def test_without_a_tokenizer_there_are_ids(demo: Path) -> None:
@@ -159,3 +159,15 @@ def test_a_damaged_shard(copy: Path, damage: str) -> None:
         path.write_bytes(content[:-200] if damage == "cut" else b"something else")
     with pytest.raises(IntegrityError, match="missing" if damage == "missing" else "cannot be read"):
         pieces(open_dataset(copy), open_dataset(copy).manifest.splits["train"].rows - 1, "train")
+
+
+def test_a_character_across_two_runs_stands_whole_in_the_later() -> None:
+    from packtrain.pipeline import demo
+    from packtrain.pipeline.inspect import load_decoder
+
+    decoder = load_decoder(Path(demo.__file__).parent / "tokenizer")
+    ids = Tokenizer.from_file(str(Path(demo.__file__).parent / "tokenizer" / "tokenizer.json")).encode("a日本").ids
+    halves = [decoder.spans([ids[:cut], ids[cut:]]) for cut in range(1, len(ids))]
+    assert len(halves) > 3, "the characters are several tokens each"
+    assert all("".join(pair) == "a日本" for pair in halves)
+    assert not any("\ufffd" in text for pair in halves for text in pair)

@@ -128,7 +128,7 @@ def test_lines_are_counted_across_blocks(prep: Prepare, monkeypatch: pytest.Monk
 
 
 def test_only_the_first_rejects_are_kept(prep: Prepare) -> None:
-    counts = prep(b"{\n" * 100, "text", "out.jsonl")
+    counts = prep(b"{\n" * 100 + b'{"text": "a"}\n', "text", "out.jsonl")
     assert (counts.rejected.total(), len(counts.rejects)) == (100, 20)
 
 
@@ -153,7 +153,7 @@ def test_a_column_or_key_that_comes_late_is_not_lost(
     [
         [
             {"prompt": "a", "completion": "b"},
-            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a"}]},
+            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a", "content": None}]},
         ],
         [chat("a", "b"), {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}],
         [{"messages": [{"role": "user", "content": "a", "arguments": {}}]}],
@@ -173,10 +173,11 @@ def test_rows_without_a_common_schema_are_refused(
     prep(rows, format, "out.jsonl")
 
 
-def test_no_example_at_all_is_an_empty_file(prep: Prepare, tmp_path: Path) -> None:
+def test_no_example_at_all_is_refused(prep: Prepare, tmp_path: Path) -> None:
     for name in ("out.jsonl", "out.parquet"):
-        counts = prep([{"question": "q", "solutions": ""}], "apps", name)
-        assert (counts.filtered, read(tmp_path / name)) == ({"no_solution": 1}, [])
+        with pytest.raises(InputError, match=r"no row .* gave an example, .* is not written \(no_solution 1\)"):
+            prep([{"question": "q", "solutions": ""}], "apps", name)
+        assert not (tmp_path / name).exists()
 
 
 def test_what_cannot_be_written_is_refused_before_any_work(prep: Prepare, tmp_path: Path) -> None:

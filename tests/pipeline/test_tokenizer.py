@@ -185,7 +185,7 @@ def test_named_templates(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"the tokenizer folder .*/nowhere does not exist"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.path: the folder .*/nowhere does not exist"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     with pytest.raises(TokenizerError, match="is a file; a folder is needed"):

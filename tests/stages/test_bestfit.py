@@ -101,9 +101,7 @@ def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | Non
 
 @pytest.mark.parametrize("block", [1, 7, 64])
 @pytest.mark.parametrize("max_docs", [None, 3])
-def test_equal_across_block_borders(
-    monkeypatch: pytest.MonkeyPatch, block: int, max_docs: int | None
-) -> None:
+def test_equal_across_block_borders(monkeypatch: pytest.MonkeyPatch, block: int, max_docs: int | None) -> None:
     """Sorting and placing in blocks is for the caches alone: their size must not show."""
     random = np.random.default_rng(block)
     for _ in range(20):
@@ -137,11 +135,7 @@ def test_group_moves_do_not_grow_with_the_sequences() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.integers(2, 12).flatmap(
-        lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=7), st.just(c))
-    )
-)
+@given(st.integers(2, 12).flatmap(lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=7), st.just(c))))
 def test_bounds_are_below_the_optimum(problem: tuple[list[int], int]) -> None:
     sizes, capacity = problem
     optimum = fewest_rows(sizes, capacity)

@@ -13,16 +13,12 @@ from packtrain.stages.plan import Strategy, plan_rows
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
-lengths_and_capacity = st.tuples(
-    st.lists(st.integers(0, 70), max_size=60), st.sampled_from([2, 3, 8, 20, 64])
-)
+lengths_and_capacity = st.tuples(st.lists(st.integers(0, 70), max_size=60), st.sampled_from([2, 3, 8, 20, 64]))
 
 
 def rows_of(plan: LayoutPlan) -> list[list[tuple[int, int, int]]]:
     """Every row as its pieces, each (document, first token, last token + 1)."""
-    pieces = list(
-        zip(plan.order.tolist(), plan.starts.tolist(), (plan.starts + plan.lengths).tolist(), strict=True)
-    )
+    pieces = list(zip(plan.order.tolist(), plan.starts.tolist(), (plan.starts + plan.lengths).tolist(), strict=True))
     ends = plan.row_offsets.tolist()
     return [pieces[a:b] for a, b in pairwise(ends)]
 

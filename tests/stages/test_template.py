@@ -33,19 +33,16 @@ CONVERSATION: Messages = [
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "<b>'x'</b>", "parameters": {}}}]
 
 SOURCES = {
-    "whitespace": "  {% for m in messages %}\n    {% if m.role == 'user' %}\n  u\n    {% endif %}\n"
-    "{% endfor %}\n\n",
+    "whitespace": "  {% for m in messages %}\n    {% if m.role == 'user' %}\n  u\n    {% endif %}\n{% endfor %}\n\n",
     "tojson": "{{ messages | tojson }}{{ tools | tojson(indent=2) }}",
     "printed": "{{ messages }}{{ tools }}{{ documents }}{{ add_generation_prompt }}",
-    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }};"
-    "{% endfor %}",
+    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }};{% endfor %}",
     "variables": "{{ bos_token }}{{ eos_token }}{{ nothing }}",
     "loop controls": "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{{ m.role }}"
     "{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
     "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}{{ m.content }} "
     "{%- endgeneration %}{{ x }}{% endfor %}",
-    "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}"
-    "{{ ns.a }}",
+    "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}",
     "dict": "{{ dict(a=1, b=2) }}{{ dict.fromkeys(['x'], 3) }}{{ dict.mro is defined }}",
     "macro": "{% macro show(m, k='content') %}[{{ m[k] | trim }}]{% endmacro %}{{ show(messages[0]) }}",
     "joined": "{{ messages | map(attribute='role') | join(',') }}{{ messages[::-1][0].role ~ 1 ~ none }}",
@@ -167,9 +164,7 @@ def test_the_date_is_pinned() -> None:
 
 
 def test_a_date_that_is_not_pinned_is_a_mistake_of_the_configuration() -> None:
-    template = ChatTemplate(
-        "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", {}, "dated"
-    )
+    template = ChatTemplate("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", {}, "dated")
     with pytest.raises(TemplateError, match=r"tokenizer\.date"):
         template.render(CONVERSATION[:1])
 
@@ -205,9 +200,7 @@ def test_an_empty_conversation_and_a_message_that_is_none_are_refused() -> None:
 
 
 def test_it_travels_by_pickle() -> None:
-    template = ChatTemplate(
-        "{{ bos_token }}{{ strftime_now('%Y') }}", {"bos_token": "<s>"}, "t", "2024-07-26"
-    )
+    template = ChatTemplate("{{ bos_token }}{{ strftime_now('%Y') }}", {"bos_token": "<s>"}, "t", "2024-07-26")
     copy = pickle.loads(pickle.dumps(template))
     assert copy.render(CONVERSATION) == template.render(CONVERSATION) == "<s>2024"
 

@@ -76,17 +76,13 @@ TRACEABLE = {
         "{{ message.content is eq('yes') }}{{ message.content == 1 }}{{ message.content is none }}"
     ),
     "in a literal": each("{{ message.content in 'yes or no' }}{{ message.content not in 'yes' }}"),
-    "upper and replace": each(
-        "{{ message.content.upper() }}{{ message.content | replace('a', 'b') | lower }}"
-    ),
+    "upper and replace": each("{{ message.content.upper() }}{{ message.content | replace('a', 'b') | lower }}"),
     "generation": each("{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}|"),
     "lists": each("{% set x = [message.content, 'b'] %}{{ x[0] }}{{ x | first }}{{ x | length }}")
     + "{{ (messages | map(attribute='content') | list)[0] }}"
     "{{ messages | selectattr('content') | list | length }}"
     "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
-    "default": each(
-        "{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"
-    ),
+    "default": each("{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"),
     "absent keys": each(
         "{{ message.tool_calls is defined }}{{ message.content.text is defined }}{{ message['x'] }}"
         "{% if message.content is mapping or message.content is not iterable %}odd{% endif %}"
@@ -107,8 +103,7 @@ UNTRACEABLE = {
     "printed": "{{ messages }}",
     "keys": each("{% for key in message %}{{ key }}{% endfor %}"),
     "items": each("{% for key, value in message.items() %}{{ key }}{{ value }}{% endfor %}"),
-    "spread": "{% macro f(role, content) %}{{ kwargs }}{{ content }}{% endmacro %}"
-    + each("{{ f(**message) }}"),
+    "spread": "{% macro f(role, content) %}{{ kwargs }}{{ content }}{% endmacro %}" + each("{{ f(**message) }}"),
     "dict": each("{{ dict(message) }}"),
     "percent": each("{{ '%s!' % message.content }}"),
     "percent of a tuple": each("{{ '%s%s' % (message.content, 1) }}"),
@@ -262,8 +257,6 @@ def test_a_text_that_carries_the_mark_is_only_text() -> None:
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
 def test_common_prefix(first: str, second: str) -> None:
     expected = 0
-    while (
-        first[expected : expected + 1] and first[expected : expected + 1] == second[expected : expected + 1]
-    ):
+    while first[expected : expected + 1] and first[expected : expected + 1] == second[expected : expected + 1]:
         expected += 1
     assert common_prefix(first, second) == expected

@@ -19,9 +19,12 @@ def decide(
     overlong: Overlong = Overlong.TRUNCATE,
     keep: Keep = Keep.START,
     keep_untrained: bool = False,
+    kept_labels: int | None = None,
 ) -> Kept:
+    """`kept_labels`: how many labels truncation leaves at most; None, all."""
     lengths, trainable = np.array(rows, np.int32).reshape(-1, 2).T
-    return truncate(lengths, trainable, max_length, overlong, keep, keep_untrained)
+    left = np.minimum(trainable, kept_labels) if kept_labels is not None else trainable
+    return truncate(lengths, trainable, left, max_length, overlong, keep, keep_untrained)
 
 
 ROWS = [(5, 1), (9, 3), (0, 0), (4, 0), (8, 0), (6, 5)]
@@ -61,11 +64,15 @@ def test_untrained_is_told_before_overlong() -> None:
     assert kept.overlong.tolist() == [False, True]
 
 
-def test_the_test_is_made_before_the_cut() -> None:
-    """All its labels lie in what truncation takes: the example stays, and is counted elsewhere."""
-    kept = decide([(9, 1)], 2, keep=Keep.START)
-    assert kept.lengths.tolist() == [2]
-    assert not kept.untrained.any()
+def test_what_truncation_leaves_without_a_label_is_left_out() -> None:
+    """All its labels lie in what is cut off: a row of such documents alone would have no loss at all."""
+    rows = [(9, 1), (9, 0), (2, 1)]
+    kept = decide(rows, 2, kept_labels=0)
+    assert kept.lengths.tolist() == [0, 0, 0]
+    assert kept.cut_untrained.tolist() == [True, False, True]
+    assert kept.untrained.tolist() == [False, True, False], "tested on the whole document, and told apart"
+    assert decide(rows, 2, kept_labels=0, keep_untrained=True).lengths.tolist() == [2, 2, 2]
+    assert not decide(rows, 2, Overlong.SPLIT, kept_labels=0).cut_untrained.any(), "nothing is cut off"
 
 
 @given(documents, st.integers(2, 20), st.sampled_from(Overlong), st.sampled_from(Keep), st.booleans())
@@ -77,6 +84,7 @@ def test_one_outcome_each(
     for index, (length, trainable) in enumerate(rows):
         start, size = int(kept.starts[index]), int(kept.lengths[index])
         assert 0 <= start <= start + size <= length
+        assert not kept.cut_untrained[index]
         reasons = [bool(flags[index]) for flags in (kept.untrained, kept.overlong, kept.empty)]
         assert sum(reasons) + (size > 0) == 1
         assert reasons == [
@@ -96,6 +104,6 @@ def test_one_outcome_each(
 
 def test_given_lengths_are_not_changed() -> None:
     lengths, trainable = np.array([9, 3], np.int32), np.array([1, 0], np.int32)
-    truncate(lengths, trainable, 4, Overlong.TRUNCATE, Keep.END, False)
+    truncate(lengths, trainable, trainable, 4, Overlong.TRUNCATE, Keep.END, False)
     assert lengths.tolist() == [9, 3]
     assert trainable.tolist() == [1, 0]

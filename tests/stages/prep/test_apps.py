@@ -14,9 +14,7 @@ from packtrain.stages.prep.apps import AppsFormat, AppsOptions, AppsRow, fenced,
 ROW = {
     "id": 4,
     "question": "Add two numbers.\n",
-    "solutions": json.dumps(
-        ["print(sum(map(int, input().split())))\n", "a, b = map(int, input().split())\n"]
-    ),
+    "solutions": json.dumps(["print(sum(map(int, input().split())))\n", "a, b = map(int, input().split())\n"]),
     "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]}),
     "difficulty": "introductory",
     "url": "",
@@ -50,8 +48,7 @@ def classic_of(**changes: Any) -> str:
 def test_chat() -> None:
     first, second = examples()
     content = (
-        "Add two numbers.\n\n"
-        "Write a Python program that reads standard input and prints the answer to standard output."
+        "Add two numbers.\n\nWrite a Python program that reads standard input and prints the answer to standard output."
     )
     assert first == Example(
         line=3,
@@ -78,9 +75,7 @@ def test_chat_call_based() -> None:
 def test_chat_says_nothing_about_input_that_the_row_does_not_tell() -> None:
     assert prompt_of(input_output="") == "Add two numbers.\n\nSolve this in Python."
     assert prompt_of(input_output="not JSON", starter_code="def f():\n") == (
-        "Add two numbers.\n\n"
-        "Starter code:\n\n```python\ndef f():\n```\n\n"
-        "Complete the starter code in Python."
+        "Add two numbers.\n\nStarter code:\n\n```python\ndef f():\n```\n\nComplete the starter code in Python."
     )
 
 
@@ -92,9 +87,7 @@ def test_classic() -> None:
         "\nQUESTION:\nAdd two numbers.\n\n\ndef add(a, b):\n\t\nUse Call-Based format\nANSWER:\n"
     )
     assert classic_of(input_output=None).endswith("\nUse Standard Input format\nANSWER:\n")
-    assert classic_of(input_output="", starter_code="def f():").endswith(
-        "def f():\nUse Call-Based format\nANSWER:\n"
-    )
+    assert classic_of(input_output="", starter_code="def f():").endswith("def f():\nUse Call-Based format\nANSWER:\n")
 
 
 def test_starter_code_beside_plain_tests_uses_standard_input() -> None:
@@ -136,9 +129,7 @@ def test_duplicates_are_of_content_and_limits_come_after() -> None:
     assert [e.sub for e in examples(solutions=json.dumps(solutions))] == [0, 3, 4, 6]
     assert [e.sub for e in examples(AppsOptions(dedupe=False), solutions=solutions)] == [0, 1, 3, 4, 5, 6]
     assert [e.sub for e in examples(AppsOptions(max_solutions=2), solutions=solutions)] == [0, 3]
-    done = AppsFormat(AppsOptions(max_solutions=3)).prepare(
-        [(0, json.dumps(ROW | {"solutions": solutions}).encode())]
-    )
+    done = AppsFormat(AppsOptions(max_solutions=3)).prepare([(0, json.dumps(ROW | {"solutions": solutions}).encode())])
     assert done.skipped == {"duplicate": 2, "empty": 1, "over_limit": 1}
     assert len(done.examples) + done.skipped.total() == len(solutions)
 

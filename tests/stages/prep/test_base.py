@@ -31,7 +31,7 @@ def test_decode_gives_the_text() -> None:
         (b'{"text": 5}', "wrong_type", "`text`: expected `str`, got `int`"),
         (b'{"text": null}', "wrong_type", "`text`: expected `str`, got `null`"),
         (b'{"text": ["a"]}', "wrong_type", "`text`: expected `str`, got `array`"),
-        (b'{"txt": "a"}', "missing_key", "the row has no `text`"),
+        (b'{"txt": "a"}', "missing_key", "the row has no `text`; it has `txt`"),
         (b'["a"]', "not_an_object", "expected `object`, got `array`"),
         (b"null", "not_an_object", "expected `object`, got `null`"),
         (b'"a"', "not_an_object", "expected `object`, got `str`"),
@@ -113,9 +113,7 @@ def test_a_format_pickles_as_its_options(name: str) -> None:
 
 
 def test_unknown_formats_and_foreign_options_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="no prep format is called 'chat'; there are apps, prompt_completion"
-    ):
+    with pytest.raises(ConfigError, match="no prep format is called 'chat'; there are apps, prompt_completion"):
         make_format("chat")
     with pytest.raises(ConfigError, match="'apps' takes AppsOptions, got TextOptions"):
         make_format("apps", TextOptions())

@@ -68,6 +68,11 @@ def content(value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("row", "reason", "detail"),
     [
+        (
+            {"messages": [{"role": "user", "value": "hi"}]},
+            "missing_key",
+            "`messages[0]` has no `content`; it has `role`, `value`",
+        ),
         ({"messages": []}, "empty", "`messages` has no messages"),
         ({"messages": None}, "wrong_type", "`messages`: expected `array`, got `null`"),
         ({"messages": "Hi"}, "wrong_type", "`messages`: expected `array`, got `str`"),
@@ -136,8 +141,6 @@ def test_the_nulls_of_arrow_are_dropped() -> None:
     }
     (only,) = made.examples(made.convert(row), 0)
     assert only.prompt == [USER]
-    assert only.completion == [
-        {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "args": {"b": 1}}]}
-    ]
+    assert only.completion == [{"role": "assistant", "content": None, "tool_calls": [{"name": "f", "args": {"b": 1}}]}]
     assert only.tools == [{"name": "f"}]
     assert row["messages"][0] == {"role": "user", "content": "Hi", "tool_calls": None}

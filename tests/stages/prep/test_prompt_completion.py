@@ -50,8 +50,8 @@ def test_other_keys() -> None:
 @pytest.mark.parametrize(
     ("row", "reason", "detail"),
     [
-        ({"prompt": "a"}, "missing_key", "the row has no `completion`"),
-        ({"completion": "a"}, "missing_key", "the row has no `prompt`"),
+        ({"prompt": "a"}, "missing_key", "the row has no `completion`; it has `prompt`"),
+        ({"completion": "a"}, "missing_key", "the row has no `prompt`; it has `completion`"),
         ({"prompt": 5, "completion": "a"}, "wrong_type", "`prompt`: expected `str | array`, got `int`"),
         (
             {"prompt": "a", "completion": None},
