@@ -155,10 +155,8 @@ def verify(
         say(console, str(finding))
     checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
     if not outcome.sound:
-        say(
-            console,
-            f"{folder} is NOT what its manifest says: {len(outcome.findings):,} {'finding' if len(outcome.findings) == 1 else 'findings'} in {checked}",
-        )
+        found = f"{len(outcome.findings):,} finding{'s' if len(outcome.findings) > 1 else ''}"
+        say(console, f"{folder} is NOT what its manifest says: {found} in {checked}")
         say(console, "Delete the files that are named, then run the same configuration again: it writes them anew")
         raise typer.Exit(1)
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"

@@ -17,6 +17,8 @@ from .store import LocalStore
 
 NAME = "documents.parquet"
 RECORD = "_run/documents.json"
+GROUP_ROWS = 1 << 16
+"""Documents of a row group: small ones would cost more than what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +45,37 @@ class DocumentsTask:
 
 
 def write_documents(task: DocumentsTask) -> FileRecord:
-    """Run the task: one part in memory at a time, one row group a part."""
+    """Run the task: one part in memory at a time, row groups of some ten thousand documents."""
     store = LocalStore(task.out)
     with pa.memory_map(str(store.path(task.packed))) as source:
         packed = pa.ipc.open_file(source).get_batch(0).column(0)
     with store.draft("") as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pq.ParquetWriter(sink, DOCUMENTS, compression="zstd") as writer:
-            doc_id = 0
+            group: list[pa.Table] = []
+            doc_id = waiting = 0
             for part in task.parts:
                 for batch in EncodedPart(Path(part.path)).batches:
                     table = _documents(batch, part, doc_id, packed.slice(doc_id, batch.num_rows))
-                    if table.num_rows:
-                        writer.write_table(table)
+                    group.append(table)
+                    waiting += table.num_rows
                     doc_id += batch.num_rows
+                    if waiting >= GROUP_ROWS:
+                        _write(writer, group)
+                        group, waiting = [], 0
+            _write(writer, group)
         put = draft.result
         store.put(draft, NAME, mend=True)
     record = FileRecord(NAME, put.bytes, put.hash)
     store.put_bytes(RECORD, msgspec.json.encode(record))
     return record
+
+
+def _write(writer: pq.ParquetWriter, group: list[pa.Table]) -> None:
+    """One row group of several batches; sources and files of all of them share one dictionary."""
+    table = pa.concat_tables(group).unify_dictionaries() if group else None
+    if table is not None and table.num_rows:
+        writer.write_table(table)
 
 
 def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.Array:

@@ -188,8 +188,8 @@ def _named(error: Exception, task: object) -> Exception:
     if isinstance(error, PacktrainError):
         return error
     return TaskError(
-        f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete the "
-        "cache and run again; if that does not help, please report it with the input that is named"
+        f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete "
+        "the cache and run again; if that does not help, please report it with the input that is named"
     )
 
 
