@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..schemas.manifest import FileRecord
@@ -82,6 +81,8 @@ def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.A
     """`source/file:line` and, where a row gave several examples, `/which`."""
     # Arrow scalars in place of Python's, whose conversion imports pandas where that is installed.
     stem, colon, slash = strings([f"{source}/{file}", ":", "/"])
+    import pyarrow.compute as pc  # here, because the other tasks do without it
+
     place = pc.binary_join_element_wise(stem, pc.cast(lines, pa.string()), colon)
     numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), slash)
     return pc.if_else(numbers(view(subs) < 0), place, numbered)
@@ -97,6 +98,6 @@ def _documents(batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: 
         pa.DictionaryArray.from_arrays(numbers(np.zeros(rows, np.int32)), strings([part.file])),
         lines,
         batch.column("group"),
-        pc.cast(pc.list_value_length(batch.column("input_ids")), pa.int32()),
+        numbers(np.diff(view(batch.column("input_ids").offsets))),
     ]
     return pa.Table.from_arrays(columns, schema=DOCUMENTS).filter(packed)

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.config import RunConfig
 from ..schemas.layout import Certificate, LayoutPlan
 from ..stages.arrays import numbers
 from ..stages.plan import plan_rows
 from .catalogue import Catalogue
 from .store import LocalStore
+
+if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
+    from ..schemas.config import RunConfig
 
 WINDOW_TOKENS = 4_000_000_000
 """Planned together when the configuration says nothing: one window for most datasets, some 500 MB of plan."""
@@ -61,7 +64,7 @@ class WindowPlan:
 def plan_split(
     store: LocalStore,
     split: str,
-    config: RunConfig,
+    config: "RunConfig",
     catalogue: Catalogue,
     starts: NDArray[np.int32],
     lengths: NDArray[np.int32],
@@ -122,7 +125,7 @@ def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
         return x ^ (x >> np.uint64(31))
 
 
-def _windows(config: RunConfig, catalogue: Catalogue, lengths: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:
+def _windows(config: "RunConfig", catalogue: Catalogue, lengths: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:
     """Documents planned together, in catalogue order within a window.
 
     With several windows the parts are dealt to them in an order chosen by the seed, source by source in turn, so
@@ -195,7 +198,7 @@ def put_arrow(store: LocalStore, name: str, batch: pa.RecordBatch) -> None:
         store.put(draft, name, mend=True)
 
 
-def _shards(plan: LayoutPlan, window: int, first_index: int, config: RunConfig) -> tuple[ShardPlan, ...]:
+def _shards(plan: LayoutPlan, window: int, first_index: int, config: "RunConfig") -> tuple[ShardPlan, ...]:
     """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`."""
     if not plan.rows:
         return (ShardPlan(window, first_index, 0, 0, 0, 0, 0),)

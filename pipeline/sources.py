@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
+from typing import TYPE_CHECKING
 
 import blake3
 
-from ..schemas.config import SourceConfig
 from ..schemas.errors import ConfigError, InputError
+
+if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
+    from ..schemas.config import SourceConfig
 
 BLOCK_BYTES = 4 << 20
 ROW_TOO_LONG = "row_too_long"
@@ -61,7 +64,7 @@ class InputFile:
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
 
 
-def resolve_paths(source: SourceConfig, base: Path) -> list[Path]:
+def resolve_paths(source: "SourceConfig", base: Path) -> list[Path]:
     """The files of a source, in the order given.
 
     Raises:
@@ -108,7 +111,7 @@ def labels(paths: list[Path]) -> list[str]:
     return ["/".join(p[-depth:]) for p in parts]
 
 
-def scan_source(source: SourceConfig, base: Path) -> list[InputFile]:
+def scan_source(source: "SourceConfig", base: Path) -> list[InputFile]:
     """All files of a source, hashed and cut.
 
     Raises:
