@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.layout import Certificate, LayoutPlan
+from ..schemas.splitmix import GOLDEN, mix
 from ..stages.arrays import numbers
 from ..stages.plan import plan_rows
 from .catalogue import Catalogue
@@ -119,10 +120,7 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
 def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
     with np.errstate(over="ignore"):
-        x = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed % 2**64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 
 
 def _windows(config: "RunConfig", catalogue: Catalogue, lengths: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:

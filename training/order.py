@@ -12,12 +12,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schemas.splitmix import GOLDEN, mix
+
 ROUNDS = 6
 """Three make a pseudorandom permutation in theory; six leave no pattern that a test of a million positions sees."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Shuffle(StrEnum):
@@ -72,26 +70,18 @@ def _network(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray
     return (left << right_bits) | right
 
 
-def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """(N,) SplitMix64's finaliser: every bit of the input moves every bit of the output."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
-        return x ^ (x >> np.uint64(31))
-
-
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:
     """A 64-bit key for one use in one epoch; other epochs and other uses get unrelated ones."""
     state = np.array([seed % 2**64], dtype=np.uint64)
     with np.errstate(over="ignore"):
         for word in (epoch % 2**64, *purpose.encode()):
-            state = mix(state * _GOLDEN + np.uint64(word) + np.uint64(1))
+            state = mix(state * GOLDEN + np.uint64(word) + np.uint64(1))
     return int(state[0])
 
 
 def _round_key(key: int, number: int) -> np.uint64:
     with np.errstate(over="ignore"):
-        seeded = np.array([key % 2**64], dtype=np.uint64) + _GOLDEN * np.uint64(number + 1)
+        seeded = np.array([key % 2**64], dtype=np.uint64) + GOLDEN * np.uint64(number + 1)
     return np.uint64(mix(seeded)[0])
 
 
