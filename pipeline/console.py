@@ -249,6 +249,15 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
     )
     if rejected:
         say(console, f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", "yellow")
+    if cut := total.examples_dropped.get("cut_untrained", 0):
+        console.print(
+            Text(
+                f"truncation left nothing to train in {cut:,} of {total.examples_made:,} examples, which were dropped; "
+                "raise truncate.max_length, or keep the other end (truncate.keep)",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
     say(console, f"{out} is finished: {manifest.hash[:16]}, in {seconds:.1f} s, {made_by}")

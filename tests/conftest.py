@@ -9,7 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from packtrain.pipeline.catalogue import Catalogue, PartPlace
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.tokenizer import load_tokenizer
 
@@ -137,3 +140,30 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
         return [row for shard in shards for batch in dataset.batches(shard) for row in batch.to_pylist()]
 
     return read
+
+
+def bare_catalogue(sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]") -> Catalogue:
+    """A catalogue of parts with so many documents each, for planning: only lengths and places mean anything."""
+    nothing = np.zeros(len(lengths), np.int32)
+    nowhere = np.zeros(len(lengths), np.bool_)
+    starts = np.cumsum([0, *sizes]).astype(np.int64)
+    return Catalogue(
+        parts=tuple(PartPlace(Path(f"part-{i}"), source, "file", 0) for i, source in enumerate(sources)),
+        part_starts=starts,
+        segment_starts=starts,
+        lengths=lengths,
+        asked=nothing,
+        head=nowhere,
+        asked_kept=nothing,
+        head_kept=nowhere,
+        begins=nothing,
+        run_begins=nothing,
+        run_counts=nothing,
+        held_out=nowhere,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_catalogue() -> Callable[[list[int], list[int], "NDArray[np.int32]"], Catalogue]:
+    """See `bare_catalogue`."""
+    return bare_catalogue

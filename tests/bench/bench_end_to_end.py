@@ -51,26 +51,7 @@ if TYPE_CHECKING:
         work_folder,
     )
 else:
-    from corpus import (
-        MAX_LENGTH,
-        TOKENIZER,
-        Corpus,
-        Cost,
-        build,
-        load,
-        make_parser,
-        median,
-        packtrain_run,
-        print_header,
-        print_table,
-        read_manifest,
-        read_texts,
-        read_timings,
-        realdata,
-        run_counted,
-        spread,
-        work_folder,
-    )
+    from corpus import *  # noqa: F403  # the same names: a script finds its neighbour by its own folder
 
 PACKAGES = ("packtrain", "fastokens", "tokenizers", "trl", "transformers", "datasets", "torch", "pyarrow")
 BATCH_CHARACTERS, BATCH_TEXTS = 1 << 20, 4096

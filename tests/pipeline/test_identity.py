@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline import run as run_module
 from packtrain.pipeline import sources as sources_module
-from packtrain.pipeline.catalogue import Catalogue, PartPlace
+from packtrain.pipeline.catalogue import Catalogue
 from packtrain.pipeline.executors import LocalExecutor
 from packtrain.pipeline.planning import mix64, permute_rows, plan_split, window_seed
 from packtrain.pipeline.store import LocalStore
@@ -479,26 +479,11 @@ def test_seeds_give_different_orders() -> None:
         assert all(np.count_nonzero(one == other) < 12 for other in orders[:index])
 
 
-def test_windows_are_shuffled_unlike_one_another(tmp_path: Path) -> None:
+def test_windows_are_shuffled_unlike_one_another(tmp_path: Path, make_catalogue: Callable[..., Catalogue]) -> None:
     """Neither the same order nor the same one a few rows on: best fit puts the long documents first in each."""
     size, windows = 1000, 4
-    nothing = np.zeros(size * windows, np.int32)
-    lengths = nothing + 8
-    starts = np.arange(windows + 1, dtype=np.int64) * size
-    catalogue = Catalogue(
-        parts=tuple(PartPlace(Path(f"part-{i}"), 0, "file", 0) for i in range(windows)),
-        part_starts=starts,
-        segment_starts=starts,
-        lengths=lengths,
-        asked=nothing,
-        head=nothing.astype(np.bool_),
-        asked_kept=nothing,
-        head_kept=nothing.astype(np.bool_),
-        begins=nothing,
-        run_begins=nothing,
-        run_counts=nothing,
-        held_out=nothing.astype(np.bool_),
-    )
+    lengths = np.full(size * windows, 8, np.int32)
+    catalogue = make_catalogue([size] * windows, [0] * windows, lengths)
     config = RunConfig.model_validate(
         {
             "out": "unused",
@@ -509,7 +494,7 @@ def test_windows_are_shuffled_unlike_one_another(tmp_path: Path) -> None:
         }
     )
     store = LocalStore(tmp_path)
-    plans = plan_split(store, "train", config, catalogue, nothing, lengths)
+    plans = plan_split(store, "train", config, catalogue, np.zeros_like(lengths), lengths)
     assert len(plans) == windows
     places = []
     for plan in plans:

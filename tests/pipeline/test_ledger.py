@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packtrain.pipeline import sources as sources_module
-from packtrain.pipeline.catalogue import Catalogue, PartPlace
+from packtrain.pipeline.catalogue import Catalogue
 from packtrain.pipeline.planning import plan_split
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.store import LocalStore
@@ -666,9 +666,9 @@ def test_windows_are_stratified(
     assert all(0.1 < share < 0.4 for share in shares), shares
 
 
-@given(st.data())
+@given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_any_windows_hold_every_document_once(data: st.DataObject) -> None:
+def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogue: Callable[..., Catalogue]) -> None:
     """Parts of any size, empty ones too; documents that are left out; windows smaller than a part."""
     sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=9))
     sources = data.draw(st.lists(st.integers(0, 2), min_size=len(sizes), max_size=len(sizes)).map(sorted))
@@ -677,20 +677,7 @@ def test_any_windows_hold_every_document_once(data: st.DataObject) -> None:
     limit = data.draw(st.integers(1, 60))
     nothing = np.zeros(count, np.int32)
     part_starts = np.cumsum([0, *sizes]).astype(np.int64)
-    catalogue = Catalogue(
-        parts=tuple(PartPlace(Path(f"part-{i}"), source, "file", 0) for i, source in enumerate(sources)),
-        part_starts=part_starts,
-        segment_starts=part_starts,
-        lengths=lengths,
-        asked=nothing,
-        head=nothing.astype(np.bool_),
-        asked_kept=nothing,
-        head_kept=nothing.astype(np.bool_),
-        begins=nothing,
-        run_begins=nothing,
-        run_counts=nothing,
-        held_out=nothing.astype(np.bool_),
-    )
+    catalogue = make_catalogue(sizes, sources, lengths)
     config = RunConfig.model_validate(
         {
             "out": "unused",
