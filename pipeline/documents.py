@@ -48,7 +48,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
     store = LocalStore(task.out)
     with pa.memory_map(str(store.path(task.packed))) as source:
         packed = pa.ipc.open_file(source).get_batch(0).column(0)
-    with store.draft("") as draft:
+    with store.draft("", sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pq.ParquetWriter(sink, DOCUMENTS, compression="zstd") as writer:
             group: list[pa.Table] = []
@@ -65,7 +65,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
             _write(writer, group)
         put = draft.result
         store.put(draft, NAME, mend=True)
-    record = FileRecord(NAME, put.bytes, put.hash)
+    record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
     store.put_bytes(RECORD, msgspec.json.encode(record))
     return record
 

@@ -76,7 +76,7 @@ def pack_shard(task: PackTask) -> PackResult:
     store = LocalStore(task.out)
     suffix = "arrow" if task.format == "arrow" else "parquet"
     account = _Account()
-    with store.draft(task.prefix) as draft:
+    with store.draft(task.prefix, sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         batches = _batches(task, account)
         if task.format == "arrow":
@@ -92,7 +92,9 @@ def pack_shard(task: PackTask) -> PackResult:
         name = f"{task.prefix}/{task.shard.index:05d}-{put.hash[:16]}.{suffix}"
         store.put(draft, name, mend=True)
     rows = task.shard.last_row - task.shard.first_row
-    shard = ShardRecord(name, put.bytes, put.hash, rows, account.tokens, account.trained)
+    shard = ShardRecord(
+        name, put.bytes, put.hash, put.sha256, rows, account.tokens, account.trained, account.max_docs
+    )
     trained, heads, padding, written = account.totals
     result = PackResult(shard, trained, heads, padding, written, task.record, time.perf_counter() - began)
     if not store.put_bytes(task.record, msgspec.json.encode(result)):
@@ -110,6 +112,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.tokens = 0
+        self.max_docs = 0
         self.totals: tuple[dict[int, int], ...] = ({}, {}, {}, {})
 
     @property
@@ -140,6 +143,7 @@ def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
     padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths
     ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
     account.tokens = int(ends[-1])
+    account.max_docs = int(np.diff(row_offsets).max())
 
     first = 0
     while first < len(ends):

@@ -11,6 +11,7 @@ Steps 3 and 5 run in an executor; each of their tasks is a pure function of its 
 is found again after a crash.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -289,7 +290,7 @@ class Driver:
     def _put(self, name: str, data: bytes) -> FileRecord:
         if not self.out.put_bytes(name, data) and self.out.read(name) != data:
             self.out.replace_bytes(name, data)
-        return FileRecord(name, len(data), hash_bytes(data))
+        return FileRecord(name, len(data), hash_bytes(data), hashlib.sha256(data).hexdigest())
 
     def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
         lines = []

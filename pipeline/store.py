@@ -6,11 +6,12 @@ conditional put, so a second store needs these few methods and nothing else.
 """
 
 import errno
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -28,19 +29,24 @@ class Put:
 
     bytes: int
     hash: str
+    sha256: str = field(default="", compare=False)
+    """Where it was asked for."""
 
 
 class HashingFile:
     """A file opened for writing that hashes what passes through. pyarrow writes to it like to any file."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: IO[bytes], sha256: bool = False) -> None:
         self._raw = raw
         self._hash = blake3.blake3()
+        self._sha256 = hashlib.sha256() if sha256 else None
         self.bytes = 0
 
     def write(self, data: "bytes | memoryview") -> int:
         view = memoryview(data)
         self._hash.update(view)
+        if self._sha256 is not None:
+            self._sha256.update(view)
         written = self._raw.write(view)
         self.bytes += view.nbytes
         return written
@@ -70,6 +76,10 @@ class HashingFile:
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest() if self._sha256 is not None else ""
+
 
 class Draft:
     """A file under a temporary name, to be put under its real one when it is whole."""
@@ -80,7 +90,7 @@ class Draft:
 
     @property
     def result(self) -> Put:
-        return Put(self.file.bytes, self.file.hexdigest())
+        return Put(self.file.bytes, self.file.hexdigest(), self.file.sha256)
 
 
 class LocalStore:
@@ -124,8 +134,11 @@ class LocalStore:
         )
 
     @contextmanager
-    def draft(self, folder: str) -> Iterator[Draft]:
+    def draft(self, folder: str, *, sha256: bool = False) -> Iterator[Draft]:
         """A file to write in `folder`; gone at the end of the block unless it was put.
+
+        Args:
+            sha256: hash it twice: BLAKE3 is fast, SHA-256 can be checked where only Python's own library is.
 
         Raises:
             StoreError: the folder cannot be written, or the disk is full.
@@ -137,7 +150,7 @@ class LocalStore:
                 target.mkdir(parents=True, exist_ok=True)
                 # Unbuffered: pyarrow hands over whole column buffers, another copy would only cost memory.
                 with path.open("xb", buffering=0) as raw:
-                    yield Draft(path, HashingFile(_Whole(raw)))  # type: ignore[arg-type]
+                    yield Draft(path, HashingFile(_Whole(raw), sha256))  # type: ignore[arg-type]
             except OSError as error:
                 raise explain(error, target) from error
         finally:
@@ -247,17 +260,20 @@ def _runs(process: int) -> bool:
     return state != "Z"  # dead, but in a container nobody may have taken note
 
 
-def hash_file(path: Path) -> Put:
-    """Size and BLAKE3 of a file, read in pieces."""
+def hash_file(path: Path, *, sha256: bool = False) -> Put:
+    """Size and BLAKE3 of a file, read in pieces; its SHA-256 too where that is asked for."""
     digest = blake3.blake3()
+    second = hashlib.sha256() if sha256 else None
     size = 0
     buffer = bytearray(_READ)
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(view[:count])
+            if second is not None:
+                second.update(view[:count])
             size += count
-    return Put(size, digest.hexdigest())
+    return Put(size, digest.hexdigest(), second.hexdigest() if second is not None else "")
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
-from ..schemas.manifest import ShardRecord
+from ..schemas.manifest import FileRecord, ShardRecord
 from ..schemas.rows import IGNORE_INDEX
 from ..stages.arrays import view
 from .observer import Observer, Silent
@@ -60,11 +60,11 @@ def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None
     except IntegrityError as error:
         findings.append(Finding("manifest.json", str(error)))
     for file in manifest.files:
-        findings += _check_file(dataset, file.name, file.bytes, file.hash, deep)
+        findings += _check_file(dataset, file, deep)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for shard in shards:
-        found = list(_check_file(dataset, shard.name, shard.bytes, shard.hash, deep))
+        found = list(_check_file(dataset, shard, deep))
         findings += found or _check_shard(dataset, shard, manifest.max_length)
         observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
@@ -80,18 +80,20 @@ def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None
     )
 
 
-def _check_file(dataset: Finished, name: str, size: int, digest: str, deep: bool) -> Iterator[Finding]:
-    actual = dataset.store.size(name)
+def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
+    actual = dataset.store.size(record.name)
     if actual is None:
-        yield Finding(name, "is missing")
-    elif actual != size:
-        yield Finding(name, f"has {actual:,} bytes, but the manifest says {size:,}")
-    elif deep and hash_file(dataset.store.path(name)).hash != digest:
-        yield Finding(name, "has other bytes than the manifest says")
+        yield Finding(record.name, "is missing")
+    elif actual != record.bytes:
+        yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
+    elif deep:
+        found = hash_file(dataset.store.path(record.name), sha256=True)
+        if (found.hash, found.sha256) != (record.hash, record.sha256):
+            yield Finding(record.name, "has other bytes than the manifest says")
 
 
 def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list[Finding]:
-    tokens = trained = row = 0
+    tokens = trained = row = max_docs = 0
     findings: list[Finding] = []
     try:
         for batch in dataset.batches(shard):
@@ -99,16 +101,17 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list
             tokens += len(batch.column("input_ids").flatten())
             trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
             row += batch.num_rows
+            max_docs = max(max_docs, int(_sizes(batch.column("seq_lengths")).max(initial=0)))
     except IntegrityError as error:
         return [*findings, Finding(shard.name, str(error))]
     except (pa.ArrowException, ValueError) as error:  # damage that only shows when the columns are looked into
         return [*findings, Finding(shard.name, f"cannot be read: {error}")]
-    if tokens != shard.tokens or trained != shard.trained:
+    if (tokens, trained, max_docs) != (shard.tokens, shard.trained, shard.max_docs):
         findings.append(
             Finding(
                 shard.name,
-                f"has {tokens:,} tokens and {trained:,} trained labels, "
-                f"but the manifest says {shard.tokens:,} and {shard.trained:,}",
+                f"has {tokens:,} tokens, {trained:,} trained labels and at most {max_docs:,} documents a row, "
+                f"but the manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}",
             )
         )
     return findings[:20]

@@ -8,7 +8,7 @@ from .fingerprint import fingerprint
 from .layout import Certificate
 from .ledger import Ledger
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class FileRecord:
     bytes: int
     hash: str
     """BLAKE3 of the content."""
+    sha256: str
+    """Of the content: what a trainer's image checks downloads with, and anybody with `sha256sum`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,15 @@ class ShardRecord:
     name: str
     bytes: int
     hash: str
+    """BLAKE3 of the content; its beginning is in the name."""
+    sha256: str
+    """Of the content."""
     rows: int
     tokens: int
     trained: int
     """Labels that count."""
+    max_docs: int
+    """Most documents in one row: how long `cu_seq_lens` must be where its size is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,14 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Manifest":
-        """The inverse of `to_json`. Raises KeyError or TypeError for data of another shape."""
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: another version of packtrain wrote it.
+            KeyError, TypeError: the data has another shape.
+        """
+        if data["format"] != FORMAT:
+            raise ValueError(f"manifests of format {FORMAT} are read here, this is one of format {data['format']!r}")
         return cls(
             plan_hash=data["plan_hash"],
             plan=data["plan"],

@@ -19,14 +19,14 @@ MANIFEST = Manifest(
     splits={
         "train": SplitRecord(
             shards=(
-                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, 1, 8, 5),
-                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, 1, 6, 4),
+                ShardRecord("shards/00000-aa.arrow", 100, "a" * 64, "1" * 64, 1, 8, 5, 3),
+                ShardRecord("shards/00001-bb.arrow", 90, "b" * 64, "2" * 64, 1, 6, 4, 2),
             ),
             windows=(CERTIFICATE,),
         ),
         "holdout": SplitRecord(shards=(), windows=()),
     },
-    files=(FileRecord("documents.parquet", 10, "d" * 64), FileRecord("rejects.jsonl", 0, "e" * 64)),
+    files=(FileRecord("documents.parquet", 10, "d" * 64, "4" * 64), FileRecord("rejects.jsonl", 0, "e" * 64, "5" * 64)),
     ledger=Ledger({"chat": SourceLedger(rows_read=3, rows_used=2, rows_rejected={"invalid_json": 1})}),
 )
 
@@ -40,7 +40,7 @@ def test_it_reads_back_as_it_was_written() -> None:
 
 def test_the_hash_is_what_it_was() -> None:
     # Golden: whoever changes it makes every finished dataset one that was tampered with.
-    assert MANIFEST.hash == "f51a4fb28e3daf70fd4c29fd4952a961f9aa1fae1c98e96039eff403e25f8901"
+    assert MANIFEST.hash == "71682617cfa05e12ee9648646dbddba03cb9dcb4087c837ee19513681d7153b2"
 
 
 def test_sums_and_capacity() -> None:
