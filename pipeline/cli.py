@@ -189,6 +189,56 @@ def inspect(
 
 
 @app.command()
+def loader(
+    folders: Annotated[
+        list[str], typer.Argument(metavar="DIR", help="Finished datasets, or their URLs; all are mixed.")
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="How many batches to take.")] = 5,
+    rows_per_step: Annotated[int, typer.Option(min=1, help="Rows of a step, over all ranks.")] = 8,
+    start: Annotated[int, typer.Option(help="The step to begin with.")] = 0,
+    rank: Annotated[int | None, typer.Option(help="As which rank.", show_default="from the environment")] = None,
+    world_size: Annotated[int | None, typer.Option(help="Of how many.", show_default="from the environment")] = None,
+    order: Annotated[str, typer.Option(help="sequential, full or blocks.")] = "full",
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    epochs: Annotated[int, typer.Option(help="How often everything is read.")] = 1,
+    tail: Annotated[str, typer.Option(help="drop, pad or repeat.")] = "drop",
+    split: Annotated[str, typer.Option(help="Which split.")] = "train",
+    balance: Annotated[bool, typer.Option(help="Group rows by cost where that gains something.")] = True,
+    static_shapes: Annotated[bool, typer.Option("--static-shapes", help="Batches of one shape.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="Where remote shards are kept.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="List the documents of the first step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a trainer would get: batches, their fill and balance, and how fast they come."""
+    import json
+
+    from .console import make_console
+    from .trainer_view import look, print_view
+
+    view = look(
+        folders,
+        steps,
+        start,
+        explain,
+        rows_per_step=rows_per_step,
+        rank=0 if rank is None and world_size is not None else rank,
+        world_size=world_size,
+        order=order,
+        seed=seed,
+        epochs=epochs,
+        tail=tail,
+        balance="auto" if balance else None,
+        static_shapes=static_shapes,
+        cache=cache,
+        **({"split": split} if len(folders) == 1 else {}),
+    )
+    if as_json:
+        print(json.dumps(view.to_json(), indent=2))
+    else:
+        print_view(make_console(), view)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
     import json

@@ -53,6 +53,10 @@ class EngineMismatchError(IntegrityError):
     """A tokenizer engine gave a text other tokens than the reference. The message is the text."""
 
 
+class StalledError(PacktrainError, TimeoutError):
+    """What a loader waited for did not come; names the rank, the shard and its address."""
+
+
 class TaskError(PacktrainError, RuntimeError):
     """A task failed after its tries; names the task and its input."""
 

@@ -3,12 +3,38 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .balance import Balance
+    from .cost import ModelShape
     from .dataset import PackedDataset, collate
+    from .iterable import PackedIterable
     from .loader import PackedLoader
+    from .mixture import Source
+    from .packed_stream import PackedStream
+    from .watchdog import Watchdog
 
-__all__ = ["PackedDataset", "PackedLoader", "collate"]
+__all__ = [
+    "Balance",
+    "ModelShape",
+    "PackedDataset",
+    "PackedIterable",
+    "PackedLoader",
+    "PackedStream",
+    "Source",
+    "Watchdog",
+    "collate",
+]
 
-_HOMES = {"PackedDataset": "dataset", "collate": "dataset", "PackedLoader": "loader"}
+_HOMES = {
+    "Balance": "balance",
+    "ModelShape": "cost",
+    "PackedDataset": "dataset",
+    "PackedIterable": "iterable",
+    "PackedLoader": "loader",
+    "PackedStream": "packed_stream",
+    "Source": "mixture",
+    "Watchdog": "watchdog",
+    "collate": "dataset",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,17 +1,31 @@
 """From packed rows to what a model takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..schemas.rows import IGNORE_INDEX
-from .rows import PackedRow
+from .shard import Strip
+
+Take = Callable[[int], NDArray[np.int64]]
+"""Gives a (1, size) array with anything in it."""
 
 
-def flatten(rows: Sequence[PackedRow], *, seq_idx: bool = False) -> dict[str, Any]:
+def fresh(size: int) -> NDArray[np.int64]:
+    """An array of its own for every column of every batch."""
+    return np.empty((1, size), dtype=np.int64)
+
+
+def flatten(rows: Sequence[Strip], *, seq_idx: bool = False, take: Take = fresh) -> dict[str, Any]:
     """Rows one after another as one sequence, documents told apart by `cu_seq_lens`.
+
+    Args:
+        seq_idx: also give each token's document.
+        take: where the arrays come from, such as `Buffers.take`.
 
     Returns:
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
@@ -19,28 +33,63 @@ def flatten(rows: Sequence[PackedRow], *, seq_idx: bool = False) -> dict[str, An
         `use_cache`: False, because the cache's mask lets documents see each other; with `seq_idx`, int32 (1, T),
         the number of each token's document, for convolution and state-space layers. Never an attention mask.
     """
+    lengths = rows[0].seq_lengths if len(rows) == 1 else np.concatenate([row.seq_lengths for row in rows])
+    return _batch(
+        _joined([row.input_ids for row in rows], take),
+        _joined([row.labels for row in rows], take),
+        _joined([row.position_ids for row in rows], take),
+        lengths,
+        max(lengths.tolist(), default=0),  # of few numbers, faster than the array's own
+        seq_idx,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShape:
+    """What every row is made into, so that every batch has the same shape."""
+
+    length: int
+    """C: tokens of a row, padding included. Also the `max_length` that attention is told."""
+    docs: int
+    """Room for so many documents in a row."""
+    pad_id: int = 0
+
+
+def fix_shape(rows: Sequence[Strip], shape: FixedShape, *, seq_idx: bool = False) -> dict[str, Any]:
+    """Rows one after another, each padded to C tokens, with `cu_seq_lens` of the same size whatever they hold.
+
+    A row's padding is a document of its own in which nothing is trained; the room that is left in `cu_seq_lens` is
+    filled with documents of no tokens.
+
+    Returns:
+        As `flatten`: int64 (1, R·C); `cu_seq_lens_q` and `_k` int32 (R·(docs + 1) + 1,); `max_length_q` and `_k` = C.
+    """
+    size, room = shape.length, shape.docs + 1
+    ids = np.full((len(rows), size), shape.pad_id, dtype=np.int64)
+    labels = np.full((len(rows), size), IGNORE_INDEX, dtype=np.int64)
+    positions = np.zeros((len(rows), size), dtype=np.int64)
+    lengths = np.zeros((len(rows), room), dtype=np.int32)
+    for number, row in enumerate(rows):
+        end, docs = len(row.input_ids), len(row.seq_lengths)
+        ids[number, :end] = row.input_ids
+        labels[number, :end] = row.labels
+        positions[number, :end] = row.position_ids
+        positions[number, end:] = np.arange(size - end)
+        lengths[number, :docs] = row.seq_lengths
+        lengths[number, docs] = size - end
+    flat_ids, flat_labels, flat_positions = (
+        torch.from_numpy(column.reshape(1, -1)) for column in (ids, labels, positions)
+    )
+    return _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
+
+
+def padding_share(rows: Sequence[Strip]) -> float:
+    """Share of a batch of `unpack` that is padding."""
     lengths = np.concatenate([row.seq_lengths for row in rows])
-    bounds = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=bounds[1:])
-    cu_seq_lens = torch.from_numpy(bounds)
-    longest = int(lengths.max(initial=0))
-    batch: dict[str, Any] = {
-        "input_ids": _joined([row.input_ids for row in rows]),
-        "labels": _joined([row.labels for row in rows]),
-        "position_ids": _joined([row.position_ids for row in rows]),
-        "cu_seq_lens_q": cu_seq_lens,
-        "cu_seq_lens_k": cu_seq_lens,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
-    if seq_idx:
-        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
-    return batch
+    return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
 
 
-def unpack(rows: Sequence[PackedRow], pad_id: int = 0) -> dict[str, Any]:
+def unpack(rows: Sequence[Strip], pad_id: int = 0) -> dict[str, Any]:
     """Every document a row of its own, padded to the longest: for models that cannot keep packed documents apart.
 
     Returns:
@@ -73,11 +122,39 @@ def unpack(rows: Sequence[PackedRow], pad_id: int = 0) -> dict[str, Any]:
     }
 
 
-def _joined(arrays: Sequence[np.ndarray[Any, np.dtype[np.int32]]]) -> torch.Tensor:
+def _batch(
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    position_ids: torch.Tensor,
+    lengths: NDArray[np.int32],
+    longest: int,
+    seq_idx: bool,
+) -> dict[str, Any]:
+    bounds = np.zeros(len(lengths) + 1, dtype=np.int32)
+    lengths.cumsum(dtype=np.int32, out=bounds[1:])
+    cu_seq_lens = torch.from_numpy(bounds)
+    batch: dict[str, Any] = {
+        "input_ids": input_ids,
+        "labels": labels,
+        "position_ids": position_ids,
+        "cu_seq_lens_q": cu_seq_lens,
+        "cu_seq_lens_k": cu_seq_lens,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
+    if seq_idx:
+        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
+    return batch
+
+
+def _joined(arrays: Sequence[NDArray[np.int32]], take: Take) -> torch.Tensor:
     """(1, T) int64. The copy and the conversion are one pass over memory."""
-    out = np.empty(sum(map(len, arrays)), dtype=np.int64)
-    begin = 0
+    out = take(sum(map(len, arrays)))
+    flat, begin = out[0], 0
     for array in arrays:
-        out[begin : begin + len(array)] = array
-        begin += len(array)
-    return torch.from_numpy(out).unsqueeze(0)
+        end = begin + len(array)
+        flat[begin:end] = array
+        begin = end
+    return torch.from_numpy(out)  # the very array that was taken: `Buffers` watches that one

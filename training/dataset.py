@@ -9,18 +9,33 @@ import torch
 from torch.utils.data import Dataset
 
 from .batch import flatten
-from .rows import PackedRow, PackedRows
+from .rows import PackedRows
+from .shard import PackedRow
+from .shelf import CACHE_BYTES
 
 
 class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
-    """`PackedDataset(folder)[i]` is packed row i. Pickles as its path, so every loader worker maps the shards itself.
+    """`PackedDataset(folder)[i]` is packed row i. Pickles as its place, so every loader worker maps the shards itself.
+
+    Args:
+        where: folder or URL that `packtrain run` wrote.
+        split: `train` or `holdout`.
+        cache, cache_bytes, storage_options: of remote shards; see `shelf.open_shelf`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
     """
 
-    def __init__(self, folder: str | Path, split: str = "train") -> None:
-        self.rows = PackedRows(Path(folder), split)
+    def __init__(
+        self,
+        where: str | Path,
+        split: str = "train",
+        *,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.rows = PackedRows(where, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -30,12 +45,6 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         row = self.rows.row(index if index >= 0 else index + len(self))
         names = ("input_ids", "labels", "position_ids", "seq_lengths")
         return {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in names}
-
-    def __getstate__(self) -> tuple[Path, str]:
-        return self.rows.folder, self.rows.split
-
-    def __setstate__(self, state: tuple[Path, str]) -> None:
-        self.rows = PackedRows(*state)
 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:

@@ -5,13 +5,14 @@ they are dealt to the ranks, and each rank makes one batch of its share. The sta
 resuming on another number of ranks, workers or rows a step goes on exactly where this one stopped.
 """
 
+import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,41 +20,27 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
 from ..schemas.rows import IGNORE_INDEX
-from .batch import flatten, unpack
-from .cost import SEVEN_BILLION, ModelShape, deal
-from .order import Shuffle
+from .ahead import ShardsAhead
+from .balance import Balance
+from .batch import FixedShape, fix_shape, flatten, padding_share, unpack
+from .buffers import Buffers
+from .cost import SEVEN_BILLION, ModelShape
+from .mixture import MixBy, Source, Until
+from .options import choice, divisible
+from .order import Order
 from .ranks import find_place
-from .rows import PackedRow, PackedRows, document_names
+from .rows import document_names
+from .schedule import Schedule
+from .shard import Strip
+from .shelf import CACHE_BYTES, LocalShelf
 from .state import LoaderState
-from .stream import Balance, RowStream
+from .steps import Step, Steps, Tail
+from .watchdog import Watchdog
 
-AUTO_GAIN = 0.02
-"""`balance="auto"` groups rows whose costs differ by more than this share of the mean (one standard deviation)."""
-
-
-class Tail(StrEnum):
-    """What happens to the rows after the last full step."""
-
-    DROP = "drop"
-    """They are left out."""
-    PAD = "pad"
-    """A last step is filled with rows in which nothing is trained."""
-    REPEAT = "repeat"
-    """A last step is filled with the first rows of the order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Which rows a step holds, and who gets them."""
-
-    rows: NDArray[np.int64]
-    """(B,)"""
-    real: int
-    """How many of them count as handed out; the others fill up the last step."""
-    tokens: int
-    """Of the rows that count."""
-    hands: list[list[int]]
-    """For each rank, indices into `rows`."""
+_LOG = logging.getLogger(__name__)
+_TASK_ROWS = 32
+"""Rows that a thread makes into batches before it comes back: more would fall out of the processor's cache."""
+_Made = tuple[Step, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +48,10 @@ class Placed:
     """A document piece in a step."""
 
     rank: int
+    dataset: str
+    """Folder or URL."""
     row: int
-    """Number of the packed row in the split."""
+    """Number of the packed row in its dataset's split."""
     doc_id: int
     id: str
     source: str
@@ -72,36 +61,46 @@ class Placed:
 
 
 class PackedLoader:
-    """Iterates over a rank's batches of a packed dataset.
+    """Iterates over a rank's batches of a packed dataset, or of a mixture of several.
 
     Args:
-        folder: what `packtrain run` wrote.
+        data: folder or URL (any that fsspec knows) of what `packtrain run` wrote; or a list of `Source`.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`.
+        split: `train` or `holdout`; a `Source` has its own.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         seed: of the order.
         epochs: they run on into one another; the tail comes after the last.
         tail: see `Tail`. The number of steps is the same on every rank.
-        shuffle: see `order.Shuffle`.
-        first_epoch_sequential: epoch 0 as the rows lie, which packing has shuffled.
-        balance: rows of like cost near each other (`stream.Balance`); `auto` where it gains something, None never.
+        order: see `order.Order`. For remote shards that the cache cannot hold, take `blocks`.
+        first_epoch_sequential: epoch 0 as the rows lie; None where packing has shuffled them.
+        balance: rows of like cost near each other (`balance.Balance`), and each step's rows dealt to the ranks by cost.
+            `auto` chooses the blocks, or none where ranks are alike anyway (`schedule.choice` says what it found);
+            None takes rows as they come.
         model: shape of the model that costs are counted for.
-        workers: threads that make batches ahead. Copies release the interpreter, so threads are enough.
-        prefetch: batches ahead, for each worker.
+        mix_by, until: of a mixture with weights: what the weights are shares of, and where it ends.
+        num_workers: threads that make batches ahead; copies release the interpreter, so threads are enough. 0 makes
+            each when it is asked for, in the caller's thread and without a watchdog.
+        prefetch: batches ahead, for each worker, at least. Small ones are made several at a time.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+        static_shapes: every batch of the same shape, for compiled steps and CUDA graphs: rows are padded to the
+            dataset's `max_length`, and `cu_seq_lens` has room for as many documents as any row has. A number
+            instead of True: room for so many documents a row.
         unpacked: one document a row, padded, with an attention mask: for models that cannot keep packed documents
-            apart. It gives away what packing saves.
+            apart. It gives away what packing saves; how much is logged.
         seq_idx: also hand out the number of each token's document.
         pad_id: input id of padding, where there is any.
+        cache, cache_bytes, storage_options: of remote shards; see `shelf.open_shelf`.
+        watchdog: when to say, and when to give up, where a batch does not come.
 
     Raises:
-        ConfigError: `rows_per_step` cannot be divided among the ranks; says which numbers can.
+        ConfigError: `rows_per_step` cannot be divided among the ranks (it says which numbers can), or another
+            argument makes no sense.
         InputError, IntegrityError: see `PackedRows`.
     """
 
     def __init__(
         self,
-        folder: str | Path,
+        data: str | Path | Sequence[Source],
         *,
         rows_per_step: int,
         split: str = "train",
@@ -110,96 +109,123 @@ class PackedLoader:
         seed: int = 0,
         epochs: int = 1,
         tail: str = "drop",
-        shuffle: str = "full",
-        first_epoch_sequential: bool = True,
+        order: str = "full",
+        first_epoch_sequential: bool | None = None,
         balance: Balance | str | None = "auto",
         model: ModelShape = SEVEN_BILLION,
-        workers: int = 1,
+        mix_by: str = "tokens",
+        until: str = "first",
+        num_workers: int = 1,
         prefetch: int = 2,
         pin_memory: bool = False,
+        static_shapes: bool | int = False,
         unpacked: bool = False,
         seq_idx: bool = False,
         pad_id: int = 0,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: dict[str, Any] | None = None,
+        watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
     ) -> None:
-        self.rows = PackedRows(Path(folder), split)
         self.place = find_place(rank, world_size)
-        self.rows_per_step = _divisible(rows_per_step, self.place.world_size)
-        self.tail = _choice("tail", tail, Tail)
-        self.workers, self.prefetch, self.pin_memory = workers, prefetch, pin_memory
-        self.unpacked, self.seq_idx, self.pad_id = unpacked, seq_idx, pad_id
-        if not len(self.rows):
-            raise ConfigError(f"{folder}: the split {split!r} has no rows; nothing can be loaded")
-        if epochs < 1:
-            raise ConfigError(f"epochs={epochs}: at least one")
-        if self.tail is Tail.DROP and len(self.rows) * epochs < rows_per_step:
+        _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
+        self.rows_per_step = divisible(rows_per_step, self.place.world_size)
+        self.num_workers, self.prefetch, self.pin_memory = num_workers, prefetch, pin_memory
+        self.unpacked, self.seq_idx, self.pad_id, self.watchdog = unpacked, seq_idx, pad_id, watchdog
+        self._cache_bytes = cache_bytes
+        for name, value, least in (("epochs", epochs, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)):
+            if value < least:
+                raise ConfigError(f"{name}={value}: at least {least}")
+        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
+        self.schedule = Schedule.of(
+            [Source(data, split=split)] if isinstance(data, str | Path) else data,
+            epochs=epochs,
+            seed=seed,
+            order=choice("order", order, Order),
+            first_sequential=first_epoch_sequential,
+            balance=balance,
+            model=model,
+            mix_by=choice("mix_by", mix_by, MixBy),
+            until=choice("until", until, Until),
+            remote=remote,
+        )
+        self.tail = choice("tail", tail, Tail)
+        self.corpus = self.schedule.corpus
+        if self.tail is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
-                f"rows_per_step={rows_per_step:,}, but there are only {len(self.rows) * epochs:,} rows in all: not one "
+                f"rows_per_step={rows_per_step:,}, but there are only {self.total_rows:,} rows in all: not one "
                 "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
             )
-        order = _choice("shuffle", shuffle, Shuffle)
-        chosen = self._choose_balance(balance, seed, order, first_epoch_sequential, model)
-        self.stream = RowStream(self.rows, seed, order, first_epoch_sequential, chosen, model)
-        self._state = LoaderState(
-            fingerprint=self.rows.fingerprint,
-            seed=seed,
-            shuffle=order.value,
-            first_epoch_sequential=first_epoch_sequential,
-            balance_block=chosen.block if chosen else 0,
-            balance_group=chosen.group if chosen else 0,
-            epochs=epochs,
-            rows=0,
-            tokens=0,
+        self._dealt = balance is not None
+        self._epochs = epochs
+        self._rows = self._tokens = 0  # handed out, by all ranks together
+        self._buffers = Buffers()
+        self._shape = self._fixed_shape(static_shapes)
+        if unpacked:
+            self._warn_of_padding()
+
+    def __repr__(self) -> str:
+        where = ", ".join(str(part.where) for part in self.corpus.parts)
+        return (
+            f"PackedLoader({where}; {self.rows_per_step:,} rows a step, {len(self):,} steps left, "
+            f"rank {self.place.rank} of {self.place.world_size})"
         )
 
     @property
     def total_rows(self) -> int:
         """Rows of all epochs, over all ranks."""
-        return len(self.rows) * self._state.epochs
+        return self.schedule.total
+
+    @property
+    def steps(self) -> Steps:
+        """The order, cut into steps and dealt to the ranks."""
+        return Steps(
+            self.schedule.stream, self.rows_per_step, self.place.world_size, self.total_rows, self.tail, self._dealt
+        )
 
     def __len__(self) -> int:
         """Steps that are left: the same on every rank."""
-        left = self.total_rows - self._state.rows
-        whole, rest = divmod(left, self.rows_per_step)
-        return whole + (1 if rest and self.tail is not Tail.DROP else 0)
+        return self.steps.left(self._rows)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rank's batches from where the state stands. The state moves on as batches are returned."""
-        steps = len(self)
-        first = self._state.rows
-        if self.workers < 1:
-            for number in range(steps):
-                step, batch = self._make(first + number * self.rows_per_step)
-                self._consumed(step)
+        steps, first = self.steps, self._rows
+        count, width = steps.left(first), self.rows_per_step
+        if not count:
+            _LOG.warning("all %d epochs of the order are read; make a loader with more epochs", self._epochs)
+        ahead = self._shards_ahead()
+        try:
+            made = self._in_turn(steps, first, count) if not self.num_workers else self._early(steps, first, count)
+            for number, (step, batch) in enumerate(made):
+                if ahead is not None:
+                    ahead.move(first + number * width)
+                self._rows += step.real
+                self._tokens += step.tokens
                 yield batch
-            return
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="packtrain-loader") as pool:
-            ahead: deque[Future[tuple[Step, dict[str, Any]]]] = deque()
-            submitted = 0
-            try:
-                for _ in range(steps):
-                    while submitted < steps and len(ahead) < max(1, self.workers * self.prefetch):
-                        ahead.append(pool.submit(self._make, first + submitted * self.rows_per_step))
-                        submitted += 1
-                    step, batch = ahead.popleft().result()
-                    self._consumed(step)
-                    yield batch
-            finally:
-                for future in ahead:
-                    future.cancel()
+        finally:
+            if ahead is not None:
+                ahead.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: equal on all ranks, under a kilobyte."""
-        return self._state.to_dict()
+        return replace(self.schedule.start, rows=self._rows, tokens=self._tokens).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a loader stood, on any number of ranks, workers and rows a step.
 
+        What was left to the loader (`balance="auto"`, `first_epoch_sequential=None`) is taken from the state.
+
         Raises:
-            ValueError: the state is of another dataset, another order, or another version.
+            ConfigError: the state is of another dataset, another order, or another version.
         """
         found = LoaderState.from_dict(state)
-        self._state.refuse_other(found)
-        self._state = replace(self._state, rows=found.rows, tokens=found.tokens)
+        self.schedule = self.schedule.adopt(found)
+        self.schedule.start.refuse_other(found)
+        self._rows, self._tokens = found.rows, found.tokens
+
+    def batch(self, position: int) -> dict[str, Any]:
+        """This rank's batch of the step whose first row stands at a position of the order. Leaves the state alone."""
+        return self._make(self.steps, position)[1]
 
     def explain(self, step: int) -> list[Placed]:
         """Which documents stand in a step, counted from the beginning of the order, on which rank.
@@ -207,87 +233,127 @@ class PackedLoader:
         Raises:
             IndexError: the order has fewer steps.
         """
-        position = step * self.rows_per_step
-        if not 0 <= position < self.total_rows:
-            raise IndexError(f"there is no step {step}; the order has {self.total_rows:,} rows")
-        dealt = self.step_at(position)
-        found = []
+        steps, position = self.steps, step * self.rows_per_step
+        if not 0 <= step < steps.left(0):
+            raise IndexError(f"there is no step {step}; the order has {steps.left(0):,}")
+        dealt = steps.at(position)
+        found: list[list[tuple[int, int, int, int]]] = [[] for _ in self.corpus.parts]
+        where: list[tuple[int, int]] = []
         for rank, hand in enumerate(dealt.hands):
             for index in hand:
-                row = int(dealt.rows[index])
-                for doc_id, tokens in zip(self.rows.row(row).doc_ids.tolist(), self.rows.seq_lengths(row), strict=True):
-                    found.append((rank, row, doc_id, int(tokens)))
-        names = document_names(self.rows.folder, [doc_id for _, _, doc_id, _ in found])
-        return [Placed(rank, row, doc_id, *names[doc_id], tokens) for rank, row, doc_id, tokens in found]
+                part, row = self.corpus.locate(int(dealt.rows[index]))
+                packed = self.corpus.parts[part].row(row)
+                for doc_id, tokens in zip(packed.doc_ids.tolist(), packed.seq_lengths.tolist(), strict=True):
+                    where.append((part, len(found[part])))
+                    found[part].append((rank, row, doc_id, tokens))
+        placed = []
+        for rows, pieces in zip(self.corpus.parts, found, strict=True):
+            names = document_names(rows, [doc_id for _, _, doc_id, _ in pieces]) if pieces else {}
+            dataset = str(rows.where)
+            placed.append([Placed(rank, dataset, row, doc, *names[doc], tokens) for rank, row, doc, tokens in pieces])
+        return [placed[part][number] for part, number in where]
 
-    def step_at(self, position: int) -> Step:
-        """The step whose first row stands at a position of the order."""
-        real = min(self.rows_per_step, self.total_rows - position)
-        rows = self.stream.at(position, position + real)
-        tokens = sum(self.rows.tokens(row) for row in rows.tolist())
-        missing = self.rows_per_step - real
-        if missing:
-            filler = np.arange(missing) % self.total_rows
-            rows = np.concatenate([rows, np.concatenate([self.stream.at(int(p), int(p) + 1) for p in filler])])
-        share = self.rows_per_step // self.place.world_size
-        if self.stream.balance is not None and share > 1 and not missing:
-            hands = deal(self.stream.costs(rows), self.place.world_size)
+    def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
+        for number in range(count):
+            yield self._make(steps, first + number * self.rows_per_step)
+
+    def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
+        """Batches made ahead by threads, handed out in order."""
+        width = self.rows_per_step
+        # A task of several small steps: going to a thread and back costs as much as eight rows.
+        group = max(1, _TASK_ROWS * self.place.world_size // width)
+        tasks = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // group))
+        begin, end = first, first + count * width
+        size = 1  # of the first task, so that the first batch comes soon
+        pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
+        waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+        try:
+            while waiting or begin < end:
+                while begin < end and len(waiting) < tasks:
+                    positions = range(begin, min(begin + size * width, end), width)
+                    waiting.append((begin, pool.submit(self._make_several, steps, positions)))
+                    begin, size = begin + size * width, group
+                position, future = waiting.popleft()
+                yield from self.watchdog.wait(future, partial(self._whereabouts, position))
+        finally:
+            # Not waited for: what hangs in a store would keep the error from being seen.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
+        return [self._make(steps, position) for position in positions]
+
+    def _make(self, steps: Steps, position: int) -> _Made:
+        step = steps.at(position)
+        hand = step.hands[self.place.rank]
+        rows = step.rows[hand].tolist()
+        # A fixed shape pads every row by itself, so rows must not be joined to strips.
+        strips: Sequence[Strip] = self.corpus.strips(rows) if self._shape is None else list(map(self.corpus.row, rows))
+        if step.real < len(step.rows) and self.tail is Tail.PAD:
+            strips = [
+                replace(row, labels=np.full_like(row.labels, IGNORE_INDEX)) if index >= step.real else row
+                for index, row in zip(hand, map(self.corpus.row, rows), strict=True)
+            ]
+        return step, self._batch(strips)
+
+    def _batch(self, rows: Sequence[Strip]) -> dict[str, Any]:
+        if self.unpacked:
+            batch = unpack(rows, self.pad_id)
+        elif self._shape is not None:
+            batch = fix_shape(rows, self._shape, seq_idx=self.seq_idx)
+        elif self.pin_memory:
+            # Torch's own allocator uses page-locked memory again, and only when copies from it are done.
+            return flatten(rows, seq_idx=self.seq_idx, take=_pinned)
         else:
-            hands = [list(range(r * share, (r + 1) * share)) for r in range(self.place.world_size)]
-        return Step(rows, real, tokens, hands)
-
-    def _make(self, position: int) -> tuple[Step, dict[str, Any]]:
-        step = self.step_at(position)
-        rows = []
-        for index in step.hands[self.place.rank]:
-            row = self.rows.row(int(step.rows[index]))
-            if index >= step.real and self.tail is Tail.PAD:
-                row = replace(row, labels=np.full_like(row.labels, IGNORE_INDEX))
-            rows.append(row)
-        batch = self._batch(rows)
+            return flatten(rows, seq_idx=self.seq_idx, take=self._buffers.take)
         if self.pin_memory:
             batch = {
                 name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()
             }
-        return step, batch
+        return batch
 
-    def _batch(self, rows: list[PackedRow]) -> dict[str, Any]:
+    def _fixed_shape(self, static_shapes: bool | int) -> FixedShape | None:
+        if static_shapes is False:
+            return None
         if self.unpacked:
-            return unpack(rows, self.pad_id)
-        return flatten(rows, seq_idx=self.seq_idx)
+            raise ConfigError("static_shapes and unpacked exclude each other: padded rows have the longest's length")
+        most = self.corpus.max_docs
+        if static_shapes is not True and static_shapes < most:
+            raise ConfigError(
+                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
+                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
+            )
+        return FixedShape(self.corpus.max_length, most if static_shapes is True else static_shapes, self.pad_id)
 
-    def _consumed(self, step: Step) -> None:
-        self._state = replace(self._state, rows=self._state.rows + step.real, tokens=self._state.tokens + step.tokens)
+    def _warn_of_padding(self) -> None:
+        share = self.rows_per_step // self.place.world_size
+        rows = [self.corpus.row(index) for index in range(min(len(self.corpus), 16 * share))]
+        parts = [padding_share(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
+        _LOG.warning(
+            "unpacked=True: documents are padded to the longest of their batch; %.0f %% of the tokens that the model "
+            "computes will be padding. Packed batches have none",
+            100 * sum(parts) / len(parts),
+        )
 
-    def _choose_balance(
-        self, balance: Balance | str | None, seed: int, order: Shuffle, first_sequential: bool, model: ModelShape
-    ) -> Balance | None:
-        if balance is None or isinstance(balance, Balance):
-            return balance
-        if balance != "auto":
-            raise ConfigError(f"balance={balance!r}: give a Balance, 'auto' or None")
-        plain = RowStream(self.rows, seed, order, first_sequential, None, model)
-        # The same rows on every rank, and for any number of ranks: the choice is part of the order.
-        costs = plain.costs(plain.at(0, min(1024, len(self.rows))))
-        return Balance() if costs.std() > AUTO_GAIN * costs.mean() else None
+    def _shards_ahead(self) -> ShardsAhead | None:
+        if all(isinstance(part.shelf, LocalShelf) for part in self.corpus.parts):
+            return None
+        ahead = ShardsAhead(self.schedule.stream, self.total_rows, 4 * self.rows_per_step, self._cache_bytes // 4)
+        ahead.move(self._rows)
+        return ahead
+
+    def _whereabouts(self, position: int) -> str:
+        """What a batch is waiting for, for the watchdog."""
+        rows = self.schedule.stream.near(position, min(position + self.rows_per_step, self.total_rows))
+        urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
+        more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
+        text = (
+            f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
+            f"whose rows lie in {', '.join(urls[:3])}{more}"
+        )
+        downloads = "; ".join(str(fetch) for part in self.corpus.parts for fetch in part.shelf.busy())
+        return f"{text}; downloading: {downloads}" if downloads else text
 
 
-_Enum = TypeVar("_Enum", bound=StrEnum)
-
-
-def _choice(name: str, value: str, kind: type[_Enum]) -> _Enum:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(kind)}") from None
-
-
-def _divisible(rows_per_step: int, world_size: int) -> int:
-    if rows_per_step >= 1 and rows_per_step % world_size == 0:
-        return rows_per_step
-    low = rows_per_step // world_size * world_size
-    near = f"{low:,} or {low + world_size:,}" if low > 0 else f"{world_size:,}"
-    raise ConfigError(
-        f"rows_per_step={rows_per_step:,} cannot be divided among {world_size:,} ranks, which must all do as many; "
-        f"take {near}"
-    )
+def _pinned(size: int) -> NDArray[np.int64]:
+    array: NDArray[np.int64] = torch.empty((1, size), dtype=torch.int64, pin_memory=True).numpy()
+    return array

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from ..schemas.splitmix import GOLDEN, mix
 
+SHUFFLE_BLOCK = 4096
+"""Neighbouring rows of `Order.BLOCKS`."""
 ROUNDS = 6
 """Three make a pseudorandom permutation in theory; six leave no pattern that a test of a million positions sees."""
 
 
-class Shuffle(StrEnum):
+class Order(StrEnum):
     """How an epoch is ordered. Part of the state: it is never guessed from where the shards lie."""
 
     SEQUENTIAL = "sequential"
@@ -28,6 +30,54 @@ class Shuffle(StrEnum):
     BLOCKS = "blocks"
     """Blocks of neighbouring rows in permuted order, and the rows within each block permuted: remote shards are
     read one after another, and epochs still differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOrder:
+    """Which row of one dataset stands at a position; positions run on over the epochs.
+
+    Golden vectors in the tests pin it: a change would send every resumed training somewhere else.
+    """
+
+    size: int
+    """Rows of an epoch."""
+    seed: int
+    order: Order
+    first_sequential: bool
+    """Epoch 0 in the order of the shards, whatever `order` says of the later ones."""
+    name: str = "rows"
+    """Tells datasets of a mixture apart: each has keys of its own."""
+
+    def __call__(self, first: int, last: int) -> NDArray[np.int64]:
+        """(last - first,) the rows at positions first .. last - 1."""
+        pieces = []
+        while first < last:
+            epoch, begin = divmod(first, self.size)
+            end = min(self.size, begin + last - first)
+            pieces.append(self._epoch(epoch, np.arange(begin, end, dtype=np.int64)))
+            first += end - begin
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def _epoch(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.order is Order.SEQUENTIAL or (epoch == 0 and self.first_sequential):
+            return positions
+        if self.order is Order.FULL:
+            return Permutation(self.size, epoch_key(self.seed, epoch, self.name))(positions)
+        return self._in_blocks(epoch, positions)
+
+    def _in_blocks(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Whole blocks permuted, rows permuted within each; the incomplete last block keeps its place."""
+        whole = self.size // SHUFFLE_BLOCK
+        out = np.empty_like(positions)
+        blocks = positions // SHUFFLE_BLOCK
+        order = Permutation(max(whole, 1), epoch_key(self.seed, epoch, f"{self.name} blocks"))
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            target = int(order(np.array([block]))[0]) if block < whole else block
+            size = SHUFFLE_BLOCK if block < whole else self.size - whole * SHUFFLE_BLOCK
+            inner = Permutation(size, epoch_key(self.seed, epoch * 2**32 + target, f"{self.name} within"))
+            out[here] = target * SHUFFLE_BLOCK + inner(positions[here] - block * SHUFFLE_BLOCK)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

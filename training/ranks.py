@@ -4,6 +4,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+from ..schemas.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -15,17 +17,17 @@ class Place:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} of {self.world_size} ({self.origin}): ranks count from 0")
+            raise ConfigError(f"rank {self.rank} of {self.world_size} ({self.origin}): ranks count from 0")
 
 
 def find_place(rank: int | None = None, world_size: int | None = None) -> Place:
     """What was given; else torch.distributed, torchrun's environment, Slurm's; else one rank alone.
 
     Raises:
-        ValueError: only one of the two was given, or they do not fit.
+        ConfigError: only one of the two was given, or they do not fit.
     """
     if (rank is None) != (world_size is None):
-        raise ValueError("give both rank and world_size, or neither")
+        raise ConfigError("give both rank and world_size, or neither")
     if rank is not None and world_size is not None:
         return Place(rank, world_size, "given")
     # Only asked when somebody else imported it: a process that never did is no rank of it.

@@ -1,73 +1,71 @@
-"""Random access to packed rows: Arrow shards, memory-mapped, never copied before a batch is made."""
+"""Random access to the packed rows of one dataset, wherever its shards lie."""
 
 import hashlib
 import json
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
 from ..schemas.errors import InputError, IntegrityError
-from ..schemas.manifest import Manifest, ShardRecord
-from ..schemas.rows import PACKED
+from ..schemas.manifest import Manifest
+from .cost import ModelShape
+from .shard import Chunk, PackedRow, Shard, Strip, open_shard
+from .shelf import CACHE_BYTES, Held, LocalShelf, Shelf, open_shelf
 
 MANIFEST = "manifest.json"
-_SEQ_LENGTHS = PACKED.get_field_index("seq_lengths")
-
-
-@dataclass(frozen=True, slots=True)
-class PackedRow:
-    """One packed row of T tokens in D pieces; views of the shard, read-only."""
-
-    input_ids: NDArray[np.int32]
-    """(T,)"""
-    labels: NDArray[np.int32]
-    """(T,)"""
-    position_ids: NDArray[np.int32]
-    """(T,)"""
-    seq_lengths: NDArray[np.int32]
-    """(D,)"""
-    doc_starts: NDArray[np.int32]
-    """(D,)"""
-    doc_ids: NDArray[np.int64]
-    """(D,)"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """One record batch: for each column its values, and where each row begins in them."""
-
-    values: tuple[NDArray[Any], ...]
-    offsets: tuple[NDArray[np.int32], ...]
+DOCUMENTS = "documents.parquet"
+OPEN_SHARDS = 512
+"""Shards mapped at once. Systems allow a process some 65,000 mappings; opening one again takes a millisecond."""
 
 
 class PackedRows:
-    """All rows of one split, in the order in which the shards hold them.
+    """All rows of one split, in the order in which the shards hold them. Threads may share it.
 
     Args:
-        folder: what `packtrain run` wrote.
+        where: folder or URL that `packtrain run` wrote.
         split: `train`, or `holdout` where there is one.
+        cache, cache_bytes, storage_options: see `shelf.open_shelf`.
 
     Raises:
         InputError: there is no finished dataset, no such split, or its shards are Parquet.
         IntegrityError: the manifest or a shard is not what it should be.
     """
 
-    def __init__(self, folder: Path, split: str = "train") -> None:
-        self.folder = folder
-        self.manifest = read_manifest(folder)
+    def __init__(
+        self,
+        where: str | Path,
+        split: str = "train",
+        *,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.shelf = open_shelf(where, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
+        self.where = where
+        self.manifest = read_manifest(self.shelf)
         record = self.manifest.splits.get(split)
         if record is None:
-            raise InputError(f"{folder} has no split {split!r}; it has {', '.join(self.manifest.splits)}")
+            raise InputError(f"{where} has no split {split!r}; it has {', '.join(self.manifest.splits)}")
         self.split = split
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
-        self._chunks: dict[int, tuple[list[int], list[_Chunk]]] = {}
+        self._arguments = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
+        # What is mapped cannot be evicted, so a part of the cache is left for what other processes need.
+        self._room = float("inf") if isinstance(self.shelf, LocalShelf) else cache_bytes // 4
+        self._open: dict[int, Shard] = {}
+        self._mapped = 0
+        self._lock = Lock()
+
+    def __getstate__(self) -> tuple[str | Path, str, dict[str, Any]]:
+        return self.where, self.split, self._arguments
+
+    def __setstate__(self, state: tuple[str | Path, str, dict[str, Any]]) -> None:
+        where, split, arguments = state
+        self.__init__(where, split, **arguments)  # type: ignore[misc]  # mapped anew by every process
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -78,6 +76,21 @@ class PackedRows:
         return self.manifest.max_length
 
     @property
+    def max_docs(self) -> int:
+        """Most documents in one row."""
+        return max((shard.max_docs for shard in self.shards), default=0)
+
+    @property
+    def tokens_in_all(self) -> int:
+        """Tokens of the split."""
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether packing has put the rows in a random order."""
+        return bool(self.manifest.plan["config"]["pack"]["shuffle"])
+
+    @cached_property
     def fingerprint(self) -> str:
         """Of the split's rows and their order: a state of another dataset is refused."""
         digest = hashlib.blake2b(digest_size=16)
@@ -87,109 +100,134 @@ class PackedRows:
 
     def row(self, index: int) -> PackedRow:
         """Row `index`. Raises IndexError beyond the last one."""
-        chunk, index = self._find(index)
-        columns = [values[o[index] : o[index + 1]] for values, o in zip(chunk.values, chunk.offsets, strict=True)]
-        return PackedRow(*columns)
+        chunk, at = self._find(index)
+        tokens, docs = slice(chunk.tokens[at], chunk.tokens[at + 1]), slice(chunk.docs[at], chunk.docs[at + 1])
+        ids, labels, positions, lengths, starts, doc_ids = chunk.values
+        return PackedRow(ids[tokens], labels[tokens], positions[tokens], lengths[docs], starts[docs], doc_ids[docs])
 
-    def seq_lengths(self, index: int) -> NDArray[np.int32]:
-        """(D,) the lengths of row `index`'s pieces: what ordering and counting need, without touching a token."""
-        chunk, index = self._find(index)
-        offsets = chunk.offsets[_SEQ_LENGTHS]
-        lengths: NDArray[np.int32] = chunk.values[_SEQ_LENGTHS][offsets[index] : offsets[index + 1]]
-        return lengths
+    def strips(self, rows: list[int]) -> Iterator[Strip]:
+        """The rows, in their order; those that lie one after another come as one strip, which is copied at once."""
+        begin = 0
+        while begin < len(rows):
+            chunk, at = self._find(rows[begin])
+            end = self._joined(rows, begin, len(chunk.tokens) - 1 - at)
+            after = at + end - begin
+            tokens, docs = slice(chunk.tokens[at], chunk.tokens[after]), slice(chunk.docs[at], chunk.docs[after])
+            ids, labels, positions, lengths, _, _ = chunk.values
+            yield Strip(ids[tokens], labels[tokens], positions[tokens], lengths[docs])
+            begin = end
 
-    def tokens(self, index: int) -> int:
-        """Tokens of row `index`."""
-        chunk, index = self._find(index)
-        offsets = chunk.offsets[0]
-        return int(offsets[index + 1]) - int(offsets[index])
+    def tokens(self, rows: list[int]) -> int:
+        """Tokens of all these rows together, without touching one."""
+        total = begin = 0
+        while begin < len(rows):
+            chunk, at = self._find(rows[begin])
+            end = self._joined(rows, begin, len(chunk.tokens) - 1 - at)
+            total += chunk.tokens[at + end - begin] - chunk.tokens[at]
+            begin = end
+        return total
 
-    def _find(self, index: int) -> tuple[_Chunk, int]:
-        """The chunk that holds a row, and the row's number in it."""
+    def cost(self, index: int, shape: ModelShape) -> float:
+        """What row `index` costs, in tokens' worth of matrix multiplication; touches no token either."""
+        chunk, at = self._find(index)
+        return chunk.costs(shape)[at]
+
+    def shard_of(self, index: int) -> int:
+        """Number of the shard that holds row `index`."""
         if not 0 <= index < self._starts[-1]:
             raise IndexError(f"there is no row {index}; the split {self.split!r} has {len(self):,}")
-        shard = bisect_right(self._starts, index) - 1
-        index -= self._starts[shard]
-        chunk_starts, chunks = self._open(shard)
-        number = bisect_right(chunk_starts, index) - 1
-        return chunks[number], index - chunk_starts[number]
+        return bisect_right(self._starts, index) - 1
 
-    def _open(self, number: int) -> tuple[list[int], list[_Chunk]]:
-        found = self._chunks.get(number)
-        if found is None:
-            found = self._chunks[number] = open_shard(self.folder / self.shards[number].name, self.shards[number])
-        return found
+    def url_of(self, index: int) -> str:
+        """Full address of the shard that holds row `index`."""
+        return self.shelf.url(self.shards[self.shard_of(index)].name)
+
+    def fetch(self, number: int) -> None:
+        """Have shard `number` in the cache, without keeping it open. Does nothing for a local folder."""
+        shard = self.shards[number]
+        if number not in self._open and not isinstance(self.shelf, LocalShelf):
+            self.shelf.hold(shard.name, shard.bytes, shard.sha256).close()
+
+    def documents(self) -> Held:
+        """The table of documents, as a local file."""
+        record = next(file for file in self.manifest.files if file.name == DOCUMENTS)
+        return self.shelf.hold(record.name, record.bytes, record.sha256)
+
+    @staticmethod
+    def _joined(rows: list[int], begin: int, room: int) -> int:
+        """Where the rows from `rows[begin]` on no longer lie one after another, `room` rows on at most."""
+        end, last = begin + 1, min(len(rows), begin + room)
+        ahead = rows[begin] - begin
+        while end < last and rows[end] == ahead + end:
+            end += 1
+        return end
+
+    def _find(self, index: int) -> tuple[Chunk, int]:
+        """The chunk that holds a row, and the row's number in it."""
+        number = self.shard_of(index)
+        index -= self._starts[number]
+        shard = self._open.get(number) or self._map(number)
+        at = bisect_right(shard.starts, index) - 1
+        return shard.chunk(at), index - shard.starts[at]
+
+    def _map(self, number: int) -> Shard:
+        record = self.shards[number]
+        held = self.shelf.hold(record.name, record.bytes, record.sha256)
+        shard = open_shard(held, record, self.shelf.url(record.name))
+        with self._lock:
+            if number not in self._open:
+                self._open[number] = shard
+                self._mapped += record.bytes
+            # In the order of opening. A row that somebody still looks at keeps its memory, not its file.
+            while len(self._open) > OPEN_SHARDS or (len(self._open) > 1 and self._mapped > self._room):
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._mapped -= self.shards[oldest].bytes
+        return shard
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(shelf: Shelf) -> Manifest:
     """The manifest of a finished dataset.
 
     Raises:
         InputError: there is none.
         IntegrityError: it cannot be read.
     """
-    path = folder / MANIFEST
+    url = shelf.url(MANIFEST)
     try:
-        return Manifest.from_json(json.loads(path.read_bytes()))
+        return Manifest.from_json(json.loads(shelf.read(MANIFEST)))
     except FileNotFoundError:
-        above = folder.absolute().parent
-        hint = f"; for a part of it, open {above} with split={folder.name!r}" if (above / MANIFEST).exists() else ""
-        raise InputError(f"{folder} has no {MANIFEST}: nothing finished is in it{hint}") from None
+        raise InputError(f"{shelf.where} has no {MANIFEST}: nothing finished is in it{_above(shelf)}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{path} is not a manifest of this version of packtrain ({error!r})") from error
+        raise IntegrityError(f"{url} is not a manifest of this version of packtrain ({error!r})") from error
 
 
-def document_names(folder: Path, doc_ids: list[int]) -> dict[int, tuple[str, str, str, int]]:
+def _above(shelf: Shelf) -> str:
+    """A hint for somebody who named a split's folder."""
+    if not isinstance(shelf, LocalShelf):
+        return ""
+    folder = Path(shelf.where).absolute()
+    if not (folder.parent / MANIFEST).exists():
+        return ""
+    return f"; for a part of it, open {folder.parent} with split={folder.name!r}"
+
+
+def document_names(rows: PackedRows, doc_ids: list[int]) -> dict[int, tuple[str, str, str, int]]:
     """Document id → (example id, source, file, line), from the table beside the shards.
 
     Raises:
         IntegrityError: the table is missing or damaged.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / "documents.parquet"
     columns = ["doc_id", "id", "source", "file", "line"]
     try:
-        table = pq.read_table(path, columns=columns, filters=[("doc_id", "in", sorted(set(doc_ids)))])
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path} is missing or damaged ({error}); run the same configuration again") from error
+        held = rows.documents()
+        table = pq.read_table(held.path, columns=columns, filters=[("doc_id", "in", sorted(set(doc_ids)))])
+        held.close()
+    except (OSError, pa.ArrowException, IntegrityError) as error:
+        url = rows.shelf.url(DOCUMENTS)
+        raise IntegrityError(f"{url} is missing or damaged ({error}); run the same configuration again") from error
     ids, *rest = (table.column(name).to_pylist() for name in columns)
     return dict(zip(ids, zip(*rest, strict=True), strict=True))
-
-
-def open_shard(path: Path, shard: ShardRecord) -> tuple[list[int], list[_Chunk]]:
-    """(chunks + 1,) where each chunk's rows begin, and the chunks.
-
-    Raises:
-        InputError: the shard is Parquet.
-        IntegrityError: it is missing, has another size, or other rows than its record says.
-    """
-    if path.suffix == ".parquet":
-        raise InputError(f"{path} is Parquet; pack with output.format: arrow, which can be mapped into memory")
-    try:
-        if path.stat().st_size != shard.bytes:
-            raise IntegrityError(f"{path} has {path.stat().st_size:,} bytes, but the manifest says {shard.bytes:,}")
-        with pa.memory_map(str(path)) as source:
-            batches = list(pa.ipc.open_stream(source))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
-    chunks = [_chunk(batch) for batch in batches]
-    starts = [0, *accumulate(batch.num_rows for batch in batches)]
-    if starts[-1] != shard.rows:
-        raise IntegrityError(f"{path} has {starts[-1]:,} rows, but the manifest says {shard.rows:,}")
-    return starts, chunks
-
-
-def _chunk(batch: pa.RecordBatch) -> _Chunk:
-    columns = [batch.column(field.name) for field in PACKED]
-    values = tuple(_view(column.values, field.type.value_type) for column, field in zip(columns, PACKED, strict=True))
-    return _Chunk(values, tuple(_view(column.offsets, pa.int32()) for column in columns))
-
-
-def _view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
-    """The array's own memory; `to_numpy` would import pandas where it is installed."""
-    data = array.buffers()[1]
-    dtype = np.dtype(kind.to_pandas_dtype())
-    if data is None:
-        return np.zeros(0, dtype=dtype)
-    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]

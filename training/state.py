@@ -3,7 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FORMAT = 1
+from ..schemas.errors import ConfigError
+
+FORMAT = 2
+ORDER_FIELDS = ("mixture", "seed", "order", "first_epoch_sequential", "balance_block", "balance_group")
+"""What decides, beside the dataset, which row stands where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +15,11 @@ class LoaderState:
     """What resuming needs. Rows are counted over all ranks and epochs, in the canonical order."""
 
     fingerprint: str
-    """Of the dataset."""
+    """Of the dataset, or of all datasets of a mixture."""
+    mixture: str
+    """Of weights and epochs of a mixture; empty for one dataset."""
     seed: int
-    shuffle: str
+    order: str
     first_epoch_sequential: bool
     balance_block: int
     """Rows of a block in which rows of like cost lie together; 0 for none."""
@@ -33,29 +39,29 @@ class LoaderState:
         """The inverse of `to_dict`.
 
         Raises:
-            ValueError: it is of another version, or not a loader's state.
+            ConfigError: it is of another version, or not a loader's state.
         """
         data = dict(data)
         version = data.pop("format", None)
         if version != FORMAT:
-            raise ValueError(
+            raise ConfigError(
                 f"this loader reads states of format {FORMAT}, not {version!r}; resume with the packtrain that wrote it"
             )
         try:
             return cls(**data)
         except TypeError as error:
-            raise ValueError(f"this is not the state of a PackedLoader: {error}") from None
+            raise ConfigError(f"this is not the state of a PackedLoader: {error}") from None
 
     def refuse_other(self, other: "LoaderState") -> None:
-        """Raise ValueError when `other` would read other rows in another order than this state.
+        """Raise ConfigError when `other` would read other rows in another order than this state.
 
         `rows` and `tokens` may differ: they are what resuming is about. So may `epochs`.
         """
-        for name in ("fingerprint", "seed", "shuffle", "first_epoch_sequential", "balance_block", "balance_group"):
+        for name in ("fingerprint", *ORDER_FIELDS):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 what = "the state is of another dataset" if name == "fingerprint" else f"{name} differs"
-                raise ValueError(
+                raise ConfigError(
                     f"{what}: the loader has {mine!r}, the state {theirs!r}. Resuming would repeat some rows and "
                     "leave others out; make the loader as it was, or start anew without the state"
                 )

@@ -1,132 +1,124 @@
 """The canonical order of rows over all epochs: which row stands at a position, whatever ranks and workers read it."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import SEVEN_BILLION, ModelShape, row_cost
-from .order import Permutation, Shuffle, epoch_key
-from .rows import PackedRows
+from .balance import Balance, grouped
+from .corpus import Corpus
+from .cost import SEVEN_BILLION, ModelShape
+from .mixture import Mixture
+from .order import EpochOrder, epoch_key
 
-SHUFFLE_BLOCK = 4096
-"""Neighbouring rows of `Shuffle.BLOCKS`."""
 ORDER_BLOCK = 4096
 """Positions whose rows are worked out together where nothing is grouped: one at a time would cost far more."""
 _KEPT_BLOCKS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Grouping of rows of like cost, so that ranks that wait for each other do alike work.
-
-    Blocks of `block` consecutive positions are sorted by cost and cut into groups of `group`; the groups are then
-    permuted, so that steps do not grow dearer from the beginning of a block to its end.
-    """
-
-    block: int = 512
-    group: int = 64
-
-    def __post_init__(self) -> None:
-        if self.block < 1 or self.group < 1 or self.block % self.group:
-            raise ValueError(f"balance: block ({self.block}) must be a multiple of group ({self.group})")
-
-
 class RowStream:
-    """Position → row, in O(1) for any position of any epoch.
+    """Position → row, in O(1) for any position of any epoch. Threads may share it.
 
     Args:
-        rows: the dataset; at least one row.
-        first_sequential: epoch 0 in the order of the shards, which packing has shuffled.
+        corpus: the rows.
+        orders: of each of its datasets.
+        mixture: which dataset a position belongs to; None where there is only one.
         balance: None for no grouping.
     """
 
     def __init__(
         self,
-        rows: PackedRows,
+        corpus: Corpus,
+        orders: Sequence[EpochOrder],
+        mixture: Mixture | None,
         seed: int,
-        shuffle: Shuffle,
-        first_sequential: bool,
         balance: Balance | None,
         shape: ModelShape = SEVEN_BILLION,
     ) -> None:
-        self.rows = rows
-        self.size = len(rows)
+        self.corpus = corpus
+        self.orders = orders
+        self.mixture = mixture
         self.seed = seed
-        self.shuffle = shuffle
-        self.first_sequential = first_sequential
         self.balance = balance
         self.shape = shape
+        # Blocks begin where steps do, at multiples of their size over all epochs, but are cut at the end of an epoch,
+        # so that every epoch by itself is the same rows. A mixture, whose datasets end their epochs at different
+        # places, is one epoch.
+        self._period = len(corpus) if mixture is None else mixture.total
         self._size = balance.block if balance is not None else ORDER_BLOCK
         self._blocks: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
+        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_blocks")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock(), _blocks=OrderedDict())
 
     def at(self, first: int, last: int) -> NDArray[np.int64]:
         """(last - first,) the rows at positions first .. last - 1; positions run on over epochs."""
-        out = np.empty(last - first, dtype=np.int64)
+        pieces = []
         position = first
         while position < last:
-            epoch, begin = divmod(position, self.size)
-            end = min(self.size, begin + last - position)
-            out[position - first : position - first + end - begin] = self._epoch(epoch, begin, end)
-            position += end - begin
-        return out
+            epoch, block = position // self._period, position // self._size
+            begin = max(block * self._size, epoch * self._period)
+            piece = self._block(epoch, block)[position - begin : last - begin]
+            pieces.append(piece)
+            position += len(piece)
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
+
+    def near(self, first: int, last: int) -> NDArray[np.int64]:
+        """(last - first,) the rows around positions first .. last - 1, before rows of like cost are grouped.
+
+        Grouping moves rows within blocks only, so these are the rows that will be wanted, give or take a block; and
+        unlike `at` it opens no shard to find out.
+        """
+        pieces = []
+        while first < last:
+            epoch, place = divmod(first, self._period)
+            end = min(self._period, place + last - first)
+            pieces.append(self._ordered(epoch, place, end))
+            first += end - place
+        return np.concatenate([np.zeros(0, np.int64), *pieces])
 
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) what rows cost, in tokens' worth of matrix multiplication."""
-        return np.array([row_cost(self.rows.seq_lengths(row), self.shape) for row in rows.tolist()])
-
-    def _epoch(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:
-        size = self._size
-        pieces = []
-        for block in range(begin // size, (end - 1) // size + 1):
-            rows = self._block(epoch, block)
-            pieces.append(rows[max(begin - block * size, 0) : end - block * size])
-        return np.concatenate(pieces)
+        return self.corpus.costs(rows, self.shape)
 
     def _block(self, epoch: int, block: int) -> NDArray[np.int64]:
-        """The rows of one block of positions, grouped where that is asked for. The last ones are kept."""
-        found = self._blocks.get((epoch, block))
+        """The rows of one block of positions as far as it lies in an epoch, grouped where that is asked for.
+
+        The last ones are kept.
+        """
+        with self._lock:
+            found = self._blocks.get((epoch, block))
         if found is not None:
-            self._blocks.move_to_end((epoch, block))
             return found
-        begin = block * self._size
-        rows = self._shuffled(epoch, np.arange(begin, min(begin + self._size, self.size), dtype=np.int64))
+        start = epoch * self._period
+        begin = max(block * self._size, start)
+        end = min((block + 1) * self._size, start + self._period)
+        rows = self._ordered(epoch, begin - start, end - start)
         if self.balance is not None:
-            rows = self._grouped(rows, self.balance.group, epoch_key(self.seed, epoch * 2**32 + block, "groups"))
-        self._blocks[epoch, block] = rows
-        if len(self._blocks) > _KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
+            key = epoch_key(self.seed, epoch * 2**32 + block - start // self._size, "groups")
+            rows = grouped(rows, self.costs(rows), self.balance, key, begin)
+        with self._lock:
+            self._blocks[epoch, block] = rows
+            if len(self._blocks) > _KEPT_BLOCKS:
+                self._blocks.popitem(last=False)
         return rows
 
-    def _grouped(self, rows: NDArray[np.int64], group: int, key: int) -> NDArray[np.int64]:
-        """Sorted by cost, cut into groups, the groups permuted."""
-        rows = rows[np.argsort(self.costs(rows), kind="stable")]
-        whole = len(rows) // group
-        if whole < 2:
-            return rows
-        # What does not fill a group stays at the end, where the next block goes on.
-        groups = rows[: whole * group].reshape(whole, -1)
-        order = Permutation(whole, key)(np.arange(whole))
-        return np.concatenate([groups[order].ravel(), rows[whole * group :]])
-
-    def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self.shuffle is Shuffle.SEQUENTIAL or (epoch == 0 and self.first_sequential):
-            return positions
-        if self.shuffle is Shuffle.FULL:
-            return Permutation(self.size, epoch_key(self.seed, epoch, "rows"))(positions)
-        return self._in_blocks(epoch, positions)
-
-    def _in_blocks(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Whole blocks permuted, rows permuted within each; the incomplete last block keeps its place."""
-        whole = self.size // SHUFFLE_BLOCK
-        out = np.empty_like(positions)
-        blocks = positions // SHUFFLE_BLOCK
-        order = Permutation(max(whole, 1), epoch_key(self.seed, epoch, "blocks"))
-        for block in np.unique(blocks).tolist():
-            here = blocks == block
-            target = int(order(np.array([block]))[0]) if block < whole else block
-            size = SHUFFLE_BLOCK if block < whole else self.size - whole * SHUFFLE_BLOCK
-            inner = Permutation(size, epoch_key(self.seed, epoch * 2**32 + target, "within"))
-            out[here] = target * SHUFFLE_BLOCK + inner(positions[here] - block * SHUFFLE_BLOCK)
+    def _ordered(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:
+        """The rows at places begin .. end - 1 of an epoch, before grouping."""
+        if self.mixture is None:
+            first = epoch * self._period
+            return self.orders[0](first + begin, first + end)
+        owners = self.mixture.owners(begin, end)
+        befores = self.mixture.counts(begin)
+        out = np.empty(end - begin, dtype=np.int64)
+        for number, (order, before) in enumerate(zip(self.orders, befores, strict=True)):
+            mine = np.flatnonzero(owners == number)
+            out[mine] = order(before, before + len(mine)) + self.corpus.first_of(number)
         return out

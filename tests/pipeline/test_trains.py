@@ -198,3 +198,62 @@ def test_three_steps_of_trl(packed: Path, tiny_tokenizer: Path, tmp_path: Path, 
     assert losses[2] < losses[0]
     moved = [name for name, one in model.named_parameters() if not torch.equal(one, before[name])]
     assert len(moved) == len(before)
+
+
+def test_three_steps_of_transformers(packed: Path, tiny_tokenizer: Path, tmp_path: Path, read_rows: ReadRows) -> None:
+    """transformers.Trainer with our dataset and collator: the first loss is that of the documents one by one."""
+    from packtrain.training import PackedDataset, collate
+    from transformers import Trainer, TrainingArguments
+
+    model = tiny_llama(tiny_tokenizer, "sdpa")
+    expected_model = tiny_llama(tiny_tokenizer, "sdpa").eval()
+    args = TrainingArguments(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=4,
+        max_steps=3,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        remove_unused_columns=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    seen: list[dict[str, Any]] = []
+
+    class Spying(Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            seen.append(dict(inputs))
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    trainer = Spying(model, args, train_dataset=PackedDataset(packed), data_collator=collate)
+    trainer.train()
+
+    assert len(seen) == 3
+    assert "attention_mask" not in seen[0]
+    bounds = seen[0]["cu_seq_lens_q"].tolist()
+    lengths = {tuple(row["seq_lengths"]) for row in read_rows(packed)}
+    taken = [end - begin for begin, end in pairwise(bounds)]
+    starts = [0, *(i for i in range(1, len(taken) + 1) if sum(taken[:i]) in _row_ends(taken, lengths))]
+    assert len(starts) == 5, "four of our rows"
+    losses, labels = [], 0
+    for begin, end in pairwise(bounds):
+        piece = seen[0]["labels"][0, begin:end].tolist()
+        labels += sum(label != IGNORE_INDEX for label in piece)
+        with torch.no_grad():
+            ids = seen[0]["input_ids"][0, begin:end].tolist()
+            losses.append(float(token_losses(expected_model, input_ids=ids, labels=piece)))
+    reported = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert reported[0] == pytest.approx(sum(losses) / labels, rel=1e-4)
+    assert reported[2] < reported[0]
+
+
+def _row_ends(taken: list[int], rows: set[tuple[int, ...]]) -> set[int]:
+    """Where rows end in a batch, given the lengths of its documents and those of all rows."""
+    ends, begin = set(), 0
+    for end in range(1, len(taken) + 1):
+        if tuple(taken[begin:end]) in rows:
+            ends.add(sum(taken[:end]))
+            begin = end
+    return ends

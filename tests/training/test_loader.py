@@ -1,10 +1,8 @@
 """The loader: every row exactly once, in the same steps, on any number of ranks, workers and rows a step."""
 
-import json
 import pickle
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,45 +11,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from packtrain.pipeline import demo  # noqa: E402
-from packtrain.pipeline.run import run  # noqa: E402
 from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
 from packtrain.schemas.rows import IGNORE_INDEX  # noqa: E402
 from packtrain.training import PackedDataset, PackedLoader, collate  # noqa: E402
-from packtrain.training.loader import Step  # noqa: E402
-from packtrain.training.stream import Balance  # noqa: E402
-
-DEMO = Path(demo.__file__).parent
-ROWS = 24
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small packed dataset in several shards, documents of very different lengths."""
-    out = tmp_path_factory.mktemp("packed")
-    rows = out / "rows.jsonl"
-    lines = [json.dumps({"text": f"number {i} " * (1 + i * i % 37)}) for i in range(170)]
-    rows.write_text("\n".join(lines) + "\n")
-    config = {
-        "out": str(out / "data"),
-        "tokenizer": {"path": str(DEMO / "tokenizer")},
-        "sources": [{"name": "text", "format": "text", "path": str(rows)}],
-        "truncate": {"max_length": 256},
-        "output": {"shard_bytes": "64KiB"},
-        "run": {"workers": 1},
-    }
-    manifest = run(config)
-    assert manifest.splits["train"].rows >= ROWS
-    assert len(manifest.splits["train"].shards) > 1
-    return out / "data"
+from packtrain.training.balance import Balance  # noqa: E402
+from packtrain.training.steps import Step  # noqa: E402
+from packtrain.training.testing import Shape, check_resumption  # noqa: E402
 
 
 def steps(loader: PackedLoader, count: int | None = None) -> list[Step]:
     """The next steps as the loader deals them, without making batches."""
     out = []
     for _ in range(len(loader) if count is None else min(count, len(loader))):
-        step = loader.step_at(loader.state_dict()["rows"])
-        loader._consumed(step)
+        step = loader.steps.at(loader._rows)
+        loader._rows += step.real
+        loader._tokens += step.tokens
         out.append(step)
     return out
 
@@ -61,17 +35,17 @@ def rows_of(step: Step) -> list[int]:
     return sorted(step.rows[: step.real].tolist())
 
 
-@pytest.mark.parametrize("shuffle", ["sequential", "full", "blocks"])
+@pytest.mark.parametrize("order", ["sequential", "full", "blocks"])
 @pytest.mark.parametrize("balance", [None, Balance(8, 4)])
-def test_every_row_once_an_epoch(folder: Path, shuffle: str, balance: Balance | None) -> None:
-    loader = PackedLoader(folder, rows_per_step=5, epochs=3, tail="pad", shuffle=shuffle, balance=balance, seed=3)
-    size = len(loader.rows)
-    order = [row for step in steps(loader) for row in step.rows[: step.real].tolist()]
-    assert len(order) == 3 * size
+def test_every_row_once_an_epoch(folder: Path, order: str, balance: Balance | None) -> None:
+    loader = PackedLoader(folder, rows_per_step=5, epochs=3, tail="pad", order=order, balance=balance, seed=3)
+    size = len(loader.corpus)
+    found = [row for step in steps(loader) for row in step.rows[: step.real].tolist()]
+    assert len(found) == 3 * size
     for epoch in range(3):
-        assert sorted(order[epoch * size : (epoch + 1) * size]) == list(range(size))
-    if shuffle != "sequential":
-        assert order[size : 2 * size] != order[2 * size :]
+        assert sorted(found[epoch * size : (epoch + 1) * size]) == list(range(size))
+    if order != "sequential":
+        assert found[size : 2 * size] != found[2 * size :]
 
 
 def test_a_step_holds_the_same_rows_on_any_number_of_ranks(folder: Path) -> None:
@@ -82,46 +56,48 @@ def test_a_step_holds_the_same_rows_on_any_number_of_ranks(folder: Path) -> None
         ]
         alone = PackedLoader(folder, rows_per_step=12, tail="pad", balance=Balance(8, 4))
         for number, expected in enumerate(steps(alone)):
-            hands = [loader.step_at(number * 12) for loader in loaders]
+            hands = [loader.steps.at(number * 12) for loader in loaders]
             assert all(rows_of(step) == rows_of(expected) for step in hands)
             dealt = sorted(index for rank, step in enumerate(hands) for index in step.hands[rank])
             assert dealt == list(range(12))
 
 
-GRID = [(1, 4), (2, 4), (2, 6), (3, 3), (4, 8)]
+@pytest.mark.parametrize(
+    ("tail", "options"),
+    [
+        ("pad", {"balance": Balance(8, 4)}),
+        ("repeat", {"order": "blocks"}),
+        ("drop", {"balance": Balance(8, 4), "first_epoch_sequential": False}),
+        ("pad", {"static_shapes": True}),
+    ],
+)
+def test_resuming_at_every_step_on_any_other_shape(folder: Path, tail: str, options: dict[str, Any]) -> None:
+    def make(rank: int, shape: Shape) -> PackedLoader:
+        return PackedLoader(
+            folder,
+            rows_per_step=shape.rows_per_step,
+            num_workers=shape.num_workers,
+            rank=rank,
+            world_size=shape.world_size,
+            seed=5,
+            epochs=2,
+            tail=tail,
+            **options,
+        )
 
-
-@pytest.mark.parametrize(("world", "size"), GRID)
-def test_resuming_at_every_step_on_any_other_shape(folder: Path, world: int, size: int) -> None:
-    make: dict[str, Any] = {"seed": 5, "epochs": 2, "tail": "pad", "balance": Balance(8, 4)}
-    first = PackedLoader(folder, rows_per_step=size, rank=0, world_size=world, **make)
-    everything = Counter(dict.fromkeys(range(len(first.rows)), 2))
-    seen: Counter[int] = Counter()
-    checked = 0
-    for _ in range(len(first)):
-        state = json.loads(json.dumps(first.state_dict()))
-        assert len(json.dumps(state)) < 1024
-        for other_world, other_size in GRID:
-            second = PackedLoader(folder, rows_per_step=other_size, rank=0, world_size=other_world, **make)
-            second.load_state_dict(state)
-            rest = Counter(row for step in steps(second) for row in rows_of(step))
-            assert seen + rest == everything
-            checked += 1
-        (step,) = steps(first, 1)
-        seen.update(rows_of(step))
-    assert seen == everything
-    assert checked > 20
+    shapes = [Shape(1, 5), Shape(2, 4, num_workers=1), Shape(3, 6), Shape(4, 8, num_workers=2)]
+    assert check_resumption(make, shapes, every=4) > 100
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_the_state_counts_what_was_returned_not_what_was_fetched(folder: Path, workers: int) -> None:
-    loader = PackedLoader(folder, rows_per_step=4, workers=workers, prefetch=4)
+    loader = PackedLoader(folder, rows_per_step=4, num_workers=workers, prefetch=4)
     batches = iter(loader)
     for number in range(1, 4):
         next(batches)
         assert loader.state_dict()["rows"] == 4 * number
-    expected = [batch["input_ids"].tolist() for batch in PackedLoader(folder, rows_per_step=4, workers=0)][3:]
-    second = PackedLoader(folder, rows_per_step=4, workers=workers)
+    expected = [batch["input_ids"].tolist() for batch in PackedLoader(folder, rows_per_step=4, num_workers=0)][3:]
+    second = PackedLoader(folder, rows_per_step=4, num_workers=workers)
     second.load_state_dict(loader.state_dict())
     assert [batch["input_ids"].tolist() for batch in second] == expected
     assert len(expected) > 2
@@ -147,7 +123,7 @@ def test_the_tail(folder: Path) -> None:
 
 def test_a_batch_is_what_a_model_takes(folder: Path) -> None:
     dataset = PackedDataset(folder)
-    loader = PackedLoader(folder, rows_per_step=2, shuffle="sequential", balance=None, seq_idx=True)
+    loader = PackedLoader(folder, rows_per_step=2, order="sequential", balance=None, seq_idx=True)
     batch = next(iter(loader))
     rows = [dataset[0], dataset[1]]
     for name in ("input_ids", "labels", "position_ids"):
@@ -197,8 +173,8 @@ def test_states_of_others_are_refused(folder: Path) -> None:
     for change, message in (
         ({"fingerprint": "0" * 32}, "another dataset"),
         ({"seed": 2}, "seed differs"),
-        ({"shuffle": "blocks"}, "shuffle differs"),
-        ({"format": 0}, "format 1, not 0"),
+        ({"order": "blocks"}, "order differs"),
+        ({"format": 0}, "format 2, not 0"),
         ({"moon": 1}, "not the state of a PackedLoader"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -240,12 +216,12 @@ def test_explain_names_the_documents_of_a_step(folder: Path) -> None:
     loader = PackedLoader(folder, rows_per_step=4, rank=1, world_size=2, balance=Balance(8, 4))
     placed = loader.explain(2)
     assert {one.rank for one in placed} == {0, 1}, "of every rank, not only this one"
-    step = loader.step_at(8)
+    step = loader.steps.at(8)
     for rank in (0, 1):
         rows = [int(step.rows[index]) for index in step.hands[rank]]
         mine = [one for one in placed if one.rank == rank]
-        assert [one.row for one in mine] == [row for row in rows for _ in loader.rows.seq_lengths(row)]
-        assert sum(one.tokens for one in mine) == sum(loader.rows.tokens(row) for row in rows)
+        assert [one.row for one in mine] == [row for row in rows for _ in loader.corpus.row(row).seq_lengths]
+        assert sum(one.tokens for one in mine) == loader.corpus.tokens(rows)
     for one in placed:
         assert one.source == "text"
         assert one.id == f"text/{one.file}:{one.line}"
@@ -257,11 +233,11 @@ def test_explain_names_the_documents_of_a_step(folder: Path) -> None:
 def test_balance_makes_ranks_alike(folder: Path) -> None:
     def unevenness(balance: Balance | None) -> float:
         loader = PackedLoader(
-            folder, rows_per_step=4, rank=0, world_size=4, balance=balance, shuffle="full", first_epoch_sequential=False
+            folder, rows_per_step=4, rank=0, world_size=4, balance=balance, order="full", first_epoch_sequential=False
         )
         ratios = []
         for step in steps(loader):
-            costs = loader.stream.costs(step.rows)
+            costs = loader.schedule.stream.costs(step.rows)
             sums = [costs[hand].sum() for hand in step.hands]
             ratios.append(max(sums) / np.mean(sums))
         return float(np.mean(ratios))

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.training.order import Permutation, epoch_key
+from packtrain.training.order import SHUFFLE_BLOCK, EpochOrder, Order, Permutation, epoch_key
+
+FULL_0 = [5, 2, 1, 7, 9, 0, 6, 4, 8, 3]
+FULL_1 = [6, 9, 7, 4, 2, 0, 5, 3, 8, 1]
+BLOCKS_0 = [11990, 12227, 9676, 10062]
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**64 - 1))
@@ -28,6 +32,33 @@ def test_golden_vectors() -> None:
     assert Permutation(10**12, 1)(np.array([0, 1, 10**12 - 1])).tolist() == [500926995805, 806294881450, 207772068766]
     assert [epoch_key(42, epoch, "rows") for epoch in range(2)] == [18054795369844856462, 6563409735510486832]
     assert epoch_key(42, 0, "groups") != epoch_key(42, 0, "rows")
+
+
+def test_golden_orders_of_epochs() -> None:
+    full = EpochOrder(10, 42, Order.FULL, False)
+    assert full(0, 10).tolist() == FULL_0
+    assert full(8, 14).tolist() == [*FULL_0[8:], *FULL_1[:4]], "epochs run on into one another"
+    assert EpochOrder(10, 42, Order.FULL, True)(0, 10).tolist() == list(range(10))
+    assert EpochOrder(10, 42, Order.FULL, True)(10, 20).tolist() == FULL_1
+    assert EpochOrder(10, 42, Order.SEQUENTIAL, False)(7, 13).tolist() == [7, 8, 9, 0, 1, 2]
+    blocks = EpochOrder(3 * SHUFFLE_BLOCK + 5, 42, Order.BLOCKS, False)
+    assert blocks(0, 4).tolist() == BLOCKS_0
+    assert EpochOrder(10, 42, Order.FULL, False, "rows 1")(0, 10).tolist() != FULL_0, "sources have keys of their own"
+
+
+@given(st.integers(1, 3 * SHUFFLE_BLOCK), st.integers(0, 3), st.sampled_from(Order), st.booleans())
+def test_an_epoch_holds_every_row_once(size: int, epoch: int, order: Order, first: bool) -> None:
+    rows = EpochOrder(size, 5, order, first)(epoch * size, (epoch + 1) * size)
+    assert np.array_equal(np.sort(rows), np.arange(size))
+
+
+def test_blocks_stay_together_and_differ_between_epochs() -> None:
+    size = 5 * SHUFFLE_BLOCK + 100
+    order = EpochOrder(size, 5, Order.BLOCKS, False)
+    epochs = [order(epoch * size, (epoch + 1) * size)[: 5 * SHUFFLE_BLOCK] // SHUFFLE_BLOCK for epoch in range(2)]
+    for blocks in epochs:
+        assert [len(set(part)) for part in np.split(blocks, 5)] == [1] * 5
+    assert not np.array_equal(epochs[0], epochs[1])
 
 
 @pytest.mark.parametrize("key", [0, 1, 2**63])

@@ -1,0 +1,84 @@
+"""The loader inside other people's loaders: torch's, torchdata's, accelerate's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+from packtrain.training import PackedIterable, PackedLoader  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def iterable(folder: Path) -> PackedIterable:
+    return PackedIterable(PackedLoader(folder, rows_per_step=3, epochs=2, tail="pad", seed=2))
+
+
+def ids(batches: Any) -> list[list[int]]:
+    return [batch["input_ids"][0].tolist() for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[list[int]]:
+    batches = ids(PackedLoader(folder, rows_per_step=3, epochs=2, tail="pad", seed=2))
+    assert len(batches) > 12
+    return batches
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_torchs_own_loader_gives_the_steps_in_order(folder: Path, expected: list[list[int]], workers: int) -> None:
+    loader = torch.utils.data.DataLoader(iterable(folder), batch_size=None, num_workers=workers)
+    assert len(loader) == len(expected)
+    assert ids(loader) == expected
+    assert ids(loader) == expected, "and again, for those who loop over epochs themselves"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [1, 5, 8])
+def test_torchdata_resumes(folder: Path, expected: list[list[int]], workers: int, stop: int) -> None:
+    first = stateful.StatefulDataLoader(iterable(folder), batch_size=None, num_workers=workers)
+    batches = iter(first)
+    before = ids(next(batches) for _ in range(stop))
+    state = first.state_dict()
+    second = stateful.StatefulDataLoader(iterable(folder), batch_size=None, num_workers=workers)
+    second.load_state_dict(state)
+    assert before + ids(second) == expected
+
+
+def test_accelerates_stateful_loader_resumes(folder: Path, expected: list[list[int]]) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    def prepared() -> Any:
+        config = DataLoaderConfiguration(use_stateful_dataloader=True, dispatch_batches=False)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        return accelerator.prepare(torch.utils.data.DataLoader(iterable(folder), batch_size=None))
+
+    first = prepared()
+    batches = iter(first)
+    before = ids(next(batches) for _ in range(4))
+    state = first.state_dict()
+    second = prepared()
+    second.load_state_dict(state)
+    assert before + ids(second) == expected
+
+
+def test_accelerate_saves_the_loader_itself(folder: Path, tmp_path: Path, expected: list[list[int]]) -> None:
+    """The way that keeps every freedom: the loader is not prepared, only registered for the checkpoint."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    first = PackedLoader(folder, rows_per_step=3, epochs=2, tail="pad", seed=2)
+    accelerator.register_for_checkpointing(first)
+    batches = iter(first)
+    before = ids(next(batches) for _ in range(5))
+    accelerator.save_state(str(tmp_path / "checkpoint"))
+
+    other = Accelerator(cpu=True)
+    second = PackedLoader(folder, rows_per_step=3, epochs=2, tail="pad", seed=2, num_workers=3)
+    other.register_for_checkpointing(second)
+    other.load_state(str(tmp_path / "checkpoint"))
+    assert before + ids(second) == expected
