@@ -1,0 +1,61 @@
+"""Making things in a thread before they are asked for."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+from .live_sharing import StoppedError
+
+_Item = TypeVar("_Item")
+_POLL_SECONDS = 0.1
+
+
+def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[_Item]:
+    """The same items, made in a thread, up to `size` of them before they are asked for. `stop` ends it early."""
+    left = threading.Event()
+    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(size)
+
+    def put(item: _Item | None, error: BaseException | None = None) -> bool:
+        while not (stop.is_set() or left.is_set()):
+            try:
+                ready.put((item, error), timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(None)
+        except StoppedError:
+            pass
+        except BaseException as error:
+            put(None, error)
+        finally:
+            items.close()  # type: ignore[attr-defined]  # a generator
+
+    thread = threading.Thread(target=work, name="packtrain-live", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                item, error = ready.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if stop.is_set():
+                    return  # whoever asks has been told to end, too
+                continue
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    except KeyboardInterrupt:
+        stop.set()  # what is made of other things made ahead must not wait for those
+        raise
+    finally:
+        left.set()
+        thread.join()
