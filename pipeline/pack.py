@@ -92,9 +92,7 @@ def pack_shard(task: PackTask) -> PackResult:
         name = f"{task.prefix}/{task.shard.index:05d}-{put.hash[:16]}.{suffix}"
         store.put(draft, name, mend=True)
     rows = task.shard.last_row - task.shard.first_row
-    shard = ShardRecord(
-        name, put.bytes, put.hash, put.sha256, rows, account.tokens, account.trained, account.max_docs
-    )
+    shard = ShardRecord(name, put.bytes, put.hash, put.sha256, rows, account.tokens, account.trained, account.max_docs)
     trained, heads, padding, written = account.totals
     result = PackResult(shard, trained, heads, padding, written, task.record, time.perf_counter() - began)
     if not store.put_bytes(task.record, msgspec.json.encode(result)):

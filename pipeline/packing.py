@@ -23,6 +23,7 @@ from .observer import Observer
 from .pack import PackResult, PackTask
 from .parts import EncodedPart
 from .planning import WindowPlan, plan_split, put_arrow
+from .rowsizes import write_row_sizes
 from .store import LocalStore
 from .worker import Task, perform
 
@@ -36,6 +37,8 @@ class Packed:
 
     splits: dict[str, SplitRecord]
     documents: FileRecord
+    row_sizes: tuple[FileRecord, ...]
+    """One a split."""
     ledger: Ledger
     busy: float
     """Seconds that workers spent on shards, in all."""
@@ -143,7 +146,12 @@ class Packing:
             for split, group in tasks.items()
         }
         ledger = self._ledger(catalogue, kept, list(results.values()))
-        return Packed(splits, documents, ledger, busy)
+        several = self.config.holdout.fraction > 0
+        sizes = tuple(
+            write_row_sizes(self.out, f"{split}/" if several else "", windows, self.config.pack.align)
+            for split, windows in plans.items()
+        )
+        return Packed(splits, documents, sizes, ledger, busy)
 
     def opened(self, catalogue: Catalogue, kept: Kept) -> Ledger:
         """The account before anything is packed: it closes when the shards are added."""

@@ -260,7 +260,7 @@ class Driver:
 
     def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord) -> Manifest:
         plan_hash = fingerprint(plan)
-        files = [packed.documents, rejects]
+        files = [packed.documents, *packed.row_sizes, rejects]
         if self.config.output.format == "arrow":
             several = len(packed.splits) > 1
             for split, record in packed.splits.items():

@@ -1,7 +1,9 @@
 """Verify: is a finished dataset what its manifest says, and are its rows what a trainer may rely on?"""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
-from ..schemas.manifest import FileRecord, ShardRecord
+from ..schemas.manifest import FileRecord, ShardRecord, SplitRecord
 from ..schemas.rows import IGNORE_INDEX
 from ..stages.arrays import view
 from .observer import Observer, Silent
 from .outfolder import MANIFEST
 from .reader import Finished, open_dataset
+from .rowsizes import row_sizes_name
 from .store import hash_file
 
 
@@ -63,10 +66,13 @@ def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None
         findings += _check_file(dataset, file, deep)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
-    for shard in shards:
-        found = list(_check_file(dataset, shard, deep))
-        findings += found or _check_shard(dataset, shard, manifest.max_length)
-        observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
+    for split in manifest.splits.values():
+        sizes, first = _RowSizes(dataset, split), 0
+        for shard in split.shards:
+            sizes.row, first = first, first + shard.rows
+            found = list(_check_file(dataset, shard, deep))
+            findings += found or _check_shard(dataset, shard, manifest.max_length, sizes)
+            observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
     known = {MANIFEST, *(file.name for file in manifest.files), *(shard.name for shard in shards)}
     for name in dataset.store.names():
@@ -92,12 +98,41 @@ def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool)
             yield Finding(record.name, "has other bytes than the manifest says")
 
 
-def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int) -> list[Finding]:
+class _RowSizes:
+    """What the file beside a split's shards says of its rows, in their order; nothing where it cannot be read."""
+
+    def __init__(self, dataset: Finished, split: SplitRecord) -> None:
+        self.name = row_sizes_name(split)
+        self._tokens, self._squares = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        self.row = 0
+        """Which comes next."""
+        with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.path(self.name))) as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+            self._tokens, self._squares = view(batch.column("tokens")), view(batch.column("squares"))
+
+    def check(self, batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
+        """(row, what is wrong) for the first of the next rows that is said to weigh something else."""
+        here = slice(self.row, self.row + batch.num_rows)
+        self.row += batch.num_rows
+        sizes = _sizes(batch.column("seq_lengths"))
+        lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
+        owners = np.repeat(np.arange(batch.num_rows), sizes)
+        squares = np.zeros(batch.num_rows, np.int64)
+        np.add.at(squares, owners, lengths * lengths)
+        if len(self._tokens[here]) < batch.num_rows:
+            yield 0, f"{self.name} does not say what it weighs"
+            return
+        wrong = (self._tokens[here] != _sizes(batch.column("input_ids"))) | (self._squares[here] != squares)
+        yield from _first(wrong, f"{self.name} says that it weighs something else")
+
+
+def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: _RowSizes) -> list[Finding]:
     tokens = trained = row = max_docs = 0
     findings: list[Finding] = []
     try:
         for batch in dataset.batches(shard):
-            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in check_rows(batch, max_length)]
+            wrong = chain(check_rows(batch, max_length), sizes.check(batch))
+            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
             tokens += len(batch.column("input_ids").flatten())
             trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
             row += batch.num_rows

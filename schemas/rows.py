@@ -92,6 +92,18 @@ Labels are unshifted: each is its own input id or -100, and the first label of e
 `doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
 """
 
+ROW_SIZES = pa.schema(
+    [
+        pa.field("tokens", pa.int32(), nullable=False),
+        pa.field("squares", pa.int64(), nullable=False),
+    ]
+)
+"""What a packed row weighs: its tokens, and the sum of the squares of its pieces' lengths, which attention costs. One
+a row of a split, in the order of its shards, in one record batch."""
+
+ROW_SIZES_NAME = "rows.arrow"
+"""The file of ROW_SIZES in a split's folder."""
+
 DOCUMENTS = pa.schema(
     [
         pa.field("doc_id", pa.int64(), nullable=False),

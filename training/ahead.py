@@ -7,7 +7,7 @@ from ..schemas.errors import PacktrainError
 from .stream import RowStream
 
 _LOG = logging.getLogger(__name__)
-_THREADS = 2
+_THREADS = 4
 
 
 class ShardsAhead:

@@ -71,10 +71,10 @@ class Corpus:
         return strips
 
     def tokens(self, rows: list[int]) -> int:
-        """Tokens of all these rows together."""
+        """Tokens of all these rows together. Opens no shard."""
         if self._only is not None:
-            return self._only.tokens(rows)
-        return sum(self.parts[part].tokens([row]) for part, row in map(self.locate, rows))
+            return self._only.sizes.tokens(rows)
+        return sum(self.parts[part].sizes.tokens([row]) for part, row in map(self.locate, rows))
 
     def url_of(self, index: int) -> str:
         """Full address of the shard that holds row `index`."""
@@ -82,8 +82,12 @@ class Corpus:
         return self.parts[part].url_of(index)
 
     def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
-        """(N,) what rows cost, in tokens' worth of matrix multiplication."""
+        """(N,) what rows cost, in tokens' worth of matrix multiplication. Opens no shard."""
         if self._only is not None:
-            return np.array([self._only.cost(row, shape) for row in rows.tolist()], dtype=np.float64)
-        found = map(self.locate, rows.tolist())
-        return np.array([self.parts[part].cost(row, shape) for part, row in found], dtype=np.float64)
+            return self._only.sizes.costs(rows, shape)
+        costs = np.empty(len(rows), dtype=np.float64)
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        for part in np.unique(owners).tolist():
+            mine = owners == part
+            costs[mine] = self.parts[part].sizes.costs(rows[mine] - self._starts[part], shape)
+        return costs

@@ -52,6 +52,13 @@ def row_costs(
     wide = lengths.astype(np.int64)
     tokens = _row_sums(wide, offsets)
     squares = _row_sums(wide * wide, offsets)
+    return weigh(tokens, squares, shape)
+
+
+def weigh(
+    tokens: NDArray[np.integer], squares: NDArray[np.integer], shape: ModelShape = SEVEN_BILLION
+) -> NDArray[np.float64]:
+    """(R,) the cost of rows with so many tokens, and such sums of the squares of their pieces' lengths."""
     return tokens.astype(np.float64) + shape.attention_weight * squares.astype(np.float64)
 
 

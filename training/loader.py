@@ -29,7 +29,7 @@ from .mixture import MixBy, Source, Until
 from .options import choice, divisible
 from .order import Order
 from .ranks import find_place
-from .rows import document_names
+from .rows import document_names, held_room
 from .schedule import Schedule
 from .shard import Strip
 from .shelf import CACHE_BYTES, LocalShelf
@@ -337,7 +337,7 @@ class PackedLoader:
     def _shards_ahead(self) -> ShardsAhead | None:
         if all(isinstance(part.shelf, LocalShelf) for part in self.corpus.parts):
             return None
-        ahead = ShardsAhead(self.schedule.stream, self.total_rows, 4 * self.rows_per_step, self._cache_bytes // 4)
+        ahead = ShardsAhead(self.schedule.stream, self.total_rows, 4 * self.rows_per_step, held_room(self._cache_bytes))
         ahead.move(self._rows)
         return ahead
 

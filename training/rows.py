@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
@@ -10,16 +11,22 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..schemas.errors import InputError, IntegrityError
+from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.manifest import Manifest
-from .cost import ModelShape
+from ..schemas.rows import ROW_SIZES_NAME
 from .shard import Chunk, PackedRow, Shard, Strip, open_shard
 from .shelf import CACHE_BYTES, Held, LocalShelf, Shelf, open_shelf
+from .sizes import RowSizes
 
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 512
 """Shards mapped at once. Systems allow a process some 65,000 mappings; opening one again takes a millisecond."""
+
+
+def held_room(cache_bytes: int) -> int:
+    """How much of a cache one process keeps in use: what is mapped cannot be evicted, and other ranks share it."""
+    return cache_bytes // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
 
 class PackedRows:
@@ -54,8 +61,7 @@ class PackedRows:
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
         self._arguments = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
-        # What is mapped cannot be evicted, so a part of the cache is left for what other processes need.
-        self._room = float("inf") if isinstance(self.shelf, LocalShelf) else cache_bytes // 4
+        self._room = float("inf") if isinstance(self.shelf, LocalShelf) else held_room(cache_bytes)
         self._open: dict[int, Shard] = {}
         self._mapped = 0
         self._lock = Lock()
@@ -117,20 +123,11 @@ class PackedRows:
             yield Strip(ids[tokens], labels[tokens], positions[tokens], lengths[docs])
             begin = end
 
-    def tokens(self, rows: list[int]) -> int:
-        """Tokens of all these rows together, without touching one."""
-        total = begin = 0
-        while begin < len(rows):
-            chunk, at = self._find(rows[begin])
-            end = self._joined(rows, begin, len(chunk.tokens) - 1 - at)
-            total += chunk.tokens[at + end - begin] - chunk.tokens[at]
-            begin = end
-        return total
-
-    def cost(self, index: int, shape: ModelShape) -> float:
-        """What row `index` costs, in tokens' worth of matrix multiplication; touches no token either."""
-        chunk, at = self._find(index)
-        return chunk.costs(shape)[at]
+    @cached_property
+    def sizes(self) -> RowSizes:
+        """What every row weighs. Opens no shard."""
+        name = self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
+        return RowSizes(self._file(name), len(self), self.shelf.url(name))
 
     def shard_of(self, index: int) -> int:
         """Number of the shard that holds row `index`."""
@@ -150,8 +147,13 @@ class PackedRows:
 
     def documents(self) -> Held:
         """The table of documents, as a local file."""
-        record = next(file for file in self.manifest.files if file.name == DOCUMENTS)
-        return self.shelf.hold(record.name, record.bytes, record.sha256)
+        return self._file(DOCUMENTS)
+
+    def _file(self, name: str) -> Held:
+        for file in self.manifest.files:
+            if file.name == name:
+                return self.shelf.hold(name, file.bytes, file.sha256)
+        raise IntegrityError(f"{self.shelf.url(MANIFEST)} does not list {name}; pack again with this version")
 
     @staticmethod
     def _joined(rows: list[int], begin: int, room: int) -> int:
@@ -172,17 +174,19 @@ class PackedRows:
 
     def _map(self, number: int) -> Shard:
         record = self.shards[number]
+        with self._lock:
+            # In the order of opening, and before the new one takes its room. A row that somebody still looks at keeps
+            # its memory, not its file.
+            while self._open and (len(self._open) >= OPEN_SHARDS or self._mapped + record.bytes > self._room):
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._mapped -= self.shards[oldest].bytes
         held = self.shelf.hold(record.name, record.bytes, record.sha256)
         shard = open_shard(held, record, self.shelf.url(record.name))
         with self._lock:
             if number not in self._open:
                 self._open[number] = shard
                 self._mapped += record.bytes
-            # In the order of opening. A row that somebody still looks at keeps its memory, not its file.
-            while len(self._open) > OPEN_SHARDS or (len(self._open) > 1 and self._mapped > self._room):
-                oldest = next(iter(self._open))
-                del self._open[oldest]
-                self._mapped -= self.shards[oldest].bytes
         return shard
 
 
@@ -198,6 +202,8 @@ def read_manifest(shelf: Shelf) -> Manifest:
         return Manifest.from_json(json.loads(shelf.read(MANIFEST)))
     except FileNotFoundError:
         raise InputError(f"{shelf.where} has no {MANIFEST}: nothing finished is in it{_above(shelf)}") from None
+    except PacktrainError:  # of the shelf, which says more
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{url} is not a manifest of this version of packtrain ({error!r})") from error
 
@@ -206,7 +212,7 @@ def _above(shelf: Shelf) -> str:
     """A hint for somebody who named a split's folder."""
     if not isinstance(shelf, LocalShelf):
         return ""
-    folder = Path(shelf.where).absolute()
+    folder = shelf.folder.absolute()
     if not (folder.parent / MANIFEST).exists():
         return ""
     return f"; for a part of it, open {folder.parent} with split={folder.name!r}"

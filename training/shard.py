@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED
-from .cost import ModelShape, row_costs
 from .shelf import Held
 
 
@@ -45,23 +44,15 @@ class Chunk:
 
     def __init__(self, batch: pa.RecordBatch, url: str) -> None:
         columns = [batch.column(field.name) for field in PACKED]
-        self.values = [_view(c.values, field.type.value_type) for c, field in zip(columns, PACKED, strict=True)]
+        self.values = [view(c.values, field.type.value_type) for c, field in zip(columns, PACKED, strict=True)]
         # Lists: a number of a list costs a tenth of one of an array. Columns of tokens share theirs, as do the others.
-        offsets = [_view(column.offsets, pa.int32()) for column in columns]
+        offsets = [view(column.offsets, pa.int32()) for column in columns]
         for column, own, first in ((1, 1, 0), (2, 2, 0), (4, 4, 3), (5, 5, 3)):
             if not np.array_equal(offsets[own], offsets[first]):
                 names = f"{PACKED.names[column]} and {PACKED.names[first]}"
                 raise IntegrityError(f"{url}: {names} have different lengths; run packtrain verify on its folder")
         self.tokens: list[int] = offsets[0].tolist()
         self.docs: list[int] = offsets[3].tolist()
-        self._lengths = offsets[3]
-        self._costs: tuple[ModelShape, list[float]] | None = None
-
-    def costs(self, shape: ModelShape) -> list[float]:
-        """What each row costs. Worked out for all rows at once, and kept."""
-        if self._costs is None or self._costs[0] != shape:
-            self._costs = shape, row_costs(self.values[3], self._lengths, shape).tolist()
-        return self._costs[1]
 
 
 class Shard:
@@ -105,8 +96,8 @@ def open_shard(held: Held, record: ShardRecord, url: str) -> Shard:
     return shard
 
 
-def _view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
-    """The array's own memory; `to_numpy` would import pandas where it is installed."""
+def view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
+    """The array's own memory, read-only; `to_numpy` would import pandas where it is installed."""
     data = array.buffers()[1]
     dtype = np.dtype(kind.to_pandas_dtype())
     if data is None:

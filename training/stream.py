@@ -73,8 +73,7 @@ class RowStream:
     def near(self, first: int, last: int) -> NDArray[np.int64]:
         """(last - first,) the rows around positions first .. last - 1, before rows of like cost are grouped.
 
-        Grouping moves rows within blocks only, so these are the rows that will be wanted, give or take a block; and
-        unlike `at` it opens no shard to find out.
+        Grouping moves rows within blocks only, so these are the rows that will be wanted, give or take a block.
         """
         pieces = []
         while first < last:

@@ -119,9 +119,7 @@ def pieces_of(batch: dict[str, Any]) -> Pieces:
     ids, labels = batch["input_ids"][0].numpy(), batch["labels"][0].numpy()
     bounds = batch["cu_seq_lens_q"].tolist()
     return Counter(
-        (ids[begin:end].tobytes(), labels[begin:end].tobytes())
-        for begin, end in pairwise(bounds)
-        if end > begin
+        (ids[begin:end].tobytes(), labels[begin:end].tobytes()) for begin, end in pairwise(bounds) if end > begin
     )
 
 

@@ -18,7 +18,13 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
     root = tmp_path_factory.mktemp("packed")
 
     def make(
-        name: str, documents: int, *, max_length: int = 256, shard_bytes: str = "64KiB", shuffle: bool = True
+        name: str,
+        documents: int,
+        *,
+        max_length: int = 256,
+        shard_bytes: str = "64KiB",
+        shuffle: bool = True,
+        align: int = 1,
     ) -> Path:
         out = root / name
         if out.exists():
@@ -32,7 +38,7 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
                 "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
                 "sources": [{"name": "text", "format": "text", "path": str(rows)}],
                 "truncate": {"max_length": max_length},
-                "pack": {"shuffle": shuffle},
+                "pack": {"shuffle": shuffle, "align": align},
                 "output": {"shard_bytes": shard_bytes},
                 "run": {"workers": 1},
             }
