@@ -14,7 +14,7 @@ from .cost import SEVEN_BILLION, ModelShape
 from .mixture import Mixture
 from .order import EpochOrder, epoch_key
 
-ORDER_BLOCK = 4096
+ORDER_BLOCK = 1024
 """Positions whose rows are worked out together where nothing is grouped: one at a time would cost far more."""
 _KEPT_BLOCKS = 8
 
