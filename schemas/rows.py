@@ -16,7 +16,7 @@ Messages: TypeAlias = list[Message]
 
 
 class Example(NamedTuple):
-    """One training example, before any template. Either `prompt` and `completion`, or `text`, is set."""
+    """One training example, before any template. `prompt` and `completion`, or `text`, or `ids`, is set."""
 
     line: int
     """Which row of the block it came from, counted from 0."""
@@ -31,19 +31,47 @@ class Example(NamedTuple):
     """Language-modelling text; excludes the other two."""
     tools: list[dict[str, Any]] | None = None
     """Tool schemas handed to the chat template."""
+    rejected: Messages | str | None = None
+    """Of a preference pair: what was liked less than `completion`, in the same form."""
+    ids: list[int] | None = None
+    """(T,) of a row that was tokenized already; it is neither rendered nor tokenized again."""
+    trained: list[bool] | None = None
+    """(T,) which of `ids` are trained; None for all of them."""
 
 
 class Kind(IntEnum):
-    """What a run of characters or tokens is. A mask policy chooses among kinds; it never looks at tokens."""
+    """What a run of characters or tokens is. A mask policy chooses among kinds; it never looks at tokens.
+
+    Of a conversation, what the assistant says is told apart from the rest where that is proved; else it is PROMPT and
+    COMPLETION only. Kinds below 4 are those of a single boundary, between a prompt and a completion.
+    """
 
     PROMPT = 0
-    """Everything before the completion: instructions, headers, the generation prompt."""
+    """Before the completion: instructions, headers, the generation prompt, other turns' text."""
     COMPLETION = 1
-    """Everything after the prompt, its end of turn included."""
+    """After the prompt, its end of turn included; of a conversation with proved turns, what is no assistant's."""
     TEXT = 2
     """Language-modelling text."""
     SPECIAL = 3
     """A beginning-of-sequence token that the tokenizer adds by itself before a text."""
+    HISTORY = 4
+    """What the assistant says before the completion: an earlier turn, its tool calls included, without its header."""
+    HISTORY_END = 5
+    """The end-of-turn token of such a turn."""
+    ASSISTANT = 6
+    """What the assistant says in the completion."""
+    END = 7
+    """The end-of-turn token of such a turn."""
+    UNPROVED = 8
+    """A conversation's text of which nothing says surely where the assistant's turns lie. No policy about turns
+    trains it; the document is refused where such a policy is asked for. Replaces PROMPT before the completion."""
+    UNPROVED_COMPLETION = 9
+    """The same after the prompt. The policies `completion` and `all` treat both like PROMPT and COMPLETION."""
+    USER = 10
+    """PROMPT that follows an assistant's turn and begins with a user's message: the best place to cut a conversation.
+    Policies treat it like PROMPT. Where it is not known who speaks, the run is PROMPT."""
+    REJECTED = 11
+    """Of a preference pair: what was liked less than its COMPLETION. No mask policy meets one."""
 
 
 RUN = pa.struct(
@@ -70,8 +98,13 @@ ENCODED = pa.schema(
 
 A part knows neither the file it came from nor the run it belongs to, so that runs share it: `line` counts from
 the start of the block. `runs` cover the tokens from the left without gaps: each ends before token `end`, belongs to
-message `turn` (counted from 0), and carries the person's `train` flag. A token that straddles two runs belongs to
-the later one, and is counted in `straddles`. `digest` is of the rendered text and of where the completion begins.
+message `turn` (counted from 0; -1 in what is no conversation), and carries the person's `train` flag. A token that
+straddles two runs belongs to what the assistant says, if one of them is that, else to the later one; it is counted in
+`straddles`. `digest` is of the rendered text, of where the completion begins, and of what a person took out by flags.
+
+Of a preference pair, the tokens are those of prompt, completion and rejected completion, one after another, and the
+runs are these three, empty ones included: prompt and completion are the tokenization of one text, prompt and rejected
+completion that of another.
 """
 
 _TOKENS = pa.list_(pa.field("item", pa.int32(), nullable=False))
@@ -91,6 +124,17 @@ PACKED = pa.schema(
 Labels are unshifted: each is its own input id or -100, and the first label of every piece is -100.
 `doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
 """
+
+PREFERENCE = pa.schema(
+    [
+        pa.field("prompt_ids", _TOKENS, nullable=False),
+        pa.field("chosen_ids", _TOKENS, nullable=False),
+        pa.field("rejected_ids", _TOKENS, nullable=False),
+        pa.field("doc_ids", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+    ]
+)
+"""One preference pair, not packed. Each completion follows on the prompt; neither is empty, and they differ.
+`doc_ids` is one number, a row of DOCUMENTS."""
 
 ROW_SIZES = pa.schema(
     [

@@ -68,6 +68,7 @@ class AddedToken(msgspec.Struct):
     lstrip: bool = False
     rstrip: bool = False
     normalized: bool = False
+    special: bool = False
 
 
 class TokenizerHead(msgspec.Struct):

@@ -1,0 +1,173 @@
+"""A string that remembers which of its characters came from which message.
+
+A `Rope` is the very string that the template would see without it: C code reads it, compares it and hashes it as
+such, so a rendering with ropes is the rendering. What the methods below return keeps the memory; whatever else is made
+from it (by `%`, by a filter written in C) is a plain string, which has forgotten: so memory can be lost, but never be
+wrong.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex
+
+from .turns import Word
+
+
+class Rope(str):
+    """A string with words in it. They need not be sorted, and one of GENERATION may hold others."""
+
+    __slots__ = ("_words",)
+
+    _words: tuple[Word, ...]
+
+    def __str__(self) -> str:
+        return self
+
+    def __add__(self, other: Any) -> Any:
+        text = _add(self, other)
+        if type(other) is Rope:
+            size = len(self)
+            return rope(text, self._words + tuple([(a + size, b + size, code) for a, b, code in other._words]))
+        return rope(text, self._words) if type(text) is str else text
+
+    def __radd__(self, other: Any) -> Any:
+        if type(other) is not str:
+            return NotImplemented
+        size = len(other)
+        return rope(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in self._words]))
+
+    def __getitem__(self, index: Any) -> str:
+        text = str.__getitem__(self, index)
+        if type(index) is not slice or index.step not in (None, 1):
+            return text
+        low, high, _ = index.indices(len(self))
+        return self._part(text, low, max(low, high))
+
+    def strip(self, chars: str | None = None) -> str:
+        """`str.strip`."""
+        text = str.strip(self, chars)
+        low = len(self) - len(str.lstrip(self, chars)) if text else 0
+        return self._part(text, low, low + len(text))
+
+    def lstrip(self, chars: str | None = None) -> str:
+        """`str.lstrip`."""
+        text = str.lstrip(self, chars)
+        return self._part(text, len(self) - len(text), len(self))
+
+    def rstrip(self, chars: str | None = None) -> str:
+        """`str.rstrip`."""
+        text = str.rstrip(self, chars)
+        return self._part(text, 0, len(text))
+
+    def removeprefix(self, prefix: str) -> str:
+        """`str.removeprefix`."""
+        text = str.removeprefix(self, prefix)
+        return self._part(text, len(self) - len(text), len(self))
+
+    def removesuffix(self, suffix: str) -> str:
+        """`str.removesuffix`."""
+        text = str.removesuffix(self, suffix)
+        return self._part(text, 0, len(text))
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """`str.split`."""
+        return self._placed(str.split(self, sep, maxsplit))
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """`str.rsplit`."""
+        return self._placed(str.rsplit(self, sep, maxsplit))
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """`str.splitlines`."""
+        return self._placed(str.splitlines(self, keepends))
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        """`str.partition`."""
+        head, middle, tail = self._placed(str.partition(self, sep))
+        return head, middle, tail
+
+    def rpartition(self, sep: str) -> tuple[str, str, str]:
+        """`str.rpartition`."""
+        head, middle, tail = self._placed(str.rpartition(self, sep))
+        return head, middle, tail
+
+    def _placed(self, texts: Iterable[str]) -> list[str]:
+        # Each part is found behind the one before it; what lies between is a separator.
+        done, out = 0, list[str]()
+        for text in texts:
+            low = str.index(self, text, done)
+            done = low + len(text)
+            out.append(self._part(text, low, done))
+        return out
+
+    def _part(self, text: str, low: int, high: int) -> str:
+        """The characters low..high, which are `text`."""
+        size = len(self)
+        words = self._words
+        if len(words) == 1 and words[0][0] == 0 and words[0][1] == size:
+            return rope(text, ((0, high - low, words[0][2]),))
+        kept = [
+            (max(a, low) - low, min(b, high) - low, code)
+            for a, b, code in words
+            if (a < high and b > low) or (a == b and low <= a <= high)
+        ]
+        return rope(text, tuple(kept)) if kept else str(text)
+
+
+_add = str.__add__
+_new = str.__new__
+
+
+def rope(text: str, words: tuple[Word, ...]) -> Rope:
+    """A rope of a text."""
+    made = _new(Rope, text)
+    made._words = words
+    return made
+
+
+def owned(text: str, code: int) -> Rope:
+    """A text that came from one place as a whole."""
+    made = _new(Rope, text)
+    made._words = ((0, len(text), code),)
+    return made
+
+
+def owner_of(text: Any) -> int | None:
+    """The code of a rope that came from one place as a whole, else None."""
+    if type(text) is Rope and len(text._words) == 1:
+        low, high, code = text._words[0]
+        if low == 0 and high == len(text):
+            return code
+    return None
+
+
+def words_of(text: str) -> tuple[Word, ...]:
+    """The words of a text; none of a plain string."""
+    return text._words if type(text) is Rope else ()
+
+
+def join(pieces: Iterable[Any], separator: str = "") -> str:
+    """`separator.join` that keeps the words."""
+    parts = list(pieces)
+    text = separator.join(parts)
+    place, words, gap = 0, [], len(separator)
+    for part in parts:
+        if type(part) is Rope:
+            words += [(a + place, b + place, code) for a, b, code in part._words]
+        place += len(part) + gap
+    return rope(text, tuple(words)) if words else text
+
+
+def _whole(name: str) -> Callable[..., str]:
+    """A method whose result came from where the whole string came from; of a mixed one, it is forgotten."""
+    method = getattr(str, name)
+
+    def wrapper(self: Rope, *args: Any, **kwargs: Any) -> str:
+        text: str = method(self, *args, **kwargs)
+        code = owner_of(self)
+        return text if code is None else owned(text, code)
+
+    return wrapper
+
+
+for _name in ("replace", "upper", "lower", "capitalize", "title", "casefold", "swapcase", "expandtabs"):
+    setattr(Rope, _name, _whole(_name))

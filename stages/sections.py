@@ -1,0 +1,98 @@
+"""Sections: the stretches of documents that are planned. Usually one a document; several where it is split or repeated.
+
+N documents, M sections.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sections:
+    """M stretches, in the order of their documents."""
+
+    documents: NDArray[np.int64]
+    """(M,) which document; never falling."""
+    starts: NDArray[np.int32]
+    """(M,) first token, within the document."""
+    lengths: NDArray[np.int32]
+    """(M,) tokens, at least one."""
+    repeated: NDArray[np.int32] | None = None
+    """(M,) how many of the first tokens stand at the end of the document's section before, too; they are not trained
+    again. None: nowhere any."""
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def repeats(self) -> NDArray[np.int32]:
+        """(M,) `repeated`, also where it is None."""
+        return np.zeros_like(self.lengths) if self.repeated is None else self.repeated
+
+    @property
+    def fresh(self) -> NDArray[np.int32]:
+        """(M,) tokens that no section before has."""
+        return self.lengths if self.repeated is None else self.lengths - self.repeated
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> "Sections":
+        """Some of them; `index` must not change their order."""
+        repeated = None if self.repeated is None else self.repeated[index]
+        return Sections(self.documents[index], self.starts[index], self.lengths[index], repeated)
+
+    def overlap(self, count: int) -> NDArray[np.int64]:
+        """(N,) repeated tokens by document, of `count` documents."""
+        return self._sums(self.repeats, count)
+
+    def tokens(self, count: int) -> NDArray[np.int64]:
+        """(N,) fresh tokens by document, of `count` documents."""
+        return self._sums(self.fresh, count)
+
+    def _sums(self, values: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+        # Running sums and not bincount's weights, which are floating-point numbers.
+        sums = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values, out=sums[1:])
+        return np.diff(sums[np.searchsorted(self.documents, np.arange(count + 1))])
+
+
+def lay_open(
+    which: NDArray[np.bool_],
+    low: NDArray[np.int32],
+    high: NDArray[np.int32],
+    split: Sections | None,
+    copies: NDArray[np.int32],
+) -> Sections:
+    """The sections of some documents.
+
+    Args:
+        which: (N,) the documents that are meant.
+        low, high: (N,) what stays of each document that is not split.
+        split: the sections of those that are.
+        copies: (N,) how often each document's sections are listed.
+    """
+    chosen = np.flatnonzero(which & (copies > 0) & (high > low))
+    sections = Sections(chosen, low[chosen], high[chosen] - low[chosen])
+    if split is not None and len(split):
+        sections = _replace(sections, split.take(which[split.documents] & (copies[split.documents] > 0)))
+    often = copies[sections.documents]
+    if len(often) and often.max() > 1:
+        sections = sections.take(np.repeat(np.arange(len(sections)), often))
+    return sections
+
+
+def _replace(sections: Sections, split: Sections) -> Sections:
+    """The same with the sections of `split` in place of their documents' one."""
+    if not len(split):
+        return sections
+    rest = sections.take(~np.isin(sections.documents, split.documents))
+    order = np.argsort(np.concatenate([rest.documents, split.documents]), kind="stable")
+    repeated = None
+    if split.repeated is not None:
+        repeated = np.concatenate([np.zeros_like(rest.lengths), split.repeated])[order]
+    return Sections(
+        np.concatenate([rest.documents, split.documents])[order],
+        np.concatenate([rest.starts, split.starts])[order],
+        np.concatenate([rest.lengths, split.lengths])[order],
+        repeated,
+    )

@@ -1,0 +1,311 @@
+"""Where the assistant's turns lie in a rendered conversation, or why nothing says so surely.
+
+What is known of a rendering is its text and its `words`: which stretches of it came from which message. All else is
+what the template wrote by itself. From these alone follows, for each message of the assistant,
+
+1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
+2. where it begins: where generation would begin. That is behind the generation prompt, which is found in what the
+   template wrote before the words, or by rendering the messages before it with a generation prompt, provided that
+   this rendering is a prefix of the text. What follows is generated, an empty thinking block included;
+3. where it ends: behind the first special token that the template writes after the words. Turns must agree in it.
+
+A step that cannot be taken raises `UnprovedError`; nothing is guessed. Contents are never searched: they may hold the
+template's own markers.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+ASSISTANT = "assistant"
+"""The role whose words are trained."""
+GENERATION = -1
+"""The code of a stretch that a `{% generation %}` block wrote."""
+TRUSTED_AFTER = 4
+"""So many proofs of one opening are asked for before it is taken as known."""
+_MAX_OPENINGS = 4096
+
+Word: TypeAlias = tuple[int, int, int]
+"""(begin, end, code) in characters. The code is twice the message's index, and one more within a tool call."""
+
+
+class UnprovedError(Exception):
+    """Nothing says surely where the assistant's turns lie. Never leaves the renderer.
+
+    Attributes:
+        reason: a stable sentence, for people.
+        message: index of the message at fault, or -1.
+    """
+
+    def __init__(self, reason: str, message: int = -1) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.message = message
+
+
+class Turn(NamedTuple):
+    """One turn of the assistant, in characters of the text."""
+
+    message: int
+    """Index of its message."""
+    begin: int
+    stop: int
+    """Where its end-of-turn token begins; equal to `stop_end` where it has none."""
+    stop_end: int
+    end: int
+    """One past its last character. Only a generation block has characters behind the end-of-turn token."""
+
+
+@dataclass(slots=True)
+class Manner:
+    """What is known of a template, whatever the row."""
+
+    opening: str = ""
+    """The generation prompt; "" where the template writes none."""
+    closing: str | None = None
+    """What it writes after the words of an assistant's message that ends a conversation."""
+    stops: re.Pattern[str] | None = None
+    """Finds special tokens."""
+    generation: bool = False
+    """Whether the template has `{% generation %}` blocks, which then say all."""
+    _seen: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+    def trusted(self, role: str, before: str) -> int | None:
+        """How far into `before` a turn after a message of that role begins, once it was proved often enough."""
+        offset, count = self._seen.get((role, before), (0, 0))
+        return offset if count >= TRUSTED_AFTER else None
+
+    def saw(self, role: str, before: str, offset: int) -> None:
+        """Note a proof. One that contradicts an earlier one ends the trust for good."""
+        key = (role, before)
+        known, count = self._seen.get(key, (offset, 0))
+        if len(self._seen) < _MAX_OPENINGS or key in self._seen:
+            self._seen[key] = (known, count + 1 if known == offset and count >= 0 else -(10**9))
+
+
+def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds the first of some tokens; of two that begin at one place, the longer."""
+    found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
+def common_prefix(head: str, text: str) -> int:
+    """How many characters two texts have in common from the start."""
+    if text.startswith(head):
+        return len(head)
+    low, high = 0, min(len(head), len(text))  # the first `low` are equal, the first `high + 1` are not
+    while low < high:
+        middle = (low + high + 1) // 2
+        if head[low:middle] == text[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word] | None]]
+"""Renders the messages before an index, with a generation prompt; and its words, or None where a text that agrees has
+words that agree."""
+
+
+def find_turns(
+    text: str,
+    words: Sequence[Word],
+    roles: Sequence[str],
+    prompt: int,
+    manner: Manner,
+    head: Head,
+    *,
+    calls: Collection[int] = (),
+    trust: bool = False,
+    cut: Callable[[int, str], None] | None = None,
+) -> list[Turn]:
+    """The turns of a template without generation blocks.
+
+    Args:
+        words: sorted; they do not overlap. A stretch may be empty.
+        roles: one per message.
+        prompt: how many of the messages are the prompt.
+        calls: messages with tool calls. A turn whose calls the template leaves out is not what a person means.
+        trust: take the opening of the completion from `manner` where it was proved often enough.
+        cut: hears where a generation prompt ends within a turn's words: (place, what the generation prompt goes on
+            with). By it a trace knows what depends on the content.
+
+    Raises:
+        UnprovedError: see above.
+    """
+    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    if not said:
+        return []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for place, (_, _, code) in enumerate(words):
+        first.setdefault(code >> 1, place)
+        last[code >> 1] = place
+    # Where all messages left their words, what lies between words is surely the template's; else some of it may be
+    # words that were forgotten, among which nothing may be searched.
+    complete = len(first) == len(roles)
+    known: dict[str, int] = {}
+    turns: list[Turn] = []
+    closing = _Closing(text, words, last, said[-1], len(roles), manner)
+    if prompt in said[1:]:  # the one turn that is proved by a rendering of its own comes first: others may be like it
+        said = [prompt, *(index for index in said if index != prompt)]
+    for index in said:
+        if index not in first:
+            raise UnprovedError("the template leaves no words of it in the text", index)
+        low_word, high_word = first[index], last[index]
+        if index in calls and all(word[2] & 1 == 0 for word in words[low_word : high_word + 1]):
+            raise UnprovedError("the template leaves its tool calls out of the text", index)
+        if low_word < high_word and any(word[2] >> 1 != index for word in words[low_word : high_word + 1]):
+            raise UnprovedError("words of other messages stand among its own", index)
+        low = words[low_word - 1][1] if low_word else 0
+        anchor, done = words[low_word][0], words[high_word][1]
+        before = text[low:anchor]
+        offset: int | None = None
+        if index == prompt and index:
+            offset = manner.trusted(roles[index - 1], before) if trust else None
+            if offset is None:
+                offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, cut) - low
+                if trust and offset <= len(before):
+                    manner.saw(roles[index - 1], before, offset)
+        else:
+            offset = known.get(before)
+            if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
+                offset = before.index(manner.opening) + len(manner.opening)
+        if offset is None:
+            if not index:
+                raise UnprovedError("nothing stands before it that could say where it begins", index)
+            offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, cut) - low
+        if offset <= len(before):
+            known[before] = offset
+        stop, end = closing.of(index, done, words[high_word + 1][0] if high_word + 1 < len(words) else len(text))
+        turns.append(Turn(index, low + offset, stop, end, end))
+    turns.sort()
+    for one, other in pairwise(turns):
+        if other.begin < one.end:
+            raise UnprovedError("it begins before the turn before it ends", other.message)
+    return turns
+
+
+def _begin_by_head(
+    text: str,
+    words: Sequence[Word],
+    low: int,
+    place: int,
+    done: int,
+    prefix: tuple[str, Sequence[Word] | None],
+    manner: Manner,
+    cut: Callable[[int, str], None] | None,
+) -> int:
+    """Where a turn begins, by the rendering of what comes before it with a generation prompt.
+
+    Either that is a prefix of the text; or it is one up to the words, and what it writes besides belongs to the
+    generation prompt alone (an empty thinking block, say, that the template leaves out of earlier turns), unless the
+    words begin with just that.
+
+    Args:
+        low, place, done: where the words before it end, which word is its first, and where its last ends.
+    """
+    anchor, _, code = words[place]
+    head, said = prefix
+    if said is not None and list(said) != list(words[:place]):
+        raise UnprovedError("what stands before it is rendered otherwise without it", code >> 1)
+    same = common_prefix(head, text)
+    if same == len(head) and low <= same <= anchor:
+        return same
+    if same >= anchor > len(head) - len(manner.opening) >= low and manner.opening and head.endswith(manner.opening):
+        if cut is not None:
+            cut(anchor, head[anchor:])
+        return same if same == len(head) and same <= done else anchor
+    raise UnprovedError("what stands before its words is not the generation prompt", code >> 1)
+
+
+class _Closing:
+    """What ends a turn, as the last turn of the conversation shows it."""
+
+    def __init__(
+        self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: Manner
+    ) -> None:
+        self._text = text
+        self._stops = manner.stops
+        self._words = words
+        self._last = last
+        place = last.get(final)
+        if place is None:
+            raise UnprovedError("the template leaves no words of it in the text", final)
+        self._by_call = False
+        tail = manner.closing
+        if final == messages - 1:
+            self._by_call = bool(words[place][2] & 1)
+            tail = text[words[place][1] :] if place == len(words) - 1 else None
+        if tail is None:
+            raise UnprovedError("nothing shows how the template ends a turn", final)
+        found = self._stops.search(tail) if self._stops is not None else None
+        self._token = found.group() if found is not None else ""
+        self._before = tail[: found.start()] if found is not None else tail
+
+    def of(self, index: int, done: int, high: int) -> tuple[int, int]:
+        """(where its end-of-turn token begins, where it ends) of a turn whose words end at `done`.
+
+        Args:
+            high: where the next message's words begin.
+        """
+        text, token, before = self._text, self._token, self._before
+        by_call = self._by_call or bool(self._words[self._last[index]][2] & 1)
+        if not token:
+            if not text.startswith(before, done) or done + len(before) > high:
+                raise UnprovedError("it does not end as the last turn does", index)
+            return done + len(before), done + len(before)
+        if not by_call and text.startswith(before + token, done) and done + len(before) + len(token) <= high:
+            stop = done + len(before)
+            return stop, stop + len(token)
+        if by_call:  # what closes a call stands between the words and the token, so only the token must agree
+            assert self._stops is not None
+            found = self._stops.search(text, done, high)
+            if found is not None and found.group() == token:
+                return found.start(), found.end()
+        elif not before:
+            return done, done  # the words are over, and the template writes no token behind them here
+        raise UnprovedError("it does not end as the last turn does", index)
+
+
+def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: Manner) -> list[Turn]:
+    """The turns of a template with generation blocks: what is inside them, to the letter.
+
+    Args:
+        words: sorted, those of code GENERATION included.
+
+    Raises:
+        UnprovedError: no block was rendered although the assistant speaks, or a block belongs to no message.
+    """
+    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    blocks = [(begin, end) for begin, end, code in words if code == GENERATION]
+    if not said and not blocks:
+        return []
+    if not blocks:
+        raise UnprovedError("the template rendered no generation block")
+    plain = [word for word in words if word[2] != GENERATION]
+    turns: list[Turn] = []
+    place = 0
+    for number, (begin, end) in enumerate(blocks):
+        if turns and begin < turns[-1].end:
+            raise UnprovedError("generation blocks lie within one another")
+        while place < len(plain) and plain[place][0] < begin:
+            place += 1
+        inside = place
+        while inside < len(plain) and plain[inside][1] <= end:
+            inside += 1
+        owners = {word[2] >> 1 for word in plain[place:inside]}
+        if len(owners) == 1:
+            (index,) = owners
+        elif not owners and len(blocks) == len(said):
+            index = said[number]
+        else:
+            raise UnprovedError("a generation block does not belong to one message")
+        tail = plain[inside - 1][1] if inside > place else begin
+        found = manner.stops.search(text, tail, end) if manner.stops is not None else None
+        stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
+        turns.append(Turn(index, begin, stop, stop_end, end))
+    return turns
