@@ -3,33 +3,59 @@
 from typing import Any
 
 from ...schemas.errors import ConfigError
+from .alpaca import AlpacaFormat, AlpacaOptions
 from .apps import AppsFormat, AppsOptions
 from .base import Format, Options, Prepared, PublicForm
 from .messages import MessagesFormat, MessagesOptions
+from .preference import PreferenceFormat, PreferenceOptions
 from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
 from .public import public_row
+from .reader import ReaderFormat, ReaderOptions
+from .sharegpt import ShareGPTFormat, ShareGPTOptions
 from .text import TextFormat, TextOptions
+from .tokenized import TokenizedFormat, TokenizedOptions
 
 __all__ = [
     "FORMATS",
+    "AlpacaFormat",
+    "AlpacaOptions",
     "AppsFormat",
     "AppsOptions",
     "Format",
     "MessagesFormat",
     "MessagesOptions",
     "Options",
+    "PreferenceFormat",
+    "PreferenceOptions",
     "Prepared",
     "PromptCompletionFormat",
     "PromptCompletionOptions",
     "PublicForm",
+    "ReaderFormat",
+    "ReaderOptions",
+    "ShareGPTFormat",
+    "ShareGPTOptions",
     "TextFormat",
     "TextOptions",
+    "TokenizedFormat",
+    "TokenizedOptions",
     "make_format",
     "public_row",
 ]
 
 FORMATS: dict[str, type[Format[Any, Any]]] = {
-    format_type.name: format_type for format_type in (AppsFormat, PromptCompletionFormat, MessagesFormat, TextFormat)
+    format_type.name: format_type
+    for format_type in (
+        AppsFormat,
+        PromptCompletionFormat,
+        MessagesFormat,
+        ShareGPTFormat,
+        AlpacaFormat,
+        PreferenceFormat,
+        TokenizedFormat,
+        TextFormat,
+        ReaderFormat,
+    )
 }
 """Every format by its name."""
 

@@ -13,8 +13,11 @@ import msgspec
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 
-PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text"]
+PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
 """Which columns an example has when it is written for other tools to read (see `public_row`)."""
+
+PLACE = {"place": True}
+"""Metadata of an option that says where something lies: it does not enter `Options.payload`."""
 
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
@@ -23,7 +26,11 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What bears identity in a format: plain hashable values only, never a path or a machine."""
+    """What bears identity in a format: plain hashable values only, and no path or machine but under `PLACE`."""
+
+    def payload(self) -> dict[str, Any]:
+        """What a part's key is made of."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != PLACE}
 
     def _refuse(self, key: str, why: str) -> None:
         raise ConfigError(f"prep option {key}={getattr(self, key)!r}: {why}")
@@ -32,6 +39,8 @@ class Options:
         keys = [field.name for field in fields(self) if field.name.endswith("_key")]
         for key in keys:
             value = getattr(self, key)
+            if value is None:
+                continue
             # The JSON decoder finds a key by its raw bytes, so a name that JSON would escape is out of reach.
             if not isinstance(value, str) or not value or re.search(r'["\\\x00-\x1f]', value):
                 self._refuse(key, "must be a column's name, without quotes, backslashes or control characters")
@@ -125,9 +134,15 @@ class Format(ABC, Generic[OptionsT, RowT]):
     def convert(self, row: Mapping[str, Any]) -> RowT:
         """A decoded row, of Parquet or Arrow say, to the same type as `decode` gives.
 
+        The nulls that Arrow puts where other rows have a key are dropped, where the format has such keys.
+
         Raises:
             RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type`.
         """
+        return self.typed(row)
+
+    def typed(self, row: Mapping[str, Any]) -> RowT:
+        """As `convert`, with every null as it is: for rows that never were in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
             msgspec.json.encode(converted)  # the only quick way to see lone surrogates, which UTF-8 cannot hold

@@ -9,7 +9,17 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
-from .messages import check_messages, tools_of, without_nulls
+from .conversation import (
+    Style,
+    check_messages,
+    kind_of,
+    media_fields,
+    pruned_messages,
+    refuse_media,
+    tools_of,
+    turn,
+)
+from .turns import per_turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +30,12 @@ class PromptCompletionOptions(Options):
     completion_key: str = "completion"
     tools_key: str = "tools"
     """May be absent from a row."""
+    style: Style = "plain"
+    """`plain`: texts are joined as they are. `chat`: they are a user's and an assistant's turn."""
     prompt_only: bool = False
     """The completion is not looked at, and may be absent; the examples' is empty."""
+    per_turn: bool = False
+    """One example for each turn of the assistant in a completion of messages."""
 
 
 class PromptCompletionRow(Protocol):
@@ -47,6 +61,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
             fields.append(("completion", either))
             rename["completion"] = options.completion_key
         fields.append(("tools", list[dict[str, Any]] | str | None, None))
+        fields += media_fields(list(rename.values()))
         row_type = msgspec.defstruct("PromptCompletionRow", fields, rename=rename)
         super().__init__(options, cast(type[PromptCompletionRow], row_type))
 
@@ -55,11 +70,13 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
         return "prompt" if self.options.prompt_only else "prompt_completion"
 
     def examples(self, row: PromptCompletionRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`. Rejects `wrong_type`, `not_text`, `bad_tools`, `empty_completion`, `empty`.
+        """See `Format.examples`.
 
-        A prompt may be empty beside a completion; alone, with `prompt_only`, it is `empty`.
+        Rejects `empty_completion`, and `empty` for a prompt that stands alone, with `prompt_only`; and what
+        `check_messages` rejects.
         """
         options, prompt = self.options, row.prompt
+        refuse_media(row)
         completion: Messages | str
         if options.prompt_only:
             if not prompt:
@@ -71,28 +88,28 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
             if isinstance(prompt, str) != isinstance(completion, str):
                 raise RowRejectedError(
                     "wrong_type",
-                    f"`{options.prompt_key}` is {_kind(prompt)} but `{options.completion_key}` is "
-                    f"{_kind(completion)}: both must be of one kind",
+                    f"`{options.prompt_key}` is {kind_of(prompt)} but `{options.completion_key}` is "
+                    f"{kind_of(completion)}: both must be of one kind",
                 )
             if not completion:
                 raise RowRejectedError("empty_completion", f"`{options.completion_key}` is empty")
-        if not isinstance(prompt, str):
-            check_messages(prompt, options.prompt_key)
-        if not isinstance(completion, str):
-            check_messages(completion, options.completion_key)
-        return [Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))]
+        if isinstance(prompt, str) or isinstance(completion, str):
+            if options.style == "chat":
+                assert isinstance(prompt, str)
+                assert isinstance(completion, str)
+                prompt = [turn("user", prompt)] if prompt else []
+                completion = [turn("assistant", completion)] if completion else []
+            return [Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))]
+        prompt = check_messages(prompt, options.prompt_key)
+        completion = check_messages(completion, options.completion_key)
+        example = Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))
+        return per_turn(example, len(prompt), skipped) if options.per_turn else [example]
 
     def convert(self, row: Any) -> PromptCompletionRow:
         """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
         converted = super().convert(row)
-        if isinstance(converted.prompt, list):
-            converted.prompt = [without_nulls(message) for message in converted.prompt]
-        if not self.options.prompt_only and isinstance(converted.completion, list):
-            converted.completion = [without_nulls(message) for message in converted.completion]
-        if isinstance(converted.tools, list):
-            converted.tools = [without_nulls(tool) for tool in converted.tools]
+        converted.prompt = pruned_messages(converted.prompt)
+        if not self.options.prompt_only:
+            converted.completion = pruned_messages(converted.completion)
+        converted.tools = pruned_messages(converted.tools)
         return converted
-
-
-def _kind(value: Messages | str) -> str:
-    return "a text" if isinstance(value, str) else "a list of messages"

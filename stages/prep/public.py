@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...schemas.rows import Example
+from ...schemas.rows import IGNORE_INDEX, Example
 from .base import PublicForm
 
 
@@ -13,20 +13,41 @@ def public_row(example: Example, form: PublicForm) -> dict[str, Any]:
         example: an example of a format whose `form` is `form`. Its values are shared, not copied.
 
     Returns:
-        `{"prompt", "completion"}`, `{"prompt"}`, `{"messages"}` or `{"text"}`, by `form`; and `tools` for a
-        conversation that has some.
+        `{"prompt", "completion"}`, `{"prompt"}`, `{"messages"}`, `{"text"}`, `{"prompt", "chosen", "rejected"}` or
+        `{"input_ids", "labels"}`, by `form`, or by the example where that is `any`; and `tools` for a conversation
+        that has some.
     """
     row: dict[str, Any]
+    if form == "any":
+        form = _form_of(example)
     if form == "text":
         return {"text": example.text}
+    if form == "tokenized":
+        assert example.ids is not None
+        trained = example.trained or [True] * len(example.ids)
+        labels = [token if one else IGNORE_INDEX for token, one in zip(example.ids, trained, strict=True)]
+        return {"input_ids": example.ids, "labels": labels}
     if form == "messages":
         assert isinstance(example.prompt, list)
         assert isinstance(example.completion, list)
         row = {"messages": example.prompt + example.completion}
     elif form == "prompt":
         row = {"prompt": example.prompt}
+    elif form == "preference":
+        row = {"prompt": example.prompt, "chosen": example.completion, "rejected": example.rejected}
     else:
         row = {"prompt": example.prompt, "completion": example.completion}
     if example.tools is not None:
         row["tools"] = example.tools
     return row
+
+
+def _form_of(example: Example) -> PublicForm:
+    if example.ids is not None:
+        return "tokenized"
+    if example.text is not None:
+        return "text"
+    if example.rejected is not None:
+        return "preference"
+    # Without a completion, the two lists could not be read again.
+    return "messages" if example.completion == [] else "prompt_completion"

@@ -153,7 +153,7 @@ def test_a_column_or_key_that_comes_late_is_not_lost(
     [
         [
             {"prompt": "a", "completion": "b"},
-            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a", "content": None}]},
+            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a", "content": "b"}]},
         ],
         [chat("a", "b"), {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}],
         [{"messages": [{"role": "user", "content": "a", "arguments": {}}]}],

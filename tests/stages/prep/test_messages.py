@@ -30,7 +30,8 @@ def test_messages_are_carried_losslessly() -> None:
         "content": None,
         "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": None, "b": 1.5}}}],
         "train": False,
-        "weight": 10**30,
+        "weight": 0,
+        "score": 10**30,
     }
     parts = {
         "role": "tool",
@@ -85,6 +86,49 @@ def content(value: Any) -> dict[str, Any]:
             "`messages[0].train` must be true or false, got str",
         ),
         (content(5), "wrong_type", "`messages[1].content` must be a string or a list of parts, got int"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": None}]},
+            "missing_key",
+            "`messages[1]` `content` is null and nothing stands in its place; it has `role`, `content`, `tool_calls`",
+        ),
+        (
+            {"messages": [USER, ASSISTANT | {"weight": 0.5}]},
+            "weight",
+            "`messages[1].weight` is 0.5: a turn is trained (1) or not (0), nothing in between; round the weights, or "
+            "leave them out",
+        ),
+        (
+            {"messages": [USER, ASSISTANT | {"weight": "1"}]},
+            "weight",
+            "`messages[1].weight` is '1': a turn is trained (1) or not (0), nothing in between; round the weights, or "
+            "leave them out",
+        ),
+        (
+            {"messages": [USER, ASSISTANT | {"weight": 1, "train": False}]},
+            "weight",
+            "`messages[1]` says train: false and weight: 1; say one",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": '[{"name": "f"}]'}]},
+            "wrong_type",
+            "`messages[1].tool_calls` must be a list of objects",
+        ),
+        ({"messages": [USER | {"name": 5}]}, "wrong_type", "`messages[0].name` must be a string, got int"),
+        (
+            {"messages": [USER, {"role": "assistant", "function_call": "f"}]},
+            "wrong_type",
+            "`messages[1].function_call` must be an object, got str",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{}]}]},
+            "wrong_type",
+            "`messages[1]` has a `function_call` and `tool_calls`; keep one of them",
+        ),
+        (
+            {"messages": [USER, ASSISTANT], "images": ["a.png"]},
+            "not_text",
+            "`images` is not empty: only text can be packed; remove the column if the text needs none",
+        ),
         (content([5]), "wrong_type", "`messages[1].content[0]` must be an object or a string, got int"),
         (
             content([{"type": "text"}]),
@@ -144,3 +188,38 @@ def test_the_nulls_of_arrow_are_dropped() -> None:
     assert only.completion == [{"role": "assistant", "content": None, "tool_calls": [{"name": "f", "args": {"b": 1}}]}]
     assert only.tools == [{"name": "f"}]
     assert row["messages"][0] == {"role": "user", "content": "Hi", "tool_calls": None}
+
+
+def test_weights_are_told_by_train() -> None:
+    messages = [USER | {"weight": None}, ASSISTANT | {"weight": 0}, USER, ASSISTANT | {"weight": 1.0, "train": True}]
+    made = example({"messages": messages})
+    assert made.prompt == [messages[0], ASSISTANT | {"weight": 0, "train": False}, USER]
+    assert made.completion == messages[3:]
+
+
+def test_the_first_function_calls_become_tool_calls() -> None:
+    call = {"name": "f", "arguments": '{"a": 1}'}
+    made = example(
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "content": None, "function_call": call},
+                {"role": "function", "name": "f", "content": "2"},
+                ASSISTANT | {"function_call": None},
+            ],
+            "functions": [{"name": "f", "parameters": {}}],
+        }
+    )
+    assert made.prompt == [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+        {"role": "tool", "name": "f", "content": "2"},
+    ]
+    assert made.completion == [ASSISTANT | {"function_call": None}]
+    assert made.tools == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+def test_every_role_and_the_empty_columns_of_media_are_taken() -> None:
+    roles = ["system", "developer", "user", "assistant", "tool", "ipython"]
+    messages = [{"role": role, "content": role, "name": "n"} for role in roles]
+    assert example({"messages": messages, "images": [], "audio": None}).prompt == messages

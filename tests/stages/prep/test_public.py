@@ -18,12 +18,21 @@ ASSISTANT = {"role": "assistant", "content": "Hello"}
 TOOLS = [{"name": "f"}]
 
 
-def test_the_four_forms() -> None:
+def test_the_forms() -> None:
     pair = Example(0, -1, "", [USER], [ASSISTANT], None, None)
     assert public_row(pair, "prompt_completion") == {"prompt": [USER], "completion": [ASSISTANT]}
     assert public_row(pair, "prompt") == {"prompt": [USER]}
     assert public_row(pair, "messages") == {"messages": [USER, ASSISTANT]}
     assert public_row(Example(0, -1, "", None, None, "x"), "text") == {"text": "x"}
+    liked = pair._replace(rejected=[USER])
+    assert public_row(liked, "preference") == {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [USER]}
+    ids = Example(0, -1, "", None, None, None, ids=[5, 6], trained=[False, True])
+    assert public_row(ids, "tokenized") == {"input_ids": [5, 6], "labels": [-100, 6]}
+    assert public_row(ids._replace(trained=None), "any") == {"input_ids": [5, 6], "labels": [5, 6]}
+    assert public_row(liked, "any") == public_row(liked, "preference")
+    assert public_row(pair, "any") == public_row(pair, "prompt_completion")
+    assert public_row(pair._replace(completion=[]), "any") == {"messages": [USER]}
+    assert public_row(Example(0, -1, "", None, None, "x"), "any") == {"text": "x"}
     with_tools = pair._replace(tools=TOOLS)
     assert public_row(with_tools, "messages") == {"messages": [USER, ASSISTANT], "tools": TOOLS}
     assert public_row(with_tools, "prompt")["tools"] == TOOLS
@@ -37,6 +46,9 @@ def test_the_four_forms() -> None:
         ("prompt_completion", {"prompt": "a", "completion": "b"}),
         ("prompt_completion", {"prompt": [USER], "completion": [ASSISTANT]}),
         ("text", {"text": "a"}),
+        ("preference", {"prompt": "a", "chosen": "b", "rejected": "c"}),
+        ("preference", {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [USER]}),
+        ("tokenized", {"input_ids": [3, 4], "labels": [-100, 4]}),
     ],
 )
 def test_a_public_row_read_back_is_itself(name: str, row: dict[str, Any]) -> None:

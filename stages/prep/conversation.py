@@ -1,0 +1,194 @@
+"""Messages as every conversational format leaves them: looked at, and in one manner of speaking.
+
+A message is an object with a `role`. Its keys and values are carried as they came, tool calls and their arguments
+(a string or an object) included. Two things are said otherwise than people wrote them, because no current template
+reads the old way and would leave the words out: `function_call` becomes a `tool_calls` of one, and the role
+`function` becomes `tool`. A `weight` of 0 gets a `train: false` beside it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import Message, Messages
+
+Style: TypeAlias = Literal["plain", "chat"]
+"""How a prompt and a completion that are texts are rendered: joined as they are, or as two turns."""
+
+MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+"""Columns that hold what is no text, beside a conversation that refers to it."""
+
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id")
+"""What a message may hold instead of a content."""
+_TOOLS = msgspec.json.Decoder(list[dict[str, Any]] | None)
+
+
+def check_messages(messages: Messages, key: str) -> Messages:
+    """Looks at (M,) messages and gives them in the manner that the module describes. What is given is not changed.
+
+    Raises:
+        RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
+    """
+    changed: Messages | None = None
+    for index, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if len(message) == 2 and type(content) is str and type(role) is str and role != "function":
+            continue
+        said = _checked(message, f"{key}[{index}]")
+        if said is not message:
+            changed = list(messages) if changed is None else changed
+            changed[index] = said
+    return messages if changed is None else changed
+
+
+def _checked(message: Message, where: str) -> Message:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise _wrong(message, where, "role", "a string")
+    if isinstance(content, list):
+        _check_parts(content, f"{where}.content")
+    elif content is None:
+        _check_instead(message, where)
+    elif not isinstance(content, str):
+        raise _wrong(message, where, "content", "a string or a list of parts")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+        raise RowRejectedError("wrong_type", f"`{where}.tool_calls` must be a list of objects")
+    if not isinstance(message.get("name"), str | None):
+        raise _wrong(message, where, "name", "a string")
+    return _said(_flagged(message, where), where)
+
+
+def _wrong(message: Message, where: str, key: str, what: str) -> RowRejectedError:
+    got = type(message[key]).__name__ if key in message else "none"
+    return RowRejectedError("wrong_type", f"`{where}.{key}` must be {what}, got {got}")
+
+
+def _check_instead(message: Message, where: str) -> None:
+    if not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
+        names = ", ".join(f"`{name}`" for name in message)
+        lack = "`content` is null and nothing stands in its place" if "content" in message else "has no `content`"
+        raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
+
+
+def _flagged(message: Message, where: str) -> Message:
+    """The message with its `weight` told by `train`."""
+    train, weight = message.get("train"), message.get("weight")
+    if not isinstance(train, bool | None):
+        # Any text would count as true, "false" as well, and train on what the person excluded.
+        raise _wrong(message, where, "train", "true or false")
+    if weight is None:
+        return message
+    if not isinstance(weight, int | float) or weight not in (0, 1):
+        shown = repr(weight)
+        raise RowRejectedError(
+            "weight",
+            f"`{where}.weight` is {shown if len(shown) < 40 else type(weight).__name__}: a turn is trained (1) or not "
+            "(0), nothing in between; round the weights, or leave them out",
+        )
+    if train is not None and train != bool(weight):
+        raise RowRejectedError("weight", f"`{where}` says train: {str(train).lower()} and weight: {weight}; say one")
+    return message if weight else {**message, "train": False}
+
+
+def _said(message: Message, where: str) -> Message:
+    """The message without what the first function-calling interface called otherwise."""
+    call = message.get("function_call")
+    if call is None and message["role"] != "function":
+        return message
+    out = {key: value for key, value in message.items() if key != "function_call"}
+    if message["role"] == "function":
+        out["role"] = "tool"
+    if call is not None:
+        if not isinstance(call, dict):
+            raise _wrong(message, where, "function_call", "an object")
+        if message.get("tool_calls"):
+            raise RowRejectedError("wrong_type", f"`{where}` has a `function_call` and `tool_calls`; keep one of them")
+        out["tool_calls"] = [{"type": "function", "function": call}]
+    return out
+
+
+def _check_parts(content: list[Any], where: str) -> None:
+    for index, part in enumerate(content):
+        if isinstance(part, str):
+            continue
+        if not isinstance(part, dict):
+            got = type(part).__name__
+            raise RowRejectedError("wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}")
+        kind = part.get("type", "text")
+        if kind not in _TEXT_PARTS if isinstance(kind, str) else True:
+            raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed")
+        if kind == "text" and not isinstance(part.get("text"), str):
+            got = type(part["text"]).__name__ if "text" in part else "none"
+            raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got {got}")
+
+
+def tools_of(tools: list[dict[str, Any]] | str | None, key: str) -> list[dict[str, Any]] | None:
+    """Tool schemas, given as a list or as the JSON of one; None when there are none.
+
+    Raises:
+        RowRejectedError: `bad_tools`, for a string that does not hold a JSON list of objects.
+    """
+    if not isinstance(tools, str):
+        return tools
+    if not tools or tools.isspace():
+        return None
+    try:
+        decoded: list[dict[str, Any]] | None = _TOOLS.decode(tools)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RowRejectedError("bad_tools", f"`{key}` is not a JSON list of objects: {error}") from None
+    return decoded
+
+
+def wrapped_functions(functions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """The column `functions` of the first function-calling interface, as tools."""
+    return None if functions is None else [{"type": "function", "function": one} for one in functions]
+
+
+def media_fields(taken: Sequence[str]) -> list[Any]:
+    """Fields of a row type for the columns of `MEDIA`, apart from those that the format reads under such a name."""
+    return [(name, Any, None) for name in MEDIA if name not in taken]
+
+
+def refuse_media(row: Any) -> None:
+    """Raise RowRejectedError `not_text` for a row whose images, sounds or videos stand in columns of their own."""
+    for name in MEDIA:
+        if getattr(row, name, None):
+            raise RowRejectedError(
+                "not_text", f"`{name}` is not empty: only text can be packed; remove the column if the text needs none"
+            )
+
+
+def turn(role: str, text: str) -> Message:
+    """A message that is a text."""
+    return {"role": role, "content": text}
+
+
+def kind_of(value: Messages | str) -> str:
+    """What a prompt or a completion is, for a person."""
+    return "a text" if isinstance(value, str) else "a list of messages"
+
+
+def pruned_messages(value: Any) -> Any:
+    """Messages without the nulls that Arrow puts where other rows have a key; anything else as it is."""
+    return [without_nulls(message) for message in value] if isinstance(value, list) else value
+
+
+def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
+    """A message or a tool without the keys that are null, at any depth, its own `content` excepted.
+
+    One Arrow column has one type, so a key of any message is a null key of all the others. A null that a
+    person wrote cannot be told from these.
+    """
+    return {key: _pruned(value) for key, value in message.items() if value is not None or key == "content"}
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_pruned(inner) for inner in value]
+    return value

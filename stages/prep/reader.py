@@ -1,0 +1,178 @@
+"""A person's own reader: a function from a row of any shape to rows in one of the forms that packtrain knows.
+
+The module's text is an option, so what is hashed is what runs, on every worker. What the module imports is not.
+"""
+
+import difflib
+import sys
+import traceback
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from ...schemas.rows import Example
+from .base import PLACE, Format, Options, PublicForm
+from .messages import MessagesFormat, MessagesOptions
+from .preference import PreferenceFormat
+from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
+from .sharegpt import ShareGPTFormat, ShareGPTOptions
+from .text import TextFormat
+from .tokenized import MASKS, TokenizedFormat
+
+Reader = Callable[[dict[str, Any]], Any]
+
+_FORMS: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("input_ids", "tokenized", frozenset({"labels", *MASKS})),
+    ("chosen", "preference", frozenset({"rejected", "prompt", "tools"})),
+    ("messages", "messages", frozenset({"tools"})),
+    ("conversations", "sharegpt", frozenset({"system", "tools"})),
+    ("prompt", "prompt_completion", frozenset({"completion", "tools"})),
+    ("text", "text", frozenset()),
+)
+"""(the key that decides, the form, which other keys it may have). The first that fits is meant."""
+_DETAIL = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderOptions(Options):
+    """A module's text and the function in it."""
+
+    function: str = ""
+    code: str = ""
+    per_turn: bool = False
+    """One example for each turn of the assistant."""
+    path: str = field(default="reader.py", metadata=PLACE)
+    """What errors call the module."""
+    package: str = field(default="", metadata=PLACE)
+    """The package that the module's relative imports start from."""
+    folder: str = field(default="", metadata=PLACE)
+    """Where its imports are found, after all other places."""
+
+    def payload(self) -> dict[str, Any]:
+        """See `Options.payload`; a hash in place of the module's text."""
+        return {**super().payload(), "code": blake2b(self.code.encode(), digest_size=16).hexdigest()}
+
+
+class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
+    """Rows as a function gives them: one, a list of them, or None for a row that is not wanted."""
+
+    name: ClassVar[str] = "python"
+    options_type: ClassVar[type[Options]] = ReaderOptions
+
+    def __init__(self, options: ReaderOptions | None = None) -> None:
+        super().__init__(options or ReaderOptions(), dict[str, Any])
+        options = self.options
+        self._forms: dict[str, Format[Any, Any]] = {
+            "tokenized": TokenizedFormat(),
+            "preference": PreferenceFormat(),
+            "messages": MessagesFormat(MessagesOptions(per_turn=options.per_turn)),
+            "sharegpt": ShareGPTFormat(ShareGPTOptions(per_turn=options.per_turn)),
+            "prompt_completion": PromptCompletionFormat(PromptCompletionOptions(per_turn=options.per_turn)),
+            "text": TextFormat(),
+        }
+        self._file = options.path.replace("\\", "/").rsplit("/", 1)[-1]
+
+    @property
+    def form(self) -> PublicForm:
+        return "any"
+
+    def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `Format.examples`.
+
+        Rejects `reader_error` (the function raised) and `reader_result` (what it gave cannot be used); filters
+        `not_wanted` (it gave nothing). RowRejectedError and RowFilteredError of the function's own are let through.
+
+        Raises:
+            ConfigError: the module cannot be run, or has no such function.
+        """
+        read = reader_of(self.options)
+        try:
+            made = read(row)
+        except (RowRejectedError, RowFilteredError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise RowRejectedError("reader_error", self._complaint(error)) from None
+        several = isinstance(made, list | tuple)
+        if made is None or (several and not made):
+            raise RowFilteredError("not_wanted")
+        out: list[Example] = []
+        for index, one in enumerate(made if several else [made]):
+            try:
+                out += self._examples(one, line, skipped)
+            except RowRejectedError as error:
+                start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
+                where = f"{self._file}{f', line {start}' if start else ''}, {self.options.function}()"
+                which = f"[{index}]" if several else ""
+                raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
+        return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
+
+    def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
+        if not isinstance(row, Mapping):
+            raise RowRejectedError("wrong_type", f"a row is a dict, or a list of dicts, got {type(row).__name__}")
+        found = next((form for form in _FORMS if form[0] in row), None)
+        if found is None:
+            keys = ", ".join(f"`{key}`" for key in row) or "no key"
+            raise RowRejectedError(
+                "missing_key", f"a row has one of {', '.join(f'`{form[0]}`' for form in _FORMS)}; this has {keys}"
+            )
+        decisive, name, others = found
+        known = {decisive, *others, "group"}
+        for key in row:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"; did you mean `{near[0]}`?" if near else f"; it may have {', '.join(sorted(known))}"
+                raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`{hint}")
+        group = row.get("group", "")
+        if not isinstance(group, str):
+            raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
+        form = self._forms[name]
+        made = form.examples(form.typed({key: value for key, value in row.items() if key != "group"}), line, skipped)
+        return [one._replace(group=group) for one in made] if group else made
+
+    def _complaint(self, error: BaseException) -> str:
+        """Which line of the module, in which function, said what."""
+        here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.options.path]
+        place = f"{self._file}, line {here[-1].lineno}, in {here[-1].name}" if here else self._file
+        text = str(error)
+        return f"{place}: {type(error).__name__}{f': {text[:_DETAIL]}' if text else ''}"
+
+
+def reader_of(options: ReaderOptions) -> Reader:
+    """The function; its module is run once in a process.
+
+    Raises:
+        ConfigError: the module cannot be run, or has no such function.
+    """
+    function = getattr(_module(options.code, options.path, options.package, options.folder), options.function, None)
+    if not callable(function):
+        state = "is no function" if function is not None else "is not in it"
+        raise ConfigError(f"{options.path}: {options.function} {state}; format is written python:module:function")
+    return function  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=8)
+def _module(code: str, path: str, package: str, folder: str) -> types.ModuleType:
+    # Not under its own name, which may be that of a module that others import.
+    name = f"{package}." if package else ""
+    name += f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
+    module = types.ModuleType(name)
+    module.__file__ = path
+    module.__package__ = package
+    if folder and folder not in sys.path:
+        sys.path.append(folder)  # last, so that a file of the person's hides no module that we need
+    sys.modules[name] = module  # dataclasses and the like look their module up
+    try:
+        exec(compile(code, path, "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        for frame in traceback.extract_tb(error.__traceback__):
+            line = frame.lineno if frame.filename == path else line
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path}{f', line {line}' if line else ''}: the reader cannot be loaded: {what}") from error
+    return module

@@ -1,0 +1,189 @@
+"""Conversations as ShareGPT wrote them: turns of `from` and `value`, under names of their own for the roles."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
+
+import msgspec
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import Example, Message, Messages
+from .base import Format, Options, PublicForm
+from .conversation import check_messages, media_fields, pruned_messages, refuse_media, tools_of, turn
+from .turns import per_turn
+
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "prompter": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "ai": "assistant",
+    "system": "system",
+    "developer": "developer",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+}
+"""What people call the roles, and what templates do."""
+
+_CALLS = ("function_call", "tool_call")
+_decode_call = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]]).decode
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareGPTOptions(Options):
+    """Where a row keeps its conversation."""
+
+    conversations_key: str = "conversations"
+    system_key: str = "system"
+    """A text that opens the conversation; may be absent from a row."""
+    tools_key: str = "tools"
+    """May be absent from a row."""
+    per_turn: bool = False
+    """One example for each turn of the assistant."""
+
+
+class ShareGPTRow(Protocol):
+    """A row with one conversation."""
+
+    conversations: list[Message]
+    system: str | None
+    tools: list[dict[str, Any]] | str | None
+
+
+class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
+    """Conversations of `from` and `value`. Turns that have `role` and `content` already are taken as well.
+
+    The value of a `function_call` is the JSON of one call or of several, `{"name": …, "arguments": …}`; it becomes
+    the `tool_calls` of an assistant's message. All but a last message of the assistant is the prompt.
+    """
+
+    name: ClassVar[str] = "sharegpt"
+    options_type: ClassVar[type[Options]] = ShareGPTOptions
+
+    def __init__(self, options: ShareGPTOptions | None = None) -> None:
+        options = options or ShareGPTOptions()
+        names = {
+            "conversations": options.conversations_key,
+            "system": options.system_key,
+            "tools": options.tools_key,
+        }
+        row_type = msgspec.defstruct(
+            "ShareGPTRow",
+            [
+                ("conversations", list[dict[str, Any]]),
+                ("system", str | None, None),
+                ("tools", list[dict[str, Any]] | str | None, None),
+                *media_fields(list(names.values())),
+            ],
+            rename=names,
+        )
+        super().__init__(options, cast(type[ShareGPTRow], row_type))
+
+    @property
+    def form(self) -> PublicForm:
+        return "prompt_completion" if self.options.per_turn else "messages"
+
+    def examples(self, row: ShareGPTRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `Format.examples`.
+
+        Rejects `empty`, `missing_key`, `unknown_role`, `bad_tool_call`, `two_systems`, and what `check_messages`
+        rejects.
+        """
+        options, key = self.options, self.options.conversations_key
+        refuse_media(row)
+        if not row.conversations:
+            raise RowRejectedError("empty", f"`{key}` has no turns")
+        messages = check_messages(spoken(row.conversations, key), key)
+        if row.system:
+            messages = opened(messages, row.system, options.system_key, key)
+        cut = len(messages) - (messages[-1]["role"] == "assistant")
+        tools = tools_of(row.tools, options.tools_key)
+        example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
+        return per_turn(example, 0, skipped) if options.per_turn else [example]
+
+    def convert(self, row: Any) -> ShareGPTRow:
+        """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
+        converted = super().convert(row)
+        converted.conversations = pruned_messages(converted.conversations)
+        converted.tools = pruned_messages(converted.tools)
+        return converted
+
+
+def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:
+    """The conversation with the text of a column before it.
+
+    Raises:
+        RowRejectedError: `two_systems`, when the conversation opens with another one.
+    """
+    first = messages[0]
+    if first["role"] != "system":
+        return [turn("system", system), *messages]
+    if first.get("content") != system:
+        raise RowRejectedError(
+            "two_systems", f"`{system_key}` is a system text, and `{key}` begins with another; leave one out"
+        )
+    return messages
+
+
+def spoken(turns: list[Message], key: str) -> Messages:
+    """(M,) turns as messages with `role` and `content`; other keys stay. What is given is not changed.
+
+    Raises:
+        RowRejectedError: `missing_key`, `wrong_type`, `unknown_role`, `bad_tool_call`.
+    """
+    return [_spoken(one, f"{key}[{index}]") for index, one in enumerate(turns)]
+
+
+def _spoken(message: Message, where: str) -> Message:
+    role = message.get("from", message.get("role"))
+    if role is None:
+        names = ", ".join(f"`{name}`" for name in message)
+        raise RowRejectedError("missing_key", f"`{where}` has no `from`; it has {names or 'nothing'}")
+    if not isinstance(role, str):
+        raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
+    name = role.strip().lower()
+    if name not in ROLES:
+        raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
+    if "from" in message and "role" in message and message["from"] != message["role"]:
+        raise RowRejectedError("unknown_role", f"`{where}` has `from` and `role`, which differ; keep one")
+    out: Message = {"role": ROLES[name]}
+    for one, value in message.items():
+        if one == "value" and "content" not in message:
+            out["content"] = value
+        elif one not in ("from", "role"):
+            out[one] = value
+    if name in _CALLS and not out.get("tool_calls"):
+        out["tool_calls"] = calls_of(out.get("content"), f"{where}.value")
+        out["content"] = ""  # some templates add to the content, and fail where there is none
+    return out
+
+
+def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
+    """The `tool_calls` that a text of JSON, or its object, describes.
+
+    Raises:
+        RowRejectedError: `bad_tool_call`, unless it is one `{"name", "arguments"}` or a list of them.
+    """
+    if isinstance(value, str):
+        try:
+            value = _decode_call(value)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise RowRejectedError("bad_tool_call", f"`{where}` is not the JSON of a call: {error}") from None
+    calls = value if isinstance(value, list) else [value]
+    for call in calls:
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
+            raise RowRejectedError("bad_tool_call", f"`{where}`: a call is an object with `name` and `arguments`")
+    if not calls:
+        raise RowRejectedError("bad_tool_call", f"`{where}` has no call in it")
+    return [{"type": "function", "function": call} for call in calls]

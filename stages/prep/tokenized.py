@@ -1,0 +1,115 @@
+"""Rows that were tokenized already: ids, and which of them are trained. One example a row."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
+
+import msgspec
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import IGNORE_INDEX, Example
+from .base import Format, Options, PublicForm
+
+MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
+"""Columns of 0 and 1 that say what is trained, as other tools call them."""
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedOptions(Options):
+    """Where a row keeps its tokens."""
+
+    ids_key: str = "input_ids"
+    labels_key: str = "labels"
+    """May be absent from a row."""
+    mask_key: str | None = None
+    """A column of 0 and 1. None for those of `MASKS` that a row has; several must agree to train a token."""
+
+
+class TokenizedRow(Protocol):
+    """A row of (T,) token ids."""
+
+    ids: list[int]
+    labels: list[int] | None
+    attention_mask: list[int] | None
+    seq_lengths: list[int] | None
+
+
+class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
+    """Token ids, carried as they are. Labels stand at their own token (unshifted), as Hugging Face models expect."""
+
+    name: ClassVar[str] = "tokenized"
+    options_type: ClassVar[type[Options]] = TokenizedOptions
+
+    def __init__(self, options: TokenizedOptions | None = None) -> None:
+        options = options or TokenizedOptions()
+        taken = (options.ids_key, options.labels_key)
+        self._masks = (options.mask_key,) if options.mask_key else tuple(name for name in MASKS if name not in taken)
+        fields: list[Any] = [("ids", list[int]), ("labels", list[int] | None, None)]
+        rename = {"ids": options.ids_key, "labels": options.labels_key}
+        for index, name in enumerate(self._masks):
+            mask: list[Any] = [f"mask_{index}", list[int | bool] | None]
+            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # one that was named must be there
+            rename[f"mask_{index}"] = name
+        more = ("attention_mask", "seq_lengths")
+        fields += [(name, list[int] | None, None) for name in more if name not in (*taken, *self._masks)]
+        row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
+        super().__init__(options, cast(type[TokenizedRow], row_type))
+
+    @property
+    def form(self) -> PublicForm:
+        return "tokenized"
+
+    def examples(self, row: TokenizedRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `Format.examples`.
+
+        Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`.
+        """
+        options, ids = self.options, row.ids
+        if not ids:
+            raise RowRejectedError("empty", f"`{options.ids_key}` is empty")
+        if min(ids) < 0 or max(ids) > _LARGEST:
+            at = next(i for i, token in enumerate(ids) if not 0 <= token <= _LARGEST)
+            raise RowRejectedError("bad_ids", f"`{options.ids_key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
+        if not all(getattr(row, "attention_mask", None) or ()):
+            raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
+        if len(getattr(row, "seq_lengths", None) or ()) > 1:
+            raise RowRejectedError("packed_already", "`seq_lengths` says that several documents share this row")
+        trained = self._labelled(row)
+        for index, name in enumerate(self._masks):
+            mask = getattr(row, f"mask_{index}")
+            if mask is not None:
+                self._check_length(mask, name, ids, "bad_mask")
+                if not set(mask) <= {0, 1}:
+                    at = next(i for i, value in enumerate(mask) if value not in (0, 1))
+                    raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
+                trained = [bool(value) for value in mask] if trained is None else [
+                    both and bool(value) for both, value in zip(trained, mask, strict=True)
+                ]  # fmt: skip
+        if trained is not None and all(trained):
+            trained = None
+        return [Example(line, -1, "", None, None, None, ids=ids, trained=trained)]
+
+    def _labelled(self, row: TokenizedRow) -> list[bool] | None:
+        """(T,) which tokens the labels train; None without labels."""
+        ids, labels, key = row.ids, row.labels, self.options.labels_key
+        if labels is None:
+            return None
+        self._check_length(labels, key, ids, "bad_labels")
+        trained = [label == token for label, token in zip(labels, ids, strict=True)]
+        for at, (label, is_own) in enumerate(zip(labels, trained, strict=True)):
+            if not is_own and label != IGNORE_INDEX:
+                shifted = all(a in (IGNORE_INDEX, b) for a, b in zip(labels[:-1], ids[1:], strict=True))
+                why = "they look shifted by one; " if shifted else ""
+                raise RowRejectedError(
+                    "bad_labels",
+                    f"`{key}[{at}]` is {label}, and `{self.options.ids_key}[{at}]` is {ids[at]}: {why}a label is the "
+                    f"id of its own token, or {IGNORE_INDEX}",
+                )
+        return trained
+
+    def _check_length(self, values: list[Any], name: str, ids: list[int], reason: str) -> None:
+        if len(values) != len(ids):
+            raise RowRejectedError(
+                reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.options.ids_key}`"
+            )

@@ -1,0 +1,121 @@
+"""Every format that TRL converts, too: the same rows come out."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep import make_format
+from packtrain.stages.prep.preference import PreferenceFormat
+from packtrain.stages.prep.sharegpt import ROLES
+
+trl = pytest.importorskip("trl")
+relaxed = settings(deadline=None, max_examples=300)
+
+TURN = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "system"]),
+    st.sampled_from(["", "a", "b", " "]),
+)
+TURNS = st.lists(TURN, max_size=3)
+TEXT = st.text(alphabet="ab ", max_size=6)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """Pairs with a beginning in common more often than not, and a prompt of either kind, or none."""
+    side: Any = draw(st.sampled_from([TURNS, TEXT]))
+    shared, empty = draw(side), [] if side is TURNS else ""
+    row = {"chosen": shared + draw(side), "rejected": shared + draw(side)}
+    prompt = draw(st.sampled_from([None, "text", "messages", "the same"]))
+    if prompt == "text":
+        row["prompt"] = draw(TEXT)
+    elif prompt == "messages":
+        row["prompt"] = draw(TURNS)
+    elif prompt == "the same":
+        row["prompt"] = shared or empty
+    return row
+
+
+@relaxed
+@given(rows())
+def test_the_same_as_trl(row: dict[str, Any]) -> None:
+    """What is not refused is what TRL makes of it, but for three things that TRL gets wrong or does not do."""
+    done = PreferenceFormat().prepare_rows([(0, copy.deepcopy(row))])
+    if not done.examples:
+        assert done.rejects
+        return
+    (made,) = done.examples
+    conversation, prompt = isinstance(row["chosen"], list), row.get("prompt")
+    given_prompt = prompt if isinstance(prompt, list) and prompt else None
+    theirs = trl.maybe_extract_prompt(copy.deepcopy(row))
+    if conversation and given_prompt and made.completion != row["chosen"]:
+        # Answers that repeat the prompt would have it twice.
+        assert row["chosen"] == given_prompt + made.completion  # type: ignore[operator]
+        assert row["rejected"] == given_prompt + made.rejected  # type: ignore[operator]
+        theirs = {"prompt": given_prompt, "chosen": made.completion, "rejected": made.rejected}
+    elif conversation and isinstance(prompt, str) and not theirs["prompt"]:
+        # TRL loses a text beside messages that begin otherwise.
+        theirs = {"prompt": [{"role": "user", "content": prompt}], "chosen": row["chosen"], "rejected": row["rejected"]}
+    assert {"prompt": made.prompt, "chosen": made.completion, "rejected": made.rejected} == {
+        key: theirs[key] for key in ("prompt", "chosen", "rejected")
+    }
+
+
+@relaxed
+@given(st.lists(TURN, min_size=1, max_size=4), TURNS, TURNS)
+def test_the_beginning_in_common_is_trls(shared: list[Any], left: list[Any], right: list[Any]) -> None:
+    row = {"chosen": shared + left, "rejected": shared + right}
+    done = PreferenceFormat().prepare_rows([(0, copy.deepcopy(row))])
+    theirs = trl.extract_prompt(row)
+    if left == right or not theirs["prompt"]:
+        assert [reason for _, reason, _ in done.rejects] in (["no_preference"], ["no_prompt"])
+    else:
+        (made,) = done.examples
+        assert (made.prompt, made.completion, made.rejected) == tuple(theirs.values())
+
+
+def one(name: str, row: dict[str, Any]) -> Example:
+    done = make_format(name).prepare_rows([(0, copy.deepcopy(row))])
+    assert done.rejects == []
+    (made,) = done.examples
+    return made
+
+
+def messages_of(made: Example) -> Any:
+    return made.prompt + made.completion  # type: ignore[operator]
+
+
+SPOKEN = st.fixed_dictionaries(
+    {
+        "from": st.sampled_from(["user", "assistant", "system", "tool", "human", "gpt", "observation"]),
+        "value": st.text(),
+    },
+    optional={"weight": st.just(1), "name": st.text(), "score": st.floats(0, 1)},
+)
+
+
+@relaxed
+@given(st.lists(SPOKEN, min_size=1, max_size=5), st.booleans())
+def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages: bool) -> None:
+    made = messages_of(one("sharegpt", {"conversations": turns}))
+    key = "messages" if under_messages else "conversations"
+    theirs = trl.maybe_convert_to_chatml({key: copy.deepcopy(turns)})["messages"]
+    # TRL leaves the roles as they are called, which templates do not know.
+    assert made == [message | {"role": ROLES[message["role"]]} for message in theirs]
+
+
+@relaxed
+@given(st.lists(TURN, min_size=1), st.lists(TURN, min_size=1), TEXT, TEXT)
+def test_what_trl_takes_as_it_is_is_taken_as_it_is(left: list[Any], right: list[Any], text: str, other: str) -> None:
+    def taken(row: dict[str, Any]) -> Any:
+        return trl.maybe_extract_prompt(trl.maybe_convert_to_chatml(copy.deepcopy(row)))
+
+    assert taken({"messages": left}) == {"messages": messages_of(one("messages", {"messages": left}))}
+    pairs: list[Any] = [(left, right)] + ([(text, other)] if other else [])
+    for prompt, completion in pairs:
+        row = {"prompt": prompt, "completion": completion}
+        made = one("prompt_completion", row)
+        assert taken(row) == {"prompt": made.prompt, "completion": made.completion}

@@ -1,0 +1,171 @@
+"""The format is found, or the person is told what was looked at and how to say it."""
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.formats import FORMAT_KEYS
+from packtrain.stages.prep import FORMATS
+from packtrain.stages.prep.detect import detect
+
+ROOT = os.environ.get("PACKTRAIN_REALDATA")
+USER = {"role": "user", "content": "Hi"}
+HUMAN = {"from": "human", "value": "Hi"}
+
+ROWS: list[tuple[Any, str, dict[str, str]]] = [
+    ({"messages": [USER]}, "messages", {}),
+    ({"messages": [USER], "prompt": "Hi", "prompt_id": "1", "text": "<s>Hi"}, "messages", {}),
+    ({"conversations": [USER]}, "messages", {"messages": "conversations"}),
+    ({"conversation": [USER], "model": "m"}, "messages", {"messages": "conversation"}),
+    ({"conversations": [HUMAN]}, "sharegpt", {}),
+    ({"messages": [HUMAN]}, "sharegpt", {"conversations": "messages"}),
+    ({"messages": [{"role": "human", "content": "Hi"}]}, "sharegpt", {"conversations": "messages"}),
+    ({"instruction": "a", "input": "", "output": "b", "text": "c"}, "alpaca", {}),
+    ({"prompt": "a", "completion": "b"}, "prompt_completion", {}),
+    ({"prompt": [USER], "completion": [USER]}, "prompt_completion", {}),
+    ({"prompt": "a", "chosen": "b", "rejected": "c", "score": 1.0}, "preference", {}),
+    ({"prompt": "a", "chosen": [USER], "rejected": [USER]}, "preference", {}),
+    ({"chosen": [HUMAN], "rejected": [HUMAN]}, "preference", {}),
+    ({"input_ids": [1, 2], "attention_mask": [1, 1], "labels": [1, 2]}, "tokenized", {}),
+    ({"text": "a", "id": 5}, "text", {}),
+    ({"question": "a", "solutions": "", "input_output": "", "difficulty": "interview"}, "apps", {}),
+]
+
+
+@pytest.mark.parametrize(("row", "format", "keys"), ROWS)
+def test_each_format(row: Any, format: str, keys: dict[str, str]) -> None:
+    for count in (1, 3):
+        found = detect([row] * count)
+        assert (found.format, found.keys) == (format, keys)
+    assert found.why.startswith("all of the first 3 rows have `")
+    assert {one.format for one in found.considered} == set(FORMAT_KEYS)
+
+
+def test_every_format_but_a_persons_own_is_looked_for() -> None:
+    assert {format for _, format, _ in ROWS} == set(FORMAT_KEYS) == set(FORMATS) - {"python"}
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "format"),
+    [
+        ({"question": "a", "answer": "b"}, {"prompt": "question", "completion": "answer"}, "prompt_completion"),
+        ({"body": "a", "messages": [USER]}, {"text": "body"}, "text"),
+        ({"question": "a", "chosen": "b", "rejected": "c"}, {"prompt": "question"}, "preference"),
+        ({"instruction": "a", "context": "b", "output": "c"}, {"input": "context"}, "alpaca"),
+        ({"tokens": [1], "messages": [USER]}, {"ids": "tokens"}, "tokenized"),
+        ({"log": [USER]}, {"messages": "log"}, "messages"),
+        ({"log": [HUMAN]}, {"conversations": "log"}, "sharegpt"),
+        ({"messages": [USER], "functions": []}, {"tools": "functions"}, "messages"),
+    ],
+)
+def test_keys_say_what_is_looked_for(row: Any, keys: dict[str, str], format: str) -> None:
+    found = detect([row], keys)
+    assert (found.format, found.keys) == (format, keys)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{"messages": [USER], "prompt": "a", "chosen": "b", "rejected": "c"}],
+            "fit several formats; say which is meant: format: messages (the only row: `messages`, a list of objects "
+            "with `role`); or format: preference (",
+        ),
+        ([{"conversations": [HUMAN], "messages": [USER]}], "format: messages (the only row"),
+        ([{"conversations": [HUMAN], "chosen": HUMAN, "rejected": HUMAN}], "or format: preference (the only row"),
+        (
+            [{"messages": [USER]}, {"prompt": "a", "completion": "b"}],
+            "format: prompt_completion (1 of the first 2 rows: ",
+        ),
+        ([{"input_ids": [1], "text": "a"}], "format: tokenized (the only row"),
+        (
+            [{"question": "a", "answer": "b"}],
+            "format: prompt_completion, keys: {prompt: question, completion: answer}, style: chat for two turns or ",
+        ),
+        ([{"body": "a", "id": 1}], "If `body` is the text: format: text, keys: {text: body}"),
+        (
+            [{"question": "a", "chosen": "b", "rejected": "c"}],
+            "Name the column of the prompt (format: preference, keys: {prompt: question})",
+        ),
+        ([{"tokens": [1], "loss_mask": [1]}], "`loss_mask` is there without `input_ids`"),
+        ([{"a": 1}, {"a": 1, "b": None}], "the first 2 rows, with `a` (integer), `b` (null, in 1), fit no format"),
+        ([{"a": 1}], "or read the rows yourself with format: python:module:function"),
+        ([5, "a"], "the first 2 rows, none of which is an object with columns, fit no format"),
+        ([], "the first 0 rows, none of which is an object with columns, fit no format"),
+    ],
+)
+def test_what_is_not_clear_is_refused_with_what_to_say(rows: list[Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        detect(rows)
+    assert message in str(caught.value)
+
+
+def test_a_few_odd_rows_do_not_decide() -> None:
+    rows: list[Any] = [{"messages": [USER]}] * 97 + [{"text": "a"}, {"messages": []}, None]
+    found = detect(rows)
+    assert (found.format, found.why[:28]) == ("messages", "97 of the first 100 rows hav")
+    with pytest.raises(ConfigError, match="fit no format"):
+        detect([{"messages": [USER]}] * 2 + [{"a": 1}] * 3)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "from", "a"]), inner),
+    max_leaves=6,
+)
+COLUMNS = st.sampled_from(
+    [
+        "messages",
+        "conversations",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "text",
+        "input_ids",
+        "question",
+        "solutions",
+    ]
+)
+
+
+@given(st.lists(st.dictionaries(COLUMNS, JSON, max_size=5) | JSON, max_size=4))
+def test_any_rows_are_decided_or_refused(rows: list[Any]) -> None:
+    try:
+        found = detect(rows)
+    except ConfigError:
+        return
+    assert found.format in FORMAT_KEYS
+    matched = max(one.matched for one in found.considered if one.format == found.format)
+    assert 2 * matched >= len(rows) > 0
+
+
+REAL = {
+    "apps/train.jsonl": "apps",
+    "apps/test.jsonl": "apps",
+    "apps/leetcode_apps_schema.jsonl": "apps",
+    "chat/gsm8k_train.jsonl": "messages",
+    "chat/oasst_en100_paths.jsonl": "messages",
+    "chat/sgd_dev.jsonl": "messages",
+    "chat/tau_bench_gpt4o_airline.jsonl": "messages",
+    "longdoc/qmsum_meeting_qa.jsonl": "messages",
+    "longdoc/peps.jsonl": "text",
+    "preference/dpo_pairs.jsonl": "preference",
+}
+
+
+@pytest.mark.skipif(not ROOT, reason="PACKTRAIN_REALDATA names no folder")
+def test_every_file_of_the_real_data() -> None:
+    root = Path(ROOT or "")
+    assert {str(path.relative_to(root)) for path in root.glob("*/*.jsonl")} == set(REAL)
+    for name, format in REAL.items():
+        with (root / name).open(encoding="utf-8") as file:
+            found = detect([json.loads(line) for line in islice(file, 200)])
+        assert (found.format, found.keys) == (format, {}), name
+        assert found.why.startswith("all of "), name

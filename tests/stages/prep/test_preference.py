@@ -1,0 +1,101 @@
+"""Preference data, by eye."""
+
+import json
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep.preference import PreferenceFormat, PreferenceOptions
+
+USER = {"role": "user", "content": "Hi"}
+GOOD = {"role": "assistant", "content": "Hello"}
+BAD = {"role": "assistant", "content": "Go"}
+
+
+def example(row: Any, options: PreferenceOptions | None = None) -> Example:
+    made = PreferenceFormat(options)
+    (only,) = made.examples(made.decode(json.dumps(row).encode()), 4)
+    return only
+
+
+def sides(row: Any, options: PreferenceOptions | None = None) -> tuple[Any, Any, Any]:
+    made = example(row, options)
+    return made.prompt, made.completion, made.rejected
+
+
+def test_what_is_given_is_carried() -> None:
+    row: dict[str, Any] = {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD], "tools": [{"name": "f"}]}
+    assert example(row) == Example(4, -1, "", [USER], [GOOD], None, [{"name": "f"}], rejected=[BAD])
+    assert sides({"prompt": "a", "chosen": " b", "rejected": " c"}) == ("a", " b", " c")
+
+
+def test_texts_as_turns() -> None:
+    chat = PreferenceOptions(style="chat")
+    assert sides({"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}, chat) == ([USER], [GOOD], [BAD])
+    assert sides({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, chat) == ([USER], [GOOD], [BAD])
+
+
+def test_a_prompt_within_the_answers() -> None:
+    row: dict[str, Any] = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
+    wanted = ([USER], [GOOD], [BAD])
+    for prompt in ({}, {"prompt": None}, {"prompt": "Hi"}, {"prompt": [USER]}):
+        assert sides(row | prompt) == wanted
+    assert sides({"chosen": [USER, GOOD], "rejected": [USER, GOOD, USER]}) == ([USER], [GOOD], [GOOD, USER])
+    assert sides({"chosen": "Q: a A: b", "rejected": "Q: a A: c"}) == ("Q: a A:", " b", " c")
+
+
+def test_a_prompt_that_is_a_text_beside_answers_that_are_turns() -> None:
+    row = {"prompt": "Hi", "chosen": [GOOD], "rejected": [BAD]}
+    assert sides(row) == ([USER], [GOOD], [BAD])
+    lone: dict[str, Any] = {
+        "conversations": [{"from": "human", "value": "Hi"}],
+        "chosen": {"from": "gpt", "value": "Hello"},
+        "rejected": {"from": "gpt", "value": "Go"},
+    }
+    assert sides(lone, PreferenceOptions(prompt_key="conversations")) == ([USER], [GOOD], [BAD])
+
+
+def test_other_keys() -> None:
+    options = PreferenceOptions(prompt_key="question", chosen_key="better", rejected_key="worse")
+    assert sides({"question": "a", "better": "b", "worse": "c", "prompt": 1}, options) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({"prompt": "a", "chosen": "b"}, "missing_key", "the row has no `rejected`; it has `prompt`, `chosen`"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "no_preference", "`chosen` and `rejected` are the same"),
+        ({"prompt": "a", "chosen": "", "rejected": "b"}, "empty_completion", "`chosen` is empty"),
+        ({"prompt": "a", "chosen": "b", "rejected": []}, "empty_completion", "`rejected` is empty"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": [BAD]},
+            "wrong_type",
+            "`chosen` is a text but `rejected` is a list of messages: both must be of one kind",
+        ),
+        (
+            {"prompt": [USER], "chosen": "b", "rejected": "c"},
+            "wrong_type",
+            "`prompt` is a list of messages but `chosen` is a text: both must be of one kind",
+        ),
+        ({"prompt": "", "chosen": "b", "rejected": "c"}, "no_prompt", "there is no `prompt`, and `chosen` and "),
+        ({"chosen": "b", "rejected": "c"}, "no_prompt", "there is no `prompt`, and `chosen` and "),
+        ({"chosen": [GOOD], "rejected": [BAD]}, "no_prompt", "there is no `prompt`, and `chosen` and "),
+        (
+            {"prompt": [USER], "chosen": [USER], "rejected": [USER, BAD]},
+            "empty_completion",
+            "`chosen` holds nothing after the prompt",
+        ),
+        (
+            {"prompt": "a", "chosen": [{"role": "assistant", "content": [{"type": "image"}]}], "rejected": [BAD]},
+            "not_text",
+            "`chosen[0].content[0]` is of type 'image': only text can be packed",
+        ),
+        ({"prompt": 5, "chosen": "b", "rejected": "c"}, "wrong_type", "`prompt`: expected "),
+    ],
+)
+def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        example(row)
+    assert caught.value.reason == reason
+    assert caught.value.detail.startswith(detail)

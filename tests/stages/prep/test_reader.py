@@ -1,0 +1,164 @@
+"""A person's own reader: what it may give, and what is said of what it may not."""
+
+import json
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep import ReaderFormat, ReaderOptions, make_format, public_row
+
+USER = {"role": "user", "content": "Hi"}
+ASSISTANT = {"role": "assistant", "content": "Hello"}
+AS_IT_IS = "def read(row):\n    return row['give']\n"
+
+
+def reader(code: str = AS_IT_IS, **more: Any) -> ReaderFormat:
+    return ReaderFormat(ReaderOptions(function="read", code=code, path="/home/me/readers.py", **more))
+
+
+def examples(give: Any, code: str = AS_IT_IS, **more: Any) -> list[Example]:
+    made = reader(code, **more)
+    return made.examples(made.decode(json.dumps({"give": give}).encode()), 2, Counter())
+
+
+@pytest.mark.parametrize(
+    ("give", "public"),
+    [
+        ({"text": "a"}, {"text": "a"}),
+        ({"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": "b"}),
+        ({"prompt": [USER], "completion": [ASSISTANT]}, {"prompt": [USER], "completion": [ASSISTANT]}),
+        ({"messages": [USER, ASSISTANT]}, {"prompt": [USER], "completion": [ASSISTANT]}),
+        ({"messages": [USER], "tools": [{"name": "f"}]}, {"messages": [USER], "tools": [{"name": "f"}]}),
+        ({"conversations": [{"from": "gpt", "value": "a"}], "system": "S"}, None),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b", "rejected": "c"}),
+        ({"input_ids": [1, 2], "loss_mask": [0, 1]}, {"input_ids": [1, 2], "labels": [-100, 2]}),
+    ],
+)
+def test_every_form(give: Any, public: Any) -> None:
+    (only,) = examples(give)
+    assert (only.line, only.sub, only.group) == (2, -1, "")
+    if public is not None:
+        assert public_row(only, "any") == public
+
+
+def test_several_rows_of_one() -> None:
+    first, second = examples([{"text": "a", "group": "g"}, {"prompt": "b", "completion": "c"}])
+    assert (first.sub, first.group, first.text) == (0, "g", "a")
+    assert (second.sub, second.group, second.prompt) == (1, "", "b")
+    turns = examples([{"text": "a"}, {"messages": [USER, ASSISTANT, USER, ASSISTANT], "group": "g"}], per_turn=True)
+    assert [(one.sub, one.group) for one in turns] == [(0, ""), (1, "g"), (2, "g")]
+
+
+def test_nothing_is_a_row_that_is_not_wanted() -> None:
+    nothing: list[Any] = [None, []]
+    for give in nothing:
+        with pytest.raises(RowFilteredError, match="not_wanted"):
+            examples(give)
+
+
+def test_nulls_stay_as_they_are() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": None}}}]}
+    assert examples({"messages": [USER, call]})[0].completion == [call]
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        ("def read(row):\n    return row['x']\n", "readers.py, line 2, in read: KeyError: 'x'"),
+        (
+            "def help(row):\n    return 1 / 0\n\ndef read(row):\n    return help(row)\n",
+            "readers.py, line 2, in help: ZeroDivisionError: division by zero",
+        ),
+        ("import sys\ndef read(row):\n    sys.exit(3)\n", "readers.py, line 3, in read: SystemExit: 3"),
+        ("import json\ndef read(row):\n    return json.loads('{')\n", "readers.py, line 3, in read: JSONDecodeError: "),
+        ("def read(row):\n    return read(row)\n", "readers.py, line 2, in read: RecursionError: "),
+        ("def read():\n    return 1\n", "readers.py: TypeError: read() takes 0 positional arguments but 1 was given"),
+        ("def read(row):\n    raise ValueError('x' * 10_000)\n", "readers.py, line 2, in read: ValueError: xxx"),
+    ],
+)
+def test_an_exception_is_a_reject_that_says_where(code: str, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        examples(1, code)
+    assert caught.value.reason == "reader_error"
+    assert caught.value.detail.startswith(detail)
+    assert len(caught.value.detail) < 500
+
+
+def test_a_reader_may_reject_and_filter_by_name() -> None:
+    code = "from packtrain.schemas.errors import RowRejectedError as No\ndef read(row):\n    raise No('odd', '`x`')\n"
+    with pytest.raises(RowRejectedError, match="odd: `x`"):
+        examples(1, code)
+
+
+@pytest.mark.parametrize(
+    ("give", "detail"),
+    [
+        (5, "result: wrong_type: a row is a dict, or a list of dicts, got int"),
+        ([{"text": "a"}, "b"], "result[1]: wrong_type: a row is a dict, or a list of dicts, got str"),
+        (
+            {},
+            "result: missing_key: a row has one of `input_ids`, `chosen`, `messages`, `conversations`, `prompt`, `tex",
+        ),
+        (
+            {"messages": [USER], "tols": []},
+            "result: unknown_key: a row with `messages` has no `tols`; did you mean `tools`?",
+        ),
+        ({"text": "a", "zzz": 1}, "result: unknown_key: a row with `text` has no `zzz`; it may have group, text"),
+        ({"text": "a", "group": 1}, "result: wrong_type: `group` must be a string, got int"),
+        ({"text": 1}, "result: wrong_type: `text`: expected `str`, got `int`"),
+        ({"prompt": "a"}, "result: missing_key: the row has no `completion`"),
+        ({"messages": [{"role": 1}]}, "result: wrong_type: `messages[0].role` must be a string, got int"),
+        ({"input_ids": [1], "labels": [2]}, "result: bad_labels: `labels[0]` is 2"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_a_reject_that_says_where(give: Any, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        examples(give)
+    assert caught.value.reason == "reader_result"
+    assert caught.value.detail.startswith(f"readers.py, line 1, read(), {detail}")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def read(row:\n", r"/home/me/readers\.py, line 1: the reader cannot be loaded: SyntaxError"),
+        ("\nimport nowhere_at_all\n", r"readers\.py, line 2: the reader cannot be loaded: ModuleNotFoundError"),
+        ("import sys\nsys.exit()\n", r"readers\.py, line 2: the reader cannot be loaded: SystemExit"),
+        ("def other(row): ...\n", r"readers\.py: read is not in it"),
+        ("read = 5\n", r"readers\.py: read is no function"),
+    ],
+)
+def test_a_module_that_cannot_be_run_is_refused(code: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        examples(1, code)
+
+
+def test_what_is_hashed_is_the_text_and_not_its_place() -> None:
+    here = ReaderOptions(function="read", code=AS_IT_IS, path="/a/readers.py", folder="/a", package="p")
+    there = ReaderOptions(function="read", code=AS_IT_IS, path="/b/x.py", folder="/b")
+    assert here.payload() == there.payload()
+    assert AS_IT_IS not in here.payload().values()
+    others = [
+        ReaderOptions(function="read", code=AS_IT_IS + "\n"),
+        ReaderOptions(function="other", code=AS_IT_IS),
+        ReaderOptions(function="read", code=AS_IT_IS, per_turn=True),
+    ]
+    assert all(other.payload() != here.payload() for other in others)
+
+
+def test_a_reader_travels_as_its_text() -> None:
+    again = pickle.loads(pickle.dumps(reader()))
+    assert again.examples({"give": {"text": "a"}}, 0)[0].text == "a"
+    with pytest.raises(ConfigError, match="read is not in it"):
+        make_format("python", ReaderOptions(function="read", code="")).prepare([(0, b"{}")])
+
+
+def test_a_class_in_the_module_finds_its_module() -> None:
+    code = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass, asdict\n"
+        "@dataclass\nclass Row:\n    text: str\n\ndef read(row):\n    return asdict(Row('a'))\n"
+    )
+    assert examples(1, code)[0].text == "a"

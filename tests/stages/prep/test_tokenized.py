@@ -1,0 +1,100 @@
+"""Rows that were tokenized already, by eye."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep import public_row
+from packtrain.stages.prep.tokenized import MASKS, TokenizedFormat, TokenizedOptions
+
+
+def example(row: Any, options: TokenizedOptions | None = None) -> Example:
+    made = TokenizedFormat(options)
+    (only,) = made.examples(made.decode(json.dumps(row).encode()), 7)
+    return only
+
+
+IDS = {"input_ids": [5, 6, 7]}
+
+
+@pytest.mark.parametrize(
+    ("row", "trained"),
+    [
+        ({}, None),
+        ({"labels": [5, 6, 7]}, None),
+        ({"labels": [-100, -100, 7]}, [False, False, True]),
+        ({"labels": [-100, -100, -100]}, [False, False, False]),
+        ({"loss_mask": [0, 1, 1]}, [False, True, True]),
+        ({"completion_mask": [False, True, True]}, [False, True, True]),
+        ({"assistant_masks": [1, 1, 1]}, None),
+        ({"assistant_masks": [0, 1, 1], "completion_mask": [1, 1, 0]}, [False, True, False]),
+        ({"labels": [-100, 6, 7], "loss_mask": [1, 1, 0]}, [False, True, False]),
+        ({"labels": None, "loss_mask": None, "attention_mask": [1, 1, 1], "seq_lengths": [3]}, None),
+    ],
+)
+def test_what_is_trained(row: dict[str, Any], trained: list[bool] | None) -> None:
+    assert example(IDS | row) == Example(7, -1, "", None, None, None, ids=[5, 6, 7], trained=trained)
+
+
+def test_other_keys() -> None:
+    options = TokenizedOptions(ids_key="tokens", labels_key="targets", mask_key="m")
+    made = example({"tokens": [5, 6], "targets": [5, 6], "m": [0, 1], "loss_mask": 5, "labels": 5}, options)
+    assert made.trained == [False, True]
+    with pytest.raises(RowRejectedError, match="the row has no `m`"):
+        example({"tokens": [5]}, options)
+    assert example({"input_ids": [5, 6], "loss_mask": [-100, 6]}, TokenizedOptions(labels_key="loss_mask")).trained == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({"input_ids": []}, "empty", "`input_ids` is empty"),
+        ({"input_ids": [1, -2]}, "bad_ids", "`input_ids[1]` is -2: an id is 0 to 2147483647"),
+        ({"input_ids": [2**31]}, "bad_ids", "`input_ids[0]` is 2147483648: an id is 0 to 2147483647"),
+        ({"input_ids": [1.0]}, "wrong_type", "`input_ids[0]`: expected `int`, got `float`"),
+        ({"input_ids": [[1]]}, "wrong_type", "`input_ids[0]`: expected `int`, got `array`"),
+        ({"labels": [5, 6, 7]}, "missing_key", "the row has no `input_ids`; it has `labels`"),
+        (IDS | {"labels": [5]}, "bad_labels", "`labels` has 1 values for 3 of `input_ids`"),
+        (
+            IDS | {"labels": [5, 6, 8]},
+            "bad_labels",
+            "`labels[2]` is 8, and `input_ids[2]` is 7: a label is the id of its own token, or -100",
+        ),
+        (
+            IDS | {"labels": [6, 7, -100]},
+            "bad_labels",
+            "`labels[0]` is 6, and `input_ids[0]` is 5: they look shifted by one; a label is the id of its own token, "
+            "or -100",
+        ),
+        (IDS | {"loss_mask": [0, 1]}, "bad_mask", "`loss_mask` has 2 values for 3 of `input_ids`"),
+        (IDS | {"loss_mask": [0, 1, 2]}, "bad_mask", "`loss_mask[2]` is 2: a mask holds 0 and 1"),
+        (IDS | {"loss_mask": [0, 1, 0.5]}, "wrong_type", "`loss_mask[2]`: expected `bool | int`, got `float`"),
+        (IDS | {"attention_mask": [1, 1, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
+        (IDS | {"attention_mask": [0, 0, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
+        (
+            IDS | {"seq_lengths": [1, 2]},
+            "packed_already",
+            "`seq_lengths` says that several documents share this row",
+        ),
+    ],
+)
+def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
+    with pytest.raises(RowRejectedError) as caught:
+        example(row)
+    assert (caught.value.reason, caught.value.detail) == (reason, detail)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1), st.sampled_from(["labels", *MASKS]))
+def test_labels_and_masks_say_the_same(tokens: list[tuple[int, bool]], column: str) -> None:
+    ids = [token for token, _ in tokens]
+    labels = [token if trained else -100 for token, trained in tokens]
+    said = labels if column == "labels" else [int(trained) for _, trained in tokens]
+    made = example({"input_ids": ids, column: said})
+    assert public_row(made, "tokenized") == {"input_ids": ids, "labels": labels}

@@ -1,0 +1,97 @@
+"""One example a turn, by eye and in general."""
+
+import json
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.rows import Example
+from packtrain.stages.prep import Options, PromptCompletionOptions, ShareGPTOptions, make_format
+from packtrain.stages.prep.messages import MessagesOptions
+
+
+def said(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+A, B, C = said("user", "A"), said("user", "B"), said("user", "C")
+a, b, c = said("assistant", "a"), said("assistant", "b"), said("assistant", "c")
+
+
+def examples(name: str, row: Any, options: Options, skipped: "Counter[str] | None" = None) -> list[Example]:
+    made = make_format(name, options)
+    return made.examples(made.decode(json.dumps(row).encode()), 3, skipped)
+
+
+def messages(*chat: dict[str, Any], skipped: "Counter[str] | None" = None, **more: Any) -> list[Example]:
+    return examples("messages", {"messages": list(chat), **more}, MessagesOptions(per_turn=True), skipped)
+
+
+def test_each_turn_with_what_precedes_it() -> None:
+    first, second = messages(A, a, B, b, C, tools=[{"name": "f"}])
+    assert first == Example(3, 0, first.group, [A], [a], None, [{"name": "f"}])
+    assert second == Example(3, 1, first.group, [A, a, B], [b], None, [{"name": "f"}])
+    assert len(first.group) == 16
+
+
+def test_one_conversation_is_one_group_and_another_is_another() -> None:
+    groups = [{one.group for one in messages(*chat)} for chat in ((A, a, B, b), (A, a, B, b), (A, a, B, c))]
+    assert groups[0] == groups[1] != groups[2]
+    assert all(len(group) == 1 for group in groups)
+
+
+def test_turns_that_are_not_to_be_trained_are_context_only() -> None:
+    skipped: Counter[str] = Counter()
+    chat = [A, a | {"train": False}, B, b, C, c | {"weight": 0}]
+    (only,) = messages(*chat, skipped=skipped)
+    assert (only.sub, only.prompt, only.completion) == (0, chat[:3], [b])
+    assert skipped == {"not_trained": 2}
+
+
+def test_a_row_without_a_turn_to_train_stays_one_example() -> None:
+    (only,) = messages(A, B)
+    assert (only.sub, only.group, only.prompt, only.completion) == (-1, "", [A, B], [])
+    (only,) = messages(A, a | {"train": False})
+    assert (only.sub, only.completion) == (-1, [a | {"train": False}])
+
+
+def test_turns_of_a_prompt_are_no_examples() -> None:
+    row = {"prompt": [A, a, B], "completion": [b, C, c]}
+    first, second = examples("prompt_completion", row, PromptCompletionOptions(per_turn=True))
+    assert (first.prompt, first.completion) == ([A, a, B], [b])
+    assert (second.prompt, second.completion) == ([A, a, B, b, C], [c])
+    texts = {"prompt": "A", "completion": "a"}
+    (only,) = examples("prompt_completion", texts, PromptCompletionOptions(per_turn=True, style="chat"))
+    assert (only.sub, only.prompt, only.completion) == (-1, [A], [a])
+
+
+def test_sharegpt_too() -> None:
+    turns = [{"from": "human", "value": "A"}, {"from": "gpt", "value": "a"}] * 2
+    made = examples("sharegpt", {"conversations": turns, "system": "S"}, ShareGPTOptions(per_turn=True))
+    assert [len(one.prompt or []) for one in made] == [2, 4]
+
+
+TURN = st.builds(
+    said,
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    st.text(max_size=3),
+)
+
+
+@given(st.lists(st.tuples(TURN, st.sampled_from([None, True, False])), min_size=1, max_size=8))
+def test_every_turn_is_the_completion_of_one_example(turns: list[tuple[dict[str, Any], bool | None]]) -> None:
+    chat = [turn if train is None else turn | {"train": train} for turn, train in turns]
+    skipped: Counter[str] = Counter()
+    made = messages(*chat, skipped=skipped)
+    spoken = [i for i, turn in enumerate(chat) if turn["role"] == "assistant"]
+    wanted = [i for i in spoken if chat[i].get("train") is not False]
+    if wanted:
+        assert [one.sub for one in made] == list(range(len(wanted)))
+        assert [one.prompt for one in made] == [chat[:i] for i in wanted]
+        assert [one.completion for one in made] == [[chat[i]] for i in wanted]
+        assert len({one.group for one in made}) == 1
+        assert skipped.total() == len(spoken) - len(wanted)
+    else:
+        (only,) = made
+        assert (only.prompt or []) + (only.completion or []) == chat  # type: ignore[operator]
