@@ -1,23 +1,28 @@
 """The ledger of a run, put together from what encoding, planning and packing each counted for themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.ledger import Ledger, SourceLedger
-from ..stages.truncate import Kept
 from .catalogue import Catalogue
 from .pack import PackResult
 from .parts import PartRecord
+from .selecting import Chosen
+from .sources import NOT_TAKEN
 
 
-def open_ledger(names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord]) -> Ledger:
+def open_ledger(
+    names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
+) -> Ledger:
     """What encoding counted: bytes, rows, examples made, tokens encoded.
 
     Args:
         names: of the sources.
         sources: which source each record belongs to.
+        not_taken: rows that the scan counted and nobody encoded, because of `max_rows`, by source.
     """
     ledger = Ledger({name: SourceLedger() for name in names})
     for source, record in zip(sources, records, strict=True):
@@ -35,47 +40,118 @@ def open_ledger(names: Sequence[str], sources: Sequence[int], records: Sequence[
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
         entry.straddles += record.straddles
         entry.boundaries += record.boundaries
+    for name, count in not_taken.items():
+        ledger.sources[name].rows_read += count
+        _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})
     return ledger
 
 
 def account_documents(
-    ledger: Ledger,
-    names: Sequence[str],
-    catalogue: Catalogue,
-    kept: Kept,
-    splits: dict[str, NDArray[np.bool_]],
+    ledger: Ledger, names: Sequence[str], chosen: Chosen, splits: dict[str, NDArray[np.bool_]]
 ) -> None:
     """What planning decided about every document."""
-    sources = catalogue.source_of(np.arange(len(catalogue), dtype=np.int64))
-    packed = kept.lengths > 0
-    lost = (catalogue.lengths - kept.lengths).astype(np.int64)
-    asked_lost = (catalogue.asked - catalogue.asked_kept).astype(np.int64)
-    unlabelled = packed & (catalogue.asked_kept - catalogue.head_kept <= 0)
-    reasons = {
-        "untrained": kept.untrained,
-        "cut_untrained": kept.cut_untrained,
-        "overlong": kept.overlong,
-        "empty": kept.empty,
-    }
-    for index, name in enumerate(names):
-        entry = ledger.sources[name]
-        mine = sources == index
-        for reason, which in reasons.items():
-            here = mine & which
-            if here.any():
-                _add(entry.examples_dropped, {reason: int(here.sum())})
-                _add(entry.tokens_dropped, {reason: int(catalogue.lengths[here].sum(dtype=np.int64))})
-                entry.asked_dropped += int(catalogue.asked[here].sum(dtype=np.int64))
+    account = _Documents(ledger, names, chosen)
+    account.left_out()
+    account.packed(splits)
+    account.truncated()
+    account.copies()
+
+
+class _Documents:
+    """Adds up figures of documents by source."""
+
+    def __init__(self, ledger: Ledger, names: Sequence[str], chosen: Chosen) -> None:
+        self.entries = [ledger.sources[name] for name in names]
+        self.chosen = chosen
+        catalogue = chosen.catalogue
+        self.count = len(catalogue)
+        self.sources = [part.source for part in catalogue.parts]
+        self.bounds = catalogue.part_starts
+        packed = chosen.packed
+        once = chosen.sections(packed, copies=False)
+        self.fresh = once.tokens(self.count)
+        """(N,) tokens that stay of each document, each counted once; 0 for one that is left out."""
+        self.overlap = once.overlap(self.count)
+        self.asked = np.where(packed, catalogue.asked_kept, 0).astype(np.int64)
+        """(N,) how many of them are asked for."""
+        labels = (catalogue.asked_kept - catalogue.head_kept).astype(np.int64)
+        if chosen.split is not None:
+            documents = chosen.split.documents
+            self.asked[documents] = np.where(packed[documents], chosen.split.asked, 0)
+            labels[documents] = chosen.split.labels
+        self.unlabelled = packed & (labels <= 0)
+
+    def sums(self, values: NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[int]:
+        """The sum of (N,) values for each source."""
+        running = np.zeros(self.count + 1, dtype=np.int64)
+        np.cumsum(values, out=running[1:])
+        out = [0] * len(self.entries)
+        for source, total in zip(self.sources, np.diff(running[self.bounds]).tolist(), strict=True):
+            out[source] += total
+        return out
+
+    def add(self, field: str, values: NDArray[np.integer[Any]] | NDArray[np.bool_], reason: str | None = None) -> None:
+        """Add the sums to a field of every source's entry, under a reason where the field has reasons."""
+        for entry, total in zip(self.entries, self.sums(values), strict=True):
+            if reason is not None:
+                _add(getattr(entry, field), {reason: total})
+            else:
+                setattr(entry, field, getattr(entry, field) + total)
+
+    def left_out(self) -> None:
+        """Examples left out whole, by reason, and their tokens."""
+        catalogue, selection = self.chosen.catalogue, self.chosen.selection
+        for reason in selection.reasons[1:]:
+            which = selection.left_out(reason)
+            self.add("examples_dropped", which, reason)
+            self.add("tokens_dropped", np.where(which, catalogue.lengths, 0), reason)
+        gone = ~selection.stays
+        self.add("asked_dropped", np.where(gone, catalogue.asked, 0))
+        self.add("asked_encoded", catalogue.asked)
+
+    def packed(self, splits: dict[str, NDArray[np.bool_]]) -> None:
+        """Examples that are packed."""
+        chosen = self.chosen
         for split, which in splits.items():
-            if count := int((mine & packed & which).sum()):
-                _add(entry.examples_packed, {split: count})
-        here = mine & packed
-        entry.tokens_packed += int(kept.lengths[here].sum(dtype=np.int64))
-        entry.tokens_truncated += int(lost[here].sum())
-        entry.examples_truncated += int((lost[here] > 0).sum())
-        entry.examples_without_labels += int((mine & unlabelled).sum())
-        entry.asked_truncated += int(asked_lost[here].sum())
-        entry.asked_encoded += int(catalogue.asked[mine].sum(dtype=np.int64))
+            self.add("examples_packed", chosen.packed & which, split)
+        self.add("examples_without_labels", self.unlabelled)
+        self.add("turns_trained", np.where(chosen.packed, chosen.catalogue.turns, 0))
+        self.add("turns_without_end", np.where(chosen.packed, chosen.catalogue.endless, 0))
+        if chosen.split is not None:
+            # One piece may be all that is left of a split document, when the others have nothing to train.
+            cut = np.zeros(self.count, dtype=np.bool_)
+            cut[chosen.split.documents] = True
+            self.add("examples_split", cut & chosen.packed)
+
+    def truncated(self) -> None:
+        """Tokens that packed examples lose."""
+        catalogue, packed = self.chosen.catalogue, self.chosen.packed
+        lost = np.where(packed, catalogue.lengths - (catalogue.high - catalogue.low), 0)
+        by_row = lost
+        for reason, cut in (
+            ("max_prompt_length", catalogue.prompt_cut),
+            ("max_completion_length", catalogue.completion_cut),
+        ):
+            if cut is not None:
+                self.add("tokens_truncated", np.where(packed, cut, 0), reason)
+                by_row = by_row - np.where(packed, cut, 0)
+        self.add("tokens_truncated", by_row, "max_length")
+        self.add("examples_truncated", lost > 0)
+        self.add("asked_truncated", np.where(packed, catalogue.asked - catalogue.asked_kept, 0))
+        # Pieces of split examples that have nothing to train.
+        pieces = np.where(packed, catalogue.high - catalogue.low - self.fresh, 0)
+        self.add("tokens_dropped", pieces, "untrained_piece")
+        self.add("asked_dropped", np.where(packed, catalogue.asked_kept - self.asked, 0))
+
+    def copies(self) -> None:
+        """Tokens of all copies, and what was created for them."""
+        copies = self.chosen.selection.copies.astype(np.int64)
+        further = np.maximum(copies - 1, 0)
+        self.add("tokens_packed", copies * (self.fresh + self.overlap))
+        self.add("tokens_created", copies * self.overlap, "overlap")
+        self.add("tokens_created", further * self.fresh, "repeats")
+        self.add("asked_repeated", further * self.asked)
+        self.add("examples_repeated", further)
 
 
 def account_shards(ledger: Ledger, names: Sequence[str], catalogue: Catalogue, results: Sequence[PackResult]) -> None:
@@ -93,6 +169,12 @@ def account_shards(ledger: Ledger, names: Sequence[str], catalogue: Catalogue, r
         for part, count in result.written.items():
             entry = ledger.sources[names[catalogue.parts[part].source]]
             entry.labels_not_asked += count - result.trained.get(part, 0) - result.heads.get(part, 0)
+
+
+def account_cuts(ledger: Ledger, names: Sequence[str], cuts: Sequence[int]) -> None:
+    """Cuts that went through trained turns, by source."""
+    for name, count in zip(names, cuts, strict=True):
+        ledger.sources[name].turns_cut += count
 
 
 def _add(totals: dict[str, int], more: dict[str, int]) -> None:

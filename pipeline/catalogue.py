@@ -10,8 +10,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from ..stages.mask import Mask, asked_tokens
-from .parts import EncodedPart
+from ..stages.arrays import view
+from ..stages.mask import Mask, asked_tokens, asked_turns, unproved_documents
+from ..stages.truncate import Limits, Overlong, completion_starts
+from .parts import EncodedPart, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,18 @@ class Catalogue:
     """(N,) tokens that the mask asks for."""
     head: NDArray[np.bool_]
     """(N,) whether the first token is one of them."""
+    low: NDArray[np.int32]
+    """(N,) first token that truncation leaves."""
+    high: NDArray[np.int32]
+    """(N,) one past the last."""
     asked_kept: NDArray[np.int32]
-    """(N,) how many of them truncation leaves."""
+    """(N,) how many of the tokens asked for truncation leaves."""
     head_kept: NDArray[np.bool_]
     """(N,) whether the first token that truncation leaves is one of them."""
+    prompt_cut: NDArray[np.int32] | None
+    """(N,) tokens that the prompt's own limit takes; None without one."""
+    completion_cut: NDArray[np.int32] | None
+    """(N,) tokens that the completion's own limit takes; None without one."""
     begins: NDArray[np.int32]
     """(N,) first token within the segment."""
     run_begins: NDArray[np.int32]
@@ -54,6 +64,14 @@ class Catalogue:
     """(N,)"""
     held_out: NDArray[np.bool_]
     """(N,)"""
+    unproved: NDArray[np.bool_]
+    """(N,) whether nothing says surely where the assistant's turns lie."""
+    turns: NDArray[np.int32]
+    """(N,) turns of the assistant that the mask asks for."""
+    endless: NDArray[np.int32]
+    """(N,) those of them that have no end-of-turn token."""
+    digests: NDArray[np.uint64] | None
+    """(N,) the first 8 bytes of each digest; None where duplicates are kept."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -66,23 +84,6 @@ class Catalogue:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
-    """Which part of a document truncation would leave."""
-
-    max_length: int | None
-    """None where nothing is truncated."""
-    keep_end: bool
-
-    def bounds(self, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(N,) first token that stays, and (N,) one past the last."""
-        if self.max_length is None:
-            return np.zeros_like(lengths), lengths
-        if self.keep_end:
-            return np.maximum(lengths - np.int32(self.max_length), 0), lengths
-        return np.zeros_like(lengths), np.minimum(lengths, np.int32(self.max_length))
-
-
-@dataclass(frozen=True, slots=True)
 class Holdout:
     """Who is held out."""
 
@@ -92,66 +93,110 @@ class Holdout:
 
 
 def read_catalogue(
-    parts: Sequence[PartPlace], mask: Mask, clip: Clip, holdout: Holdout, names: Sequence[str]
+    parts: Sequence[PartPlace],
+    mask: Mask,
+    limits: Limits,
+    holdout: Holdout,
+    names: Sequence[str],
+    *,
+    digests: bool = False,
 ) -> Catalogue:
     """Read the lengths and runs of all parts, one part in memory at a time.
 
     Args:
         names: of the sources; a group is known by its source and its own name.
+        digests: read the beginnings of the digests, too.
     """
-    types = (np.int32, np.int32, np.bool_, np.int32, np.bool_, np.int32, np.int32, np.int32, np.bool_)
-    columns: list[list[NDArray[np.generic]]] = [[] for _ in types]
+    columns: dict[str, list[NDArray[Any]]] = {}
     part_sizes: list[int] = []
     segment_sizes: list[int] = []
     for place in parts:
         part = EncodedPart(place.path)
         documents = 0
         for batch, segment in zip(part.batches, part.segments(mask), strict=True):
-            asked_flag = segment.runs >= 0
-            ends = np.where(asked_flag, segment.runs, ~segment.runs)
-            run_offsets = segment.run_offsets.astype(np.int64)
-            lengths = np.diff(segment.offsets)
-            asked, head = asked_tokens(asked_flag, ends, run_offsets)
-            low, high = clip.bounds(lengths)
-            asked_kept, head_kept = asked_tokens(asked_flag, ends, run_offsets, low, high)
-            held = _held_out(batch, names[place.source], holdout)
-            for column, values in zip(
-                columns,
-                (
-                    lengths,
-                    asked,
-                    head,
-                    asked_kept,
-                    head_kept,
-                    segment.offsets[:-1].copy(),
-                    segment.run_offsets[:-1].copy(),
-                    np.diff(segment.run_offsets),
-                    held,
-                ),
-                strict=True,
-            ):
-                column.append(values)
+            found = _read_segment(batch, segment, limits)
+            found["held_out"] = _held_out(batch, names[place.source], holdout)
+            if digests:
+                found["digests"] = digest_halves(batch)[:, 0].copy()
+            for name, values in found.items():
+                columns.setdefault(name, []).append(values)
             segment_sizes.append(batch.num_rows)
             documents += batch.num_rows
         part_sizes.append(documents)
-    arrays: list[Any] = []
-    for column, kind in zip(columns, types, strict=True):
-        arrays.append(np.concatenate(column) if column else np.zeros(0, dtype=kind))
-        column.clear()
+
+    def joined(name: str, kind: type[np.generic]) -> NDArray[Any]:
+        values = columns.pop(name, None)
+        return np.concatenate(values) if values else np.zeros(0, dtype=kind)
+
     return Catalogue(
         parts=tuple(parts),
         part_starts=_starts(part_sizes),
         segment_starts=_starts(segment_sizes),
-        lengths=arrays[0],
-        asked=arrays[1],
-        head=arrays[2],
-        asked_kept=arrays[3],
-        head_kept=arrays[4],
-        begins=arrays[5],
-        run_begins=arrays[6],
-        run_counts=arrays[7],
-        held_out=arrays[8],
+        lengths=joined("lengths", np.int32),
+        asked=joined("asked", np.int32),
+        head=joined("head", np.bool_),
+        low=joined("low", np.int32),
+        high=joined("high", np.int32),
+        asked_kept=joined("asked_kept", np.int32),
+        head_kept=joined("head_kept", np.bool_),
+        prompt_cut=joined("prompt_cut", np.int32) if limits.max_prompt is not None else None,
+        completion_cut=joined("completion_cut", np.int32) if limits.max_completion is not None else None,
+        begins=joined("begins", np.int32),
+        run_begins=joined("run_begins", np.int32),
+        run_counts=joined("run_counts", np.int32),
+        held_out=joined("held_out", np.bool_),
+        unproved=joined("unproved", np.bool_),
+        turns=joined("turns", np.int32),
+        endless=joined("endless", np.int32),
+        digests=joined("digests", np.uint64) if digests else None,
     )
+
+
+def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> dict[str, NDArray[Any]]:
+    """The columns of a segment's documents, from their runs."""
+    asked_flag = segment.runs >= 0
+    ends = np.where(asked_flag, segment.runs, ~segment.runs)
+    run_offsets = segment.run_offsets.astype(np.int64)
+    lengths = np.diff(segment.offsets)
+    boundaries = None
+    if limits.needs_boundaries:
+        boundaries = completion_starts(view(batch.column("runs").values.field("kind")), ends, run_offsets)
+    stretch = limits.stretch(lengths, boundaries)
+    asked, head = asked_tokens(asked_flag, ends, run_offsets)
+    structs = batch.column("runs").values
+    kind = view(structs.field("kind"))
+    turns, endless = asked_turns(kind, view(structs.field("turn")), asked_flag, run_offsets)
+    if boundaries is None and limits.overlong is not Overlong.TRUNCATE:
+        asked_kept, head_kept = asked, head
+    else:
+        asked_kept, head_kept = asked_tokens(asked_flag, ends, run_offsets, stretch.low, stretch.high)
+    found = {
+        "lengths": lengths,
+        "asked": asked,
+        "head": head,
+        "low": stretch.low,
+        "high": stretch.high,
+        "asked_kept": asked_kept,
+        "head_kept": head_kept,
+        "begins": segment.offsets[:-1].copy(),
+        "run_begins": segment.run_offsets[:-1].copy(),
+        "run_counts": np.diff(segment.run_offsets),
+        "unproved": unproved_documents(kind, run_offsets),
+        "turns": turns,
+        "endless": endless,
+    }
+    if stretch.prompt_cut is not None:
+        found["prompt_cut"] = stretch.prompt_cut
+    if stretch.completion_cut is not None:
+        found["completion_cut"] = stretch.completion_cut
+    return found
+
+
+def digest_halves(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    """(N, 2) the digests of a batch of `schemas.rows.ENCODED` as two numbers each."""
+    column = batch.column("digest")
+    data = np.frombuffer(column.buffers()[1], dtype=np.uint64).reshape(-1, 2)
+    return data[column.offset : column.offset + len(column)]
 
 
 def _held_out(batch: pa.RecordBatch, source: str, holdout: Holdout) -> NDArray[np.bool_]:

@@ -28,9 +28,20 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrule a key, e.g. truncate.max_length=4096."),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Without a file: apps, prompt_completion, messages or text.")
+    str | None,
+    typer.Option(
+        "--format",
+        help="Without a file: messages, sharegpt, alpaca, prompt_completion, preference, tokenized, text, apps or "
+        "python:module:function.",
+        show_default="from the first rows",
+    ),
 ]
-Input = Annotated[list[Path] | None, typer.Option("--input", help="Without a file: a JSONL file. May be repeated.")]
+Input = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", help="Without a file: a data file, a pattern, a folder, a URL or hf://name. May be repeated."
+    ),
+]
 
 
 @app.command()
@@ -166,26 +177,72 @@ def verify(
 @app.command()
 def inspect(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished dataset.")],
-    row: Annotated[int, typer.Option(help="Which packed row, from 0.")] = 0,
-    split: Annotated[str, typer.Option(help="Which split.")] = "train",
+    row: Annotated[int | None, typer.Option(help="Which packed row, from 0.", show_default="0")] = None,
+    split: Annotated[str | None, typer.Option(help="Which split.", show_default="train")] = None,
+    example: Annotated[
+        str | None, typer.Option("--id", help="Follow one example through all stages, by its id.")
+    ] = None,
+    doc: Annotated[int | None, typer.Option(help="The same, by its doc id.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The tokenizer's folder.", show_default="the one of the run")
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Show token by token, with ids.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Of a row: show token by token, with ids.")] = False,
+    width: Annotated[
+        int | None, typer.Option(min=20, help="Of an example: columns.", show_default="the terminal's")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Of an example: shorten nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Of an example: print JSON.")] = False,
 ) -> None:
-    """Show a packed row: its documents apart, its trained tokens in colour."""
+    """Show a packed row, or one example through all its stages: source, text, tokens, and its place in a row."""
     from .console import make_console, say
     from .inspect import load_decoder, show_row
     from .outfolder import tokenizer_folder
     from .reader import open_dataset
 
+    if example is not None or doc is not None:
+        if (example is not None and doc is not None) or row is not None or split is not None or ids:
+            raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
+        _inspect_example(folder, example, doc, tokenizer, width, full=full, as_json=as_json)
+        return
+    if full or as_json or width is not None:
+        raise ConfigError("--full, --width and --json are for one example; give --id or --doc as well")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
     console = make_console()
     if decoder is None:
         say(console, "the tokenizer of the run is not here; give its folder with --tokenizer. Ids instead of text:")
-    show_row(console, dataset, row, split, decoder, ids)
+    show_row(console, dataset, row or 0, split or "train", decoder, ids)
+
+
+def _inspect_example(
+    folder: Path,
+    id: str | None,
+    doc: int | None,
+    tokenizer: Path | None,
+    width: int | None,
+    *,
+    full: bool,
+    as_json: bool,
+) -> None:
+    import json
+
+    from .console import make_console
+    from .follow import Follower
+    from .reader import open_dataset
+    from .show import Teller
+    from .story import story_json
+
+    follower = Follower(open_dataset(folder), tokenizer)
+    story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
+    if as_json:
+        # In ASCII, so that nothing in data is a control character on its way; JSON leaves one of them as it is.
+        print(json.dumps(story_json(story), indent=2, default=str).replace("\x7f", "\\u007f"))
+        return
+    console = make_console()
+    if width is not None:
+        console.width = width
+    Teller(console, full=full).tell(story)
 
 
 @app.command()
@@ -291,13 +348,9 @@ def main() -> None:
 
 
 def _without_file(
-    format: str | None, inputs: list[Path] | None, tokenizer: Path | None, out: Path | None
+    format: str | None, inputs: list[str] | None, tokenizer: Path | None, out: Path | None
 ) -> dict[str, Any]:
-    missing = [
-        name
-        for name, value in (("--format", format), ("--input", inputs), ("--tokenizer", tokenizer), ("--out", out))
-        if not value
-    ]
+    missing = [name for name, value in (("--input", inputs), ("--tokenizer", tokenizer), ("--out", out)) if not value]
     if missing:
         raise ConfigError(
             f"give a configuration file, or {', '.join(missing)} as well "
@@ -306,8 +359,13 @@ def _without_file(
     return {
         "out": str(out),
         "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": format, "format": format, "path": [str(path) for path in inputs or []]}],
+        "sources": [{"name": _source_name(format), "format": format or "auto", "path": list(inputs or [])}],
     }
+
+
+def _source_name(format: str | None) -> str:
+    """What a source is called where nobody said it."""
+    return "data" if format is None else format.rsplit(":", 1)[-1].strip("_") or "data"
 
 
 def _demo(config: Path | None, out: Path | None) -> tuple[dict[str, Any], Path]:

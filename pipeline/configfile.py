@@ -9,7 +9,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ..schemas.config import RunConfig
+from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError
 
 
@@ -46,6 +46,18 @@ def load_config(
         return RunConfig.model_validate(data), base or folder
     except ValidationError as error:
         raise ConfigError(explain(error, where, lines, overruled, RunConfig)) from None
+
+
+def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:
+    """A source whose format has been found.
+
+    Raises:
+        ConfigError: what else it says does not go with that format.
+    """
+    try:
+        return SourceConfig.model_validate({**source.model_dump(), "format": format, "keys": dict(keys)})
+    except ValidationError as error:
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def explain(

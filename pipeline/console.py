@@ -13,8 +13,14 @@ from rich.tree import Tree
 from ..schemas.config import RunConfig
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.manifest import Manifest
+from .pairs_view import pairs_table
 from .prospect import Prospect
 
+DECISIONS = (
+    "empty", "equal", "min_tokens", "max_tokens", "untrained", "overlong", "cut_untrained", "cut_empty", "cut_equal",
+    "duplicate", "not_sampled",
+)  # fmt: skip
+"""Reasons that were asked for, or follow from lengths: their examples are whole, and do not stand in the rejects."""
 QUIET_SECONDS = 1.0
 """Stages shorter than this leave no trace."""
 
@@ -125,12 +131,17 @@ def pipeline_tree(config: RunConfig, prospect: Prospect, out: Path, cache: Path,
     sources = tree.add("sources")
     for source in config.sources:
         files = [file for file in prospect.files if file.source == source.name]
-        lines = sum(file.lines for file in files)
+        lines, held = sum(file.lines for file in files), sum(file.size for file in files)
         branch = sources.add(
-            Text(f"{source.name}: format {source.format}, {lines:,} lines, {size(sum(file.size for file in files))}")
+            Text(f"{source.name}: format {prospect.formats[source.name]}, {lines:,} lines, {size(held)}")
         )
         for file in files:
-            branch.add(Text(f"{file.path} ({file.lines:,} lines, {size(file.size)}, {file.hash[:12]})", style="dim"))
+            branch.add(
+                Text(
+                    f"{file.origin or file.path} ({file.lines:,} rows, {size(file.size)}, {file.hash[:12]})",
+                    style="dim",
+                )
+            )
     missing = prospect.blocks - prospect.cached
     encode = tree.add(
         Text(
@@ -141,16 +152,27 @@ def pipeline_tree(config: RunConfig, prospect: Prospect, out: Path, cache: Path,
     encode.add(Text(f"tokenizer {config.tokenizer.path}"))
     encode.add(Text(f"engine {prospect.engine.name} {prospect.engine.version} ({workers} workers)"))
     encode.add(Text(f"cache {cache}", style="dim"))
-    tree.add(Text(f"mask: {config.mask}{', untrained examples kept' if config.keep_untrained else ''}"))
+    ends = "" if config.mask.train_end else ", ends of turns left out"
+    untrained = ", untrained examples kept" if config.keep_untrained else ""
+    tree.add(Text(f"mask: {config.mask.policy}{ends}{untrained}"))
     cut = config.truncate
-    tree.add(Text(f"truncate: max_length {cut.max_length:,}, overlong {cut.overlong}, keep {cut.keep}"))
+    how = f"at {cut.split.at}, overlap {cut.split.overlap:,}" if cut.overlong == "split" else f"keep {cut.keep}"
+    limits = "".join(
+        f", {name} {value:,}"
+        for name, value in (("prompts", cut.max_prompt_length), ("completions", cut.max_completion_length))
+        if value is not None
+    )
+    tree.add(Text(f"truncate: max_length {cut.max_length:,}{limits}, overlong {cut.overlong}, {how}"))
+    if config.duplicates == "drop":
+        tree.add(Text("duplicates: dropped"))
     pack = config.pack
     extra = "".join(
         f", {name} {value}"
         for name, value, default in (("max_docs", pack.max_docs, None), ("align", pack.align, 1))
         if value != default
     )
-    tree.add(Text(f"pack: {pack.strategy}{', shuffled by seed ' + str(config.seed) if pack.shuffle else ''}{extra}"))
+    rows = "not packed: preference pairs" if prospect.pairs else f"pack: {pack.strategy}"
+    tree.add(Text(f"{rows}{', shuffled by seed ' + str(config.seed) if pack.shuffle else ''}{extra}"))
     if config.holdout.fraction:
         tree.add(Text(f"holdout: {config.holdout.fraction:.2%} by {config.holdout.by}"))
     tree.add(
@@ -196,18 +218,24 @@ def ledger_table(ledger: Ledger) -> Table:
     reasons("packed", "examples_packed")
     reasons("dropped", "examples_dropped")
     reasons("never made", "examples_skipped")
+    plain("  further copies", "examples_repeated", "dim")
     plain("  of the packed, truncated", "examples_truncated", "dim")
+    plain("  of the packed, split", "examples_split", "dim")
     plain("  of the packed, without a label", "examples_without_labels", "dim")
     table.add_section()
     plain("tokens encoded", "tokens_encoded", "bold")
     reasons("created", "tokens_created")
-    plain("  truncated", "tokens_truncated", "red")
+    for key in sorted({key for column in columns for key in column.tokens_truncated}):
+        line(f"  truncated: {key}", [column.tokens_truncated.get(key, 0) for column in columns], "red")
     reasons("dropped", "tokens_dropped")
     plain("  packed", "tokens_packed")
     table.add_section()
     plain("labels trained", "labels_trained", "bold green")
     plain("  lost at heads of pieces", "labels_head", "dim")
     plain("  not asked for", "labels_not_asked", "dim")
+    plain("turns trained", "turns_trained", "dim")
+    plain("  without an end-of-turn token", "turns_without_end", "dim")
+    plain("cuts through trained turns", "turns_cut", "dim")
     plain("tokens across a boundary", "straddles", "dim")
     return table
 
@@ -239,13 +267,11 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
     """The closing words of a run."""
     console.print(ledger_table(manifest.ledger))
     console.print()
-    console.print(packing_table(manifest))
+    console.print(pairs_table(manifest) if manifest.preference else packing_table(manifest))
     console.print()
     total: SourceLedger = manifest.ledger.total()
     rejected = sum(total.rows_rejected.values()) + sum(
-        count
-        for reason, count in total.examples_dropped.items()
-        if reason not in ("untrained", "cut_untrained", "overlong", "empty")
+        count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
     )
     if rejected:
         say(console, f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", "yellow")
@@ -254,6 +280,16 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
             Text(
                 f"truncation left nothing to train in {cut:,} of {total.examples_made:,} examples, which were dropped; "
                 "raise truncate.max_length, or keep the other end (truncate.keep)",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
+    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
+        console.print(
+            Text(
+                f"truncation left a completion empty, or both the same, in {cut:,} of {total.examples_made:,} pairs, "
+                "which were dropped; raise truncate.max_length or truncate.max_completion_length, or set "
+                "truncate.max_prompt_length",
                 style="yellow",
             ),
             soft_wrap=True,

@@ -3,10 +3,10 @@
 import gc
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -16,16 +16,20 @@ from ..schemas.fingerprint import fingerprint
 from ..schemas.rows import ENCODED
 from ..stages.bytelengths import ByteLengths
 from ..stages.encode import Around, EncodeCounts, Encoder, Refused, Sampled
-from ..stages.engines import Engine, make_engine, reference_tokenizer
+from ..stages.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
+from ..stages.preference import PairEncoder
 from ..stages.prep import Options, Prepared, make_format
 from ..stages.render import Renderer
 from ..stages.template import ChatTemplate
 from .parts import PartRecord
-from .sources import ROW_TOO_LONG, Block, read_lines
+from .sources import Block, prepare_block
 from .store import LocalStore
+from .watchdog import watch_templates
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the same block and settings would encode otherwise than before."""
+PAIRS_FORMAT = 1
+"""The same for preference pairs."""
 _MAX_REJECTS = 10_000
 """Rejects of one block that are kept one by one; all of them are counted."""
 
@@ -40,10 +44,11 @@ class EncodeSpec:
     engine_version: str
     template: str | None
     template_name: str
-    variables: dict[str, str]
+    variables: dict[str, Any]
     date: str | None
     trace: bool
     around: Around
+    on_limit: Literal["error", "reject"] = "error"
 
     def payload(self) -> dict[str, Any]:
         """What enters the key of a part: hashes in place of the long texts."""
@@ -55,6 +60,7 @@ class EncodeSpec:
             "template": fingerprint([self.template, self.variables]),
             "date": self.date,
             "trace": self.trace,
+            "on_limit": self.on_limit,
             "around": msgspec.to_builtins(self.around),
         }
 
@@ -81,19 +87,25 @@ class EncodeTask:
     spec_payload: dict[str, Any]
     conversational: bool
     """Whether the rows can be conversations; plain texts do not depend on a template."""
+    where: tuple[str, str] | None = None
+    """A condition that examples must meet, and the version of polars that reads it."""
+    pairs: bool = False
+    """Whether the examples are preference pairs."""
 
     def payload(self) -> dict[str, Any]:
         """What the part depends on: the block's bytes, how a row is read, how it is encoded."""
         return {
             "block": self.block.hash,
             "format": self.format,
-            "options": msgspec.to_builtins(asdict(self.options)),
+            "options": msgspec.to_builtins(self.options.payload()),
             "max_row_bytes": self.max_row_bytes,
             "encode": {
                 key: value
                 for key, value in self.spec_payload.items()
-                if self.conversational or key not in ("template", "date", "trace")
+                if self.conversational or key not in ("template", "date", "trace", "on_limit")
             },
+            **({"where": list(self.where)} if self.where else {}),
+            **({"pairs": PAIRS_FORMAT} if self.pairs else {}),
         }
 
     @property
@@ -140,19 +152,20 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     store = LocalStore(task.cache)
     encoder = load_encoder(str(store.path(task.spec)))
     key = task.key
-    prepared, long_lines = _prepare(task)
+    prepared = _prepare(task)
     counts, refused, samples = EncodeCounts(), list[Refused](), list[Sampled]()
     before = encoder.renderer.suspects if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
+    encode = PairEncoder(encoder).encode if task.pairs else encoder.encode
     with store.draft(folder) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pa.ipc.new_file(sink, ENCODED) as writer:
-            for batch in encoder.encode(prepared.examples, counts, refused, samples):
+            for batch in encode(prepared.examples, counts, refused, samples):
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, mend=True)
-    record = _record(task, prepared, counts, refused, long_lines, name, put.bytes, put.hash)
+    record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
     after = encoder.renderer.suspects if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
@@ -169,14 +182,25 @@ def load_encoder(spec_path: str) -> Encoder:
         )
     renderer = None
     if spec.template is not None:
-        template = ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date)
-        renderer = Renderer(template, trace=spec.trace)
+        renderer = make_renderer(spec, spec.template)
 
     @lru_cache(maxsize=1)
     def reference() -> Any:
         return reference_tokenizer(spec.tokenizer_json)
 
     return Encoder(engine, renderer, ByteLengths.from_json(spec.tokenizer_json), spec.around, reference)
+
+
+def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
+    """The renderer of a specification that has this template."""
+    watch_templates()
+    added = tokenizer_head(spec.tokenizer_json).added_tokens
+    return Renderer(
+        ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),
+        trace=spec.trace,
+        stops=[token.content for token in added if token.special],
+        others=[token.content for token in added if not token.special],
+    )
 
 
 _kept: dict[tuple[str, str], Engine] = {}
@@ -188,10 +212,14 @@ def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
     _kept[engine.name, tokenizer_hash] = engine
 
 
-def _prepare(task: EncodeTask) -> tuple[Prepared, list[tuple[int, str]]]:
-    """The block's examples, and (line, why) of lines too long to be used."""
-    lines, long_lines = read_lines(task.path, task.block, task.max_row_bytes)
-    return make_format(task.format, task.options).prepare(lines), long_lines
+def _prepare(task: EncodeTask) -> Prepared:
+    """The block's examples, and the account of its rows."""
+    prepared = prepare_block(task.path, task.block, make_format(task.format, task.options), task.max_row_bytes)
+    if task.where is None:
+        return prepared
+    from ..stages.where import Where  # here, because it imports polars
+
+    return Where(task.where[0]).wanted(prepared)
 
 
 def _record(
@@ -199,13 +227,11 @@ def _record(
     prepared: Prepared,
     counts: EncodeCounts,
     refused: list[Refused],
-    long_lines: list[tuple[int, str]],
     name: str,
     size: int,
     digest: str,
 ) -> PartRecord:
     rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
-    rejects += [(line, -1, ROW_TOO_LONG, detail) for line, detail in long_lines]
     rejected = Counter(reason for _, _, reason, _ in rejects)
 
     # A row counts as rejected when none of its examples could be rendered; else they are refused one by one.
@@ -235,7 +261,7 @@ def _record(
         bytes=size,
         hash=digest,
         payload=task.payload(),
-        rows=prepared.rows + prepared.blank + len(long_lines),
+        rows=prepared.rows + prepared.blank,
         blank=prepared.blank,
         bytes_read=task.block.end - task.block.start,
         examples=counts.examples,
@@ -246,6 +272,8 @@ def _record(
         boundaries=counts.boundaries,
         text_bytes=counts.text_bytes,
         inexact=counts.inexact,
+        unproved=counts.unproved,
+        unproved_rows=counts.unproved_rows,
         rows_used=len(made) - len(seen),
         rejected=dict(sorted(rejected.items())),
         filtered=dict(sorted(prepared.filtered.items())),

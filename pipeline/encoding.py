@@ -1,6 +1,8 @@
 """Encoding the inputs: which parts are missing, who makes them, and what happens when an engine is caught lying."""
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -10,10 +12,12 @@ from ..schemas.errors import EngineMismatchError, IntegrityError
 from ..stages.encode import differing
 from ..stages.engines import ENGINES, Engine, make_engine
 from .catalogue import PartPlace
+from .conditions import polars_version
 from .encode import EncodeResult, EncodeSpec, EncodeTask, record_name
 from .executors import Executor
+from .formats import SourceFormat
 from .observer import Observer
-from .options import format_options, is_plain, needs_template
+from .options import is_plain, needs_template
 from .parts import PartRecord
 from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine, make_spec
 from .sources import InputFile
@@ -35,6 +39,8 @@ class EncodedInputs:
     """One a place."""
     busy: float
     """Seconds that workers spent on it, in all."""
+    not_taken: dict[str, int] = field(default_factory=dict)
+    """Rows beyond `max_rows`, by source; they are not encoded."""
 
 
 class DistrustedError(Exception):
@@ -55,12 +61,18 @@ class Encoding:
         files: list[InputFile],
         tokenizer: TokenizerSpec,
         observer: Observer,
+        formats: Mapping[str, SourceFormat],
+        *,
+        pairs: bool = False,
     ) -> None:
         self.config = config
         self.cache = cache
         self.files = files
         self.tokenizer = tokenizer
         self.observer = observer
+        self.formats = formats
+        self.pairs = pairs
+        """Whether all sources are preference data."""
         self._names = [source.name for source in config.sources]
         self._sources = {source.name: source for source in config.sources}
         self._reference: Engine | None = None
@@ -73,7 +85,9 @@ class Encoding:
             version,
             self.config.tokenizer.date,
             self.config.tokenizer.trace,
-            any(needs_template(source) for source in self.config.sources),
+            any(needs_template(self.formats[source.name].options) for source in self.config.sources),
+            self.config.tokenizer.variables,
+            self.config.tokenizer.on_limit,
         )
         if spec.trace and self.cache.exists(_untraceable(spec)):
             spec = replace(spec, trace=False)
@@ -93,7 +107,8 @@ class Encoding:
         samples = []
         for source in self.config.sources:
             file = next(file for file in self.files if file.source == source.name)
-            samples.append(SampleSource(file.path, file.blocks[0], source.format, format_options(source)))
+            form = self.formats[source.name]
+            samples.append(SampleSource(file.where(file.blocks[0]), file.blocks[0], form.name, form.options))
         name = f"engines/{choice_key(self.tokenizer.hash, requested, samples)}.json"
         kept = self.cache.read(name)
         distrusted = self.distrusted()
@@ -116,19 +131,21 @@ class Encoding:
         out = []
         for file in self.files:
             source = self._sources[file.source]
-            options = format_options(source)
-            conversational = not is_plain(source)
+            form = self.formats[file.source]
+            conversational = not is_plain(form.options)
             out += [
                 EncodeTask(
-                    file.path,
+                    file.where(block),
                     block,
-                    source.format,
-                    options,
+                    form.name,
+                    form.options,
                     source.max_row_bytes,
                     self.cache.root,
                     name,
                     payload,
                     conversational,
+                    (source.where, polars_version()) if source.where is not None else None,
+                    self.pairs,
                 )
                 for block in file.blocks
             ]
@@ -183,7 +200,10 @@ class Encoding:
             )
             for (file, block), record in zip(blocks, records, strict=True)
         )
-        return EncodedInputs(spec, places, tuple(records), busy)
+        not_taken = Counter[str]()
+        for file in self.files:
+            not_taken[file.source] += file.not_taken
+        return EncodedInputs(spec, places, tuple(records), busy, dict(not_taken))
 
     def distrust(self, error: DistrustedError, spec: EncodeSpec) -> EncodeSpec:
         """Remember that an engine or a trace was caught, and fall back on the reference."""

@@ -2,18 +2,23 @@
 
 import json
 
+import pyarrow as pa
+
 from ..schemas.manifest import SplitRecord
-from ..schemas.rows import PACKED
 
 
-def dataset_info(split: str, record: SplitRecord) -> bytes:
-    """dataset_info.json. `Sequence` is the spelling that every version of datasets reads."""
+def dataset_info(split: str, record: SplitRecord, schema: pa.Schema) -> bytes:
+    """dataset_info.json. `Sequence` is the spelling that every version of datasets reads.
+
+    Args:
+        schema: of the rows; every column is a list.
+    """
     features = {
         field.name: {
             "feature": {"dtype": str(field.type.value_type), "_type": "Value"},
             "_type": "Sequence",
         }
-        for field in PACKED
+        for field in schema
     }
     return _json(
         {

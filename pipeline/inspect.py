@@ -1,8 +1,9 @@
 """Inspect: a packed row as text, its documents apart, its trained tokens in colour."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,8 @@ from rich.text import Text
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.rows import IGNORE_INDEX
 from .documents import NAME
+from .inert import inert, inert_line
+from .pairs_view import show_pair
 from .reader import Finished
 from .store import LocalStore
 
@@ -75,12 +78,19 @@ def load_decoder(folder: Path) -> "Decoder":
 class Decoder:
     """Decodes runs of tokens."""
 
-    def __init__(self, tokenizer: "object") -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+
+    @classmethod
+    def of_json(cls, content: str) -> "Decoder":
+        """From the content of a tokenizer.json."""
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_str(content))
 
     def text(self, ids: list[int]) -> str:
         """The text of some tokens, special ones included."""
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))  # type: ignore[attr-defined]
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def spans(self, runs: list[list[int]]) -> list[str]:
         """The texts of neighbouring runs. A character whose bytes lie in two runs stands whole in the later one."""
@@ -98,14 +108,31 @@ class Decoder:
         """The text of each token."""
         return [self.text([one]) for one in ids]
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token as a part of a text: a space that a decoder drops at the beginning is kept, and of a
+        token that is a part of a character only, the vocabulary's own spelling stands."""
+        known: dict[int, str] = {}
+        for one in set(ids):
+            text, spelt = self.text([one]), str(self._tokenizer.id_to_token(one) or "")
+            if "\ufffd" in text:
+                text = spelt or text
+            elif spelt.startswith("▁") and not text.startswith((" ", "▁")):
+                text = spelt.replace("▁", " ")
+            known[one] = text
+        return [known[one] for one in ids]
+
 
 def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
-    """Print one packed row.
+    """Print one packed row, or one preference pair.
 
     Args:
         decoder: None prints ids alone.
         ids: print each token's id before its text.
     """
+    if dataset.manifest.preference:
+        doc_id = dataset.row(row, split).column("doc_ids")[0].as_py()[0]
+        show_pair(console, dataset, row, split, _names(dataset.store, [doc_id])[doc_id], decoder, ids)
+        return
     found = pieces(dataset, row, split)
     names = _names(dataset.store, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
@@ -117,13 +144,19 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
             f"({used / capacity:.1%}), {trained:,} trained"
         )
     )
-    left, right = ("", "") if console.color_system else ("⟦", "⟧")
+    left, right = ("", "") if has_colour(console) else ("⟦", "⟧")
     console.print(Text.assemble("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)))
     for piece in found:
         count = sum(label != IGNORE_INDEX for label in piece.labels)
         part = f", from token {piece.start:,}" if piece.start else ""
-        title = f"{names.get(piece.doc_id, piece.doc_id)} · {len(piece.ids):,} tokens{part} · {count:,} trained"
+        name = inert_line(str(names.get(piece.doc_id, piece.doc_id)))
+        title = f"{name} · {len(piece.ids):,} tokens{part} · {count:,} trained"
         console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
+
+
+def has_colour(console: Console) -> bool:
+    """Whether colours can be seen: a terminal that has them, and nobody said NO_COLOR."""
+    return console.color_system is not None and not console.no_color
 
 
 def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
@@ -140,7 +173,7 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
                 text.append(f"{one} ", "cyan")
                 text.append(f"{token!r}  ", style)
         else:
-            text.append(texts[number], style)
+            text.append(inert(texts[number]), style)
         text.append(right if flag else "", style)
     return Group(text)
 

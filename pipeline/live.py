@@ -1,6 +1,7 @@
 """Straight from sources to packed rows, window by window, without stored shards.
 
-1. Scan the inputs, load the tokenizer, choose the engine: as a run does, and with its notes in the cache.
+1. Scan the inputs, find their formats, load the tokenizer, choose the engine: as a run does, and with its notes in
+   the cache.
 2. Cut an epoch's blocks into windows (`live_blocks`).
 3. Encode the next windows' blocks in worker processes, into the cache of every run; other processes that do the
    same share the work (`live_sharing`).
@@ -9,11 +10,12 @@
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.
 """
 
+import logging
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,23 +27,29 @@ from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.ledger import Ledger
+from .conditions import check_conditions, polars_version
 from .configfile import load_config
 from .encode import EncodeSpec, EncodeTask
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor, InlineExecutor, LocalExecutor
+from .formats import resolve_formats
 from .live_ahead import ahead
-from .live_blocks import Blocks, scan_inputs
+from .live_blocks import Blocks
+from .live_notes import scan_inputs
 from .live_room import Held, Room
 from .live_sharing import Lock, SharingExecutor
 from .live_window import PlannedWindow, plan_window
 from .observer import Observer, Silent
 from .outfolder import plan_inputs
 from .packing import Packing
+from .pairs_kind import is_preference
 from .resolve import guess_engine, warm_up
 from .sources import BLOCK_BYTES, InputFile
 from .store import LocalStore
 from .tokenizer import TokenizerLoading, TokenizerSpec
+from .unproved import check_proved
 
+_LOG = logging.getLogger(__name__)
 FORMAT = 1
 """Raised whenever the same stream would hand out other rows, or in another order, than before."""
 LOCKS = "locks"
@@ -65,6 +73,7 @@ class LiveWindows:
         seed: of the order of blocks and rows. By default the configuration's, which chooses the held-out groups
             in any case.
         base: the folder where relative paths start; by default the file's, or the working directory.
+        observer: hears how it goes; by default notes are logged, as warnings where examples are left out.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that a person can mend.
@@ -83,13 +92,14 @@ class LiveWindows:
         observer: Observer | None = None,
     ) -> None:
         self.config, folder = load_config(config, base)
+        _refuse_whole(self.config)
         _check(self.config, split, window_bytes, workers, cache_bytes)
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
         self.cache = _SweptOnce(cache_root(self.config, (folder / self.config.out).absolute(), folder))
         self._room = Room(self.cache, cache_bytes)
-        self._observer = observer or Silent()
+        self._observer = observer or _Logged()
         self._executor: Executor = LocalExecutor(workers) if workers else InlineExecutor()
         try:
             with _alone(self.cache.path(LOCKS) / "prepare"):
@@ -102,6 +112,7 @@ class LiveWindows:
         self._pad_id = _pad_id(self.config, self._encoding.tokenizer)
         self._walking: Iterator[PlannedWindow] | None = None
         self._stops: list[threading.Event] = []
+        self._said_unproved = False
         # Also when the process ends and nobody has closed it: a pool that Python itself takes down may complain.
         self._end = weakref.finalize(self, _end, self._executor, self._stops)
 
@@ -112,9 +123,12 @@ class LiveWindows:
         del config["output"], config["pack"]["window_tokens"]  # no shards are written, and windows are cut otherwise
         tokenizer = self._encoding.tokenizer
         versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+        if any(source.where is not None for source in self.config.sources):
+            versions["polars"] = polars_version()
         parts: dict[str, Any] = {
-            "inputs": plan_inputs(list(self.blocks.files)),
+            "inputs": [plan_inputs(list(self.blocks.files)), self.blocks.sizes.tolist()],
             "configuration": config,
+            "formats": {name: form.payload() for name, form in self._encoding.formats.items()},
             "tokenizer": [tokenizer.hash, tokenizer.template_hash, tokenizer.pad_id],
             "encoding": [self._spec.payload(), versions],
             "windows": [FORMAT, BLOCK_BYTES, self.blocks.window_bytes, self.split],
@@ -131,8 +145,8 @@ class LiveWindows:
         One walk at a time: a new one ends the one before.
 
         Raises:
-            InputError: an input has changed since it was scanned; a document is too long, where that is an error;
-                nothing of a whole epoch is left to pack.
+            InputError: an input has changed since it was scanned; a document is too long, or its turns are not proved,
+                where that is an error; nothing of a whole epoch is left to pack.
             IntegrityError: the tokenizer engine or the traced template was caught; the stream must begin anew.
         """
         self.stop()
@@ -218,6 +232,8 @@ class LiveWindows:
             encoded = self._encoding.encode(executor, self._spec)
             held = self._room.hold([part.path for part in encoded.places])
             if held is not None:
+                if place[1] == 0:  # rows that nobody encodes, in an epoch's first window
+                    encoded = replace(encoded, not_taken=self.blocks.not_taken)
                 return _Encoded(place, blocks, encoded, held)
         raise IntegrityError(
             f"other processes remove encoded parts from {self.cache.root} as fast as they are made; raise cache_bytes"
@@ -227,6 +243,7 @@ class LiveWindows:
         try:
             for group in groups:
                 for one in group:
+                    self._require_proved(one)
                     packing = Packing(self.config, self.cache, one.encoded, self._pad_id, self._observer)
                     window = plan_window(one.place, self.config, packing, one.blocks, self.split, self.seed)
                     one.held.release()  # the window has its parts mapped
@@ -234,19 +251,35 @@ class LiveWindows:
         finally:
             groups.close()  # type: ignore[attr-defined]  # a generator
 
+    def _require_proved(self, one: "_Encoded") -> None:
+        said = check_proved(self.config, self.blocks.select(one.blocks), one.encoded)
+        if said is not None and not self._said_unproved:
+            self._said_unproved = True  # once, not window after window
+            (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)
+
     def _made(self, task: EncodeTask) -> bool:
         return not self._encoding.missing([task])
 
     def _prepare(self, base: Path, files: list[InputFile]) -> tuple[Encoding, EncodeSpec]:
-        """The tokenizer, and which engine encodes: the steps of a run, in its order."""
+        """Formats, the tokenizer, and which engine encodes: the steps of a run, in its order."""
         section = self.config.tokenizer
-        template = section.chat_template
+        template = named = section.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(base / template)
-        folder = (base / section.path).absolute()
-        with TokenizerLoading.start(folder, chat_template=template, cache=self.cache.root / "tokenizers") as loading:
+        folder, cache = (base / section.path).absolute(), self.cache.root / "tokenizers"
+        with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=cache) as loading:
+            formats = resolve_formats(self.config, base, files)
+            for form in formats.values():
+                if form.said is not None:
+                    self._observer.note(form.said)
+            check_conditions(self.config.sources, files, formats)
+            if is_preference(self.config, formats, files):
+                raise ConfigError(
+                    f"sources.{self.config.sources[0].name}: preference pairs are not packed into rows of tokens and "
+                    "labels, which is what a stream hands out; make the pairs with `packtrain run`"
+                )
             tokenizer = loading.result()
-        encoding = Encoding(self.config, self.cache, files, tokenizer, self._observer)
+        encoding = Encoding(self.config, self.cache, files, tokenizer, self._observer, formats)
         guess = encoding.spec(*guess_engine(section.engine, encoding.distrusted()))
         name = guess.save(self.cache)
         encoding.files = self.blocks.select(self.blocks.windows(0)[0])
@@ -265,6 +298,14 @@ class _Encoded:
     blocks: NDArray[np.int64]
     encoded: EncodedInputs
     held: Held
+
+
+class _Logged(Silent):
+    """What a person would want to know goes to the log."""
+
+    def note(self, text: str) -> None:
+        """See `Observer`."""
+        _LOG.info(text)
 
 
 class _SweptOnce(LocalStore):
@@ -313,6 +354,22 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int, cache
         )
     if workers < 0:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 to encode in this one")
+
+
+def _refuse_whole(config: RunConfig) -> None:
+    """Refuse what can only be done with all data at hand: a stream never has more than a window."""
+    if config.duplicates == "drop":
+        raise ConfigError(
+            "duplicates: drop compares every example with all others, and a stream sees them window by window; set "
+            "duplicates to keep, or pack with `packtrain run` and read the shards with PackedLoader"
+        )
+    weighted = next((source.name for source in config.sources if source.weight is not None), None)
+    if weighted is not None:
+        raise ConfigError(
+            f"sources.{weighted}.weight: weights are shares of the tokens of all sources, which a stream knows only at "
+            "the end; give each source a `repeat` instead, or pack with `packtrain run` and read the shards with "
+            "PackedLoader"
+        )
 
 
 def _pad_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:

@@ -4,20 +4,16 @@ An epoch's blocks are put in an order chosen by the seed and cut into windows of
 block has to be encoded to know which window it stands in, so any window can be reached at once.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.config import RunConfig, SourceConfig
-from ..schemas.fingerprint import fingerprint
 from .planning import mix64, window_seed
-from .sources import BLOCK_BYTES, InputFile, labels, resolve_paths, scan_file
-from .store import LocalStore
+from .sources import InputFile
 
 BLOCK_ORDER = 2**63
 """Seeds the order of an epoch's blocks, where the number of a window seeds the order of its rows."""
@@ -39,13 +35,16 @@ class Blocks:
         self._file = np.repeat(np.arange(len(files)), [len(file.blocks) for file in files])
         first = np.cumsum([0, *(len(file.blocks) for file in files)])
         self._index = np.arange(len(self._file)) - first[self._file]
-        self._sizes = np.array([block.end - block.start for file in files for block in file.blocks], dtype=np.int64)
+        self.sizes: NDArray[np.int64] = np.array(
+            [block.end - block.start for file in files for block in file.blocks], dtype=np.int64
+        )
+        """(blocks,) bytes."""
         names = {name: number for number, name in enumerate(dict.fromkeys(file.source for file in files))}
         self._sources = np.array([names[file.source] for file in files])[self._file]
         self._windows = lru_cache(maxsize=2)(self._cut)
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self.sizes)
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """The windows of an epoch in their order; each holds its blocks' numbers, ascending.
@@ -64,12 +63,20 @@ class Blocks:
             share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
         order = np.lexsort((self._sources, share))
         cuts, size = [0], 0
-        for place, more in enumerate(self._sizes[order].tolist()):
+        for place, more in enumerate(self.sizes[order].tolist()):
             if size and size + more > self.window_bytes:
                 cuts.append(place)
                 size = 0
             size += more
         return [np.sort(part) for part in np.split(order.astype(np.int64), cuts[1:])]
+
+    @property
+    def not_taken(self) -> dict[str, int]:
+        """Rows beyond `max_rows` by source, which stand in no block."""
+        out = Counter[str]()
+        for file in self.files:
+            out[file.source] += file.not_taken
+        return dict(out)
 
     def select(self, numbers: NDArray[np.int64]) -> list[InputFile]:
         """The files that hold these blocks, each with these blocks alone. `numbers` ascend."""
@@ -77,50 +84,6 @@ class Blocks:
         for index in np.unique(self._file[numbers]).tolist():
             file = self.files[index]
             mine = self._index[numbers[self._file[numbers] == index]]
-            out.append(replace(file, blocks=tuple(file.blocks[block] for block in mine.tolist())))
+            blocks = tuple(file.blocks[block] for block in mine.tolist())
+            out.append(replace(file, blocks=blocks, not_taken=0))  # rows of no block are counted once an epoch
         return out
-
-
-def scan_inputs(config: RunConfig, base: Path, cache: LocalStore) -> list[InputFile]:
-    """All files of all sources, hashed and cut. A file that was scanned before is not read again.
-
-    The cache keeps a note of every scan under the file's path, size, inode and times, the time of its last change
-    of any kind among them, which no program can set back. Every block's hash is checked again when it is encoded.
-
-    Raises:
-        ConfigError: a file is missing, see `resolve_paths`.
-        InputError: a file is empty or cannot be read.
-    """
-    files = []
-    for source in config.sources:
-        paths = resolve_paths(source, base)
-        for path, label in zip(paths, labels(paths), strict=True):
-            files.append(_scan(source, path, label, cache))
-    return files
-
-
-def _scan(source: SourceConfig, path: Path, label: str, cache: LocalStore) -> InputFile:
-    name = _note(source, path)
-    kept = cache.read(name)
-    if kept is not None:
-        try:
-            file = msgspec.json.decode(kept, type=InputFile, dec_hook=_path)
-            return replace(file, source=source.name, label=label, path=path)
-        except msgspec.MsgspecError:
-            pass  # of another version, or damaged: the file itself says it better
-    file = scan_file(source.name, label, path, source.max_row_bytes)
-    if _note(source, path) == name:  # else it changed meanwhile, and the note would be of neither state
-        cache.replace_bytes(name, msgspec.json.encode(file, enc_hook=str))
-    return file
-
-
-def _note(source: SourceConfig, path: Path) -> str:
-    stat = path.stat()
-    times = [stat.st_mtime_ns, stat.st_ctime_ns]
-    what = [str(path.absolute()), stat.st_size, stat.st_ino, *times, source.max_row_bytes, BLOCK_BYTES]
-    return f"scans/{fingerprint(what)}.json"
-
-
-def _path(kind: type, text: str) -> Path:
-    """The one field that JSON has no type for."""
-    return Path(text)

@@ -4,8 +4,7 @@ Legend: `D` pieces, `R` rows. Everything that decides what a row holds is the ru
 (`packing`), which piece stands in which row (`stages.plan`), and how a row is laid out (`stages.layout`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +16,15 @@ from ..schemas.layout import Certificate, LayoutPlan
 from ..schemas.ledger import Ledger
 from ..stages.arrays import numbers, view
 from ..stages.layout import Pieces, lay_out
-from ..stages.mask import Mask, asked_tokens
+from ..stages.mask import asked_tokens
 from ..stages.plan import plan_rows
-from ..stages.truncate import Kept
-from .accounts import account_documents, open_ledger
+from ..stages.sections import Sections
+from .accounts import account_cuts
 from .catalogue import Catalogue
 from .documents import example_ids
-from .encoding import EncodedInputs
 from .packing import Packing
 from .parts import EncodedPart
-from .planning import permute_rows, window_seed
+from .planning import inner_cuts, permute_rows, window_seed
 
 DOC_BITS = 32
 """A document's id is its block's number times 2**32 plus its place in the block: the same in every window and epoch,
@@ -58,28 +56,27 @@ class PlannedWindow:
         self,
         place: tuple[int, int],
         config: RunConfig,
-        encoded: EncodedInputs,
         blocks: NDArray[np.int64],
         catalogue: Catalogue,
-        kept: Kept,
-        documents: NDArray[np.int64],
+        sections: Sections,
         plan: LayoutPlan,
-        pad_id: int,
+        packing: Packing,
     ) -> None:
         self.epoch, self.number = place
         self.certificate: Certificate = plan.certificate
         self.ledger = Ledger()
         self._names = [source.name for source in config.sources]
-        self._places = encoded.places
-        self._align, self._pad_id = config.pack.align, pad_id
-        self._parts = [EncodedPart(part.path) for part in encoded.places]
-        self._segments = [segment for part in self._parts for segment in part.segments(Mask(config.mask))]
-        document = documents[plan.order]
+        self._places = packing.encoded.places
+        self._align, self._pad_id = config.pack.align, packing.pad_id
+        self._parts = [EncodedPart(part.path) for part in self._places]
+        self._segments = [segment for part in self._parts for segment in part.segments(packing.mask)]
+        document = sections.documents[plan.order]
         self._part = np.searchsorted(catalogue.part_starts, document, side="right") - 1
         self._in_part = document - catalogue.part_starts[self._part]
         self._doc_ids = (blocks[self._part] << DOC_BITS) + self._in_part
         self._segment = np.searchsorted(catalogue.segment_starts, document, side="right") - 1
-        self._starts = plan.starts.astype(np.int32) + kept.starts[document]
+        self._starts = plan.starts.astype(np.int32) + sections.starts[plan.order]
+        self._repeated = sections.repeats[plan.order]
         self._lengths = plan.lengths
         self._begins = catalogue.begins[document]
         self._run_begins = catalogue.run_begins[document]
@@ -117,6 +114,7 @@ class PlannedWindow:
                 tokens=[s.tokens[a:b] for s, a, b in zip(segments, begins, ends, strict=True)],
                 starts=starts,
                 lengths=lengths,
+                repeated=self._repeated[here],
                 doc_ids=self._doc_ids[here],
                 row_offsets=self._row_offsets[first : last + 1] - low,
                 run_ends=np.where(coded >= 0, coded, ~coded),
@@ -187,12 +185,14 @@ class PlannedWindow:
         return np.concatenate(runs) if runs else np.zeros(0, dtype=np.int32)
 
     def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(D,) tokens of each piece that the mask asks for, and (D,) whether its first is one of them."""
+        """(D,) tokens of each piece that the mask asks for here, and (D,) whether its first is one of them."""
         coded = self._runs(0, len(self._lengths))
         offsets = np.zeros(len(self._lengths) + 1, dtype=np.int64)
         np.cumsum(self._run_counts, out=offsets[1:])
         ends = np.where(coded >= 0, coded, ~coded)
-        return asked_tokens(coded >= 0, ends, offsets, self._starts, self._starts + self._lengths)
+        fresh = self._starts + self._repeated
+        asked, first = asked_tokens(coded >= 0, ends, offsets, fresh, self._starts + self._lengths)
+        return asked, first & (self._repeated == 0)
 
 
 def plan_window(
@@ -217,12 +217,12 @@ def plan_window(
         IntegrityError: the account does not close.
     """
     catalogue = packing.catalogue()
-    stays = packing.keep(catalogue)
-    mine = catalogue.held_out if split == "holdout" else ~catalogue.held_out
-    kept = replace(stays, lengths=np.where(mine, stays.lengths, 0).astype(np.int32))
-    documents = np.flatnonzero(kept.lengths)
+    chosen = packing.choose(catalogue)
+    aside = "train" if split == "holdout" else "holdout"
+    chosen.selection.leave_out(catalogue.held_out if split == "train" else ~catalogue.held_out, aside)
+    sections = chosen.sections(chosen.packed)
     plan = plan_rows(
-        kept.lengths[documents],
+        sections.lengths,
         config.truncate.max_length,
         config.pack.strategy,
         max_docs=config.pack.max_docs,
@@ -230,27 +230,10 @@ def plan_window(
     )
     if config.pack.shuffle:
         plan = permute_rows(plan, window_seed(window_seed(seed, place[0]), place[1]))
-    window = PlannedWindow(place, config, packing.encoded, blocks, catalogue, kept, documents, plan, packing.pad_id)
-    names = packing.names
-    ledger = open_ledger(names, [part.source for part in packing.encoded.places], packing.encoded.records)
-    account_documents(ledger, names, catalogue, kept, {split: np.ones(len(catalogue), dtype=np.bool_)})
-    aside = "train" if split == "holdout" else "holdout"
-    _set_aside(ledger, names, catalogue, (stays.lengths > 0) & ~mine, aside)
+    window = PlannedWindow(place, config, blocks, catalogue, sections, plan, packing)
+    ledger = packing.opened(chosen, {split: np.ones(len(catalogue), dtype=np.bool_)})
+    account_cuts(ledger, packing.names, packing.turns_cut(chosen, *inner_cuts(plan, sections)))
     window.account(ledger)
     ledger.check()
     window.ledger = ledger
     return window
-
-
-def _set_aside(
-    ledger: Ledger, names: Sequence[str], catalogue: Catalogue, which: NDArray[np.bool_], split: str
-) -> None:
-    """Count documents of the other split, whole: of this one's rows they are no part."""
-    sources = catalogue.source_of(np.arange(len(catalogue), dtype=np.int64))
-    for index, name in enumerate(names):
-        here = which & (sources == index)
-        if here.any():
-            entry = ledger.sources[name]
-            entry.examples_dropped[split] = int(here.sum())
-            entry.tokens_dropped[split] = int(catalogue.lengths[here].sum(dtype=np.int64))
-            entry.asked_dropped += int(catalogue.asked[here].sum(dtype=np.int64))

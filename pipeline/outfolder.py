@@ -12,7 +12,9 @@ import msgspec
 from ..schemas.config import RunConfig
 from ..schemas.errors import IntegrityError, OutputError
 from ..schemas.manifest import Manifest
-from .sources import InputFile, resolve_paths
+from .inputs.paths import Kind
+from .readers import is_reader, reader_file
+from .sources import InputFile, find_inputs
 from .store import LocalStore
 
 MANIFEST = "manifest.json"
@@ -41,9 +43,14 @@ class Request:
         """
         files = []
         for source in config.sources:
-            for path in resolve_paths(source, base):
-                stat = path.stat()
-                files.append((source.name, str(path.absolute()), stat.st_size, stat.st_mtime_ns))
+            for found in find_inputs(source, base):
+                name = str(found.path.absolute()) if found.kind is Kind.LOCAL else found.shown
+                files.append((source.name, name, found.size, found.stamp))
+            files.append((source.name, f"{source.split} {source.subset}", 0, 0))
+            if is_reader(source.format):
+                reader = reader_file(source.format, base, f"sources.{source.name}.format")
+                stat = reader.stat()
+                files.append((source.name, str(reader), stat.st_size, stat.st_mtime_ns))
         folder = base / config.tokenizer.path
         held = sorted(folder.iterdir()) if folder.is_dir() else []
         stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in held if p.is_file()]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -73,19 +74,48 @@ class PackResult:
 def pack_shard(task: PackTask) -> PackResult:
     """Run one task: gather, write, put the shard, put its record."""
     began = time.perf_counter()
+    account = Account()
+    return put_shard(task, PACKED, _batches(task, account), account, began)
+
+
+class ShardTask(Protocol):
+    """What every task that writes a shard knows of it."""
+
+    @property
+    def out(self) -> Path: ...
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def shard(self) -> ShardPlan: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def record(self) -> str: ...
+
+
+def put_shard(
+    task: ShardTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch], account: "Account", began: float
+) -> PackResult:
+    """Write the batches as a shard, put it, put its record.
+
+    Args:
+        account: filled as the batches are made.
+        began: when the task did, of `time.perf_counter`.
+
+    Raises:
+        IntegrityError: the task was run before and wrote something else.
+    """
     store = LocalStore(task.out)
     suffix = "arrow" if task.format == "arrow" else "parquet"
-    account = _Account()
     with store.draft(task.prefix, sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
-        batches = _batches(task, account)
         if task.format == "arrow":
             # A stream, not a file: that is what datasets.load_from_disk reads.
-            with pa.ipc.new_stream(sink, PACKED) as writer:
+            with pa.ipc.new_stream(sink, schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
         else:
-            with pq.ParquetWriter(sink, PACKED, compression="zstd", store_schema=True) as writer:
+            with pq.ParquetWriter(sink, schema, compression="zstd", store_schema=True) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
         put = draft.result
@@ -105,7 +135,7 @@ def pack_shard(task: PackTask) -> PackResult:
     return result
 
 
-class _Account:
+class Account:
     """Adds up what was laid out, by part of the cache (and so by source)."""
 
     def __init__(self) -> None:
@@ -126,16 +156,16 @@ class _Account:
                 totals[part] = totals.get(part, 0) + int(sums[part])
 
 
-def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
+def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
         yield pa.RecordBatch.from_pylist([], PACKED)  # datasets cannot open a stream without a batch
         return
     folder = task.out / task.layout
-    pieces = _mapped(f"{folder}-pieces.arrow")
-    row_offsets = view(_mapped(f"{folder}-rows.arrow").column(0))
+    pieces = mapped(f"{folder}-pieces.arrow")
+    row_offsets = view(mapped(f"{folder}-rows.arrow").column(0))
     row_offsets = row_offsets[task.shard.first_row : task.shard.last_row + 1] - task.shard.first_piece
     columns = pieces.slice(task.shard.first_piece, task.shard.last_piece - task.shard.first_piece)
-    doc_ids, starts, lengths, segments, begins, run_begins, run_counts = (view(column) for column in columns.columns)
+    doc_ids, starts, lengths, repeated, segments, begins, run_begins, run_counts = map(view, columns.columns)
     paths = tuple(msgspec.json.decode((task.out / task.parts).read_bytes(), type=list[str]))
     library = _library(paths, task.mask)
     padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths
@@ -164,6 +194,7 @@ def _batches(task: PackTask, account: _Account) -> Iterator[pa.RecordBatch]:
                 tokens=[t[a:b] for t, a, b in zip(tokens, begin, end, strict=True)],
                 starts=starts[here],
                 lengths=lengths[here],
+                repeated=repeated[here],
                 doc_ids=doc_ids[here],
                 row_offsets=row_offsets[first : last + 1] - low,
                 run_ends=np.where(asked, coded, ~coded),
@@ -204,6 +235,7 @@ def _library(paths: tuple[str, ...], mask: Mask) -> _Library:
     return _Library(paths, mask)
 
 
-def _mapped(path: str) -> pa.RecordBatch:
+def mapped(path: str) -> pa.RecordBatch:
+    """The one record batch of an Arrow file, through a memory map."""
     with pa.memory_map(path) as source:
         return pa.ipc.open_file(source).get_batch(0)

@@ -1,5 +1,6 @@
 """Packing encoded parts: what stays, which rows, the shards, and the account of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -8,26 +9,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, SplitRecord
-from ..stages.arrays import numbers, view
-from ..stages.mask import Mask
-from ..stages.truncate import Keep, Kept, Overlong, truncate
-from .accounts import account_documents, account_shards, open_ledger
-from .catalogue import Catalogue, Clip, Holdout, read_catalogue
+from ..schemas.rows import PACKED
+from ..stages.arrays import numbers
+from .accounts import account_cuts, account_documents, account_shards, open_ledger
+from .catalogue import Catalogue, Holdout, read_catalogue
 from .documents import NAME, RECORD, DocumentsPart, DocumentsTask
 from .encoding import EncodedInputs
 from .executors import Executor
 from .observer import Observer
 from .pack import PackResult, PackTask
-from .parts import EncodedPart
-from .planning import WindowPlan, plan_split, put_arrow
+from .pairs_task import PairTask
+from .planning import TOKEN_BYTES, WindowPlan, plan_split, put_arrow
 from .rowsizes import write_row_sizes
+from .selecting import Chosen, limits_of, mask_of, select
+from .splitting import turns_cut
 from .store import LocalStore
 from .worker import Task, perform
 
-_PARTS = "_run/parts.json"
+PARTS = "_run/parts.json"
 _PACKED = "_run/layout/packed.arrow"
 
 
@@ -44,8 +45,27 @@ class Packed:
     """Seconds that workers spent on shards, in all."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Plans:
+    """The layout of every split, and what it cost."""
+
+    splits: dict[str, list[WindowPlan]]
+    turns_cut: list[int]
+    """By source: cuts that go through trained turns."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all shards, alignment padding included."""
+        return sum(shard.tokens for windows in self.splits.values() for window in windows for shard in window.shards)
+
+
 class Packing:
     """The packing of one run."""
+
+    schema = PACKED
+    """Of the rows."""
+    token_bytes = TOKEN_BYTES
+    """What a token costs in them."""
 
     def __init__(
         self, config: RunConfig, out: LocalStore, encoded: EncodedInputs, pad_id: int, observer: Observer
@@ -55,60 +75,76 @@ class Packing:
         self.encoded = encoded
         self.pad_id = pad_id
         self.observer = observer
-        self.mask = Mask(config.mask)
+        self.mask = mask_of(config)
         self.names = [source.name for source in config.sources]
-        self.cuts = config.pack.strategy in ("bfd_split", "wrapped")
-        """Whether the strategy itself cuts long documents."""
 
     def catalogue(self) -> Catalogue:
         """Lengths and places of all documents."""
         config = self.config
-        clips = not self.cuts and config.truncate.overlong == "truncate"
         return read_catalogue(
             self.encoded.places,
             self.mask,
-            Clip(config.truncate.max_length if clips else None, config.truncate.keep == "end"),
+            limits_of(config),
             Holdout(config.holdout.fraction, config.holdout.by == "group", config.seed),
             self.names,
+            digests=config.duplicates == "drop",
         )
 
-    def keep(self, catalogue: Catalogue) -> Kept:
-        """What stays of each document.
+    def choose(self, catalogue: Catalogue) -> Chosen:
+        """What is packed of each document.
 
         Raises:
             InputError: `overlong: error` and there is one.
         """
-        config = self.config
-        trainable = catalogue.asked - catalogue.head
-        overlong = Overlong.SPLIT if self.cuts else Overlong(config.truncate.overlong)
-        kept = truncate(
-            catalogue.lengths,
-            trainable,
-            catalogue.asked_kept - catalogue.head_kept,
-            config.truncate.max_length,
-            overlong,
-            Keep(config.truncate.keep),
-            config.keep_untrained,
-        )
-        if overlong is Overlong.ERROR:
-            self._refuse_overlong(catalogue, kept)
-        return kept
+        return select(catalogue, self.config, self.mask, self.encoded.spec.tokenizer_json)
 
-    def plan(self, catalogue: Catalogue, kept: Kept) -> dict[str, list[WindowPlan]]:
+    def plan(self, chosen: Chosen) -> Plans:
         """The layout of every split, put where the tasks find it."""
+        catalogue = chosen.catalogue
         plans = {}
         for split, which in self._splits(catalogue).items():
-            lengths = np.where(which, kept.lengths, 0).astype(np.int32)
-            plans[split] = plan_split(self.out, split, self.config, catalogue, kept.starts, lengths)
-        paths = [str(place.path) for place in self.encoded.places]
-        self.out.replace_bytes(_PARTS, msgspec.json.encode(paths))
-        flags = pa.RecordBatch.from_arrays([numbers(kept.lengths > 0)], names=["packed"])
-        put_arrow(self.out, _PACKED, flags)
-        return plans
+            plans[split] = plan_split(self.out, split, self.config, catalogue, chosen.sections(which))
+        self._put_lists(chosen)
+        windows = [window for windows in plans.values() for window in windows]
+        cut_documents = [window.cut_documents for window in windows]
+        cut_places = [window.cut_places for window in windows]
+        return Plans(plans, self.turns_cut(chosen, np.concatenate(cut_documents), np.concatenate(cut_places)))
 
-    def write(self, executor: Executor, catalogue: Catalogue, kept: Kept, plans: dict[str, list[WindowPlan]]) -> Packed:
+    def _put_lists(self, chosen: Chosen) -> None:
+        """What the tasks need besides a layout: which parts there are, and which documents are packed."""
+        paths = [str(place.path) for place in self.encoded.places]
+        self.out.replace_bytes(PARTS, msgspec.json.encode(paths))
+        flags = pa.RecordBatch.from_arrays([numbers(chosen.packed)], names=["packed"])
+        put_arrow(self.out, _PACKED, flags)
+
+    def turns_cut(self, chosen: Chosen, cut_documents: NDArray[np.int64], cut_places: NDArray[np.int32]) -> list[int]:
+        """By source: cuts through trained turns, by truncation, by splitting and by the strategy.
+
+        Args:
+            cut_documents, cut_places: (cuts,) what the strategy cut, from `planning.inner_cuts`.
+        """
+        catalogue, copies = chosen.catalogue, chosen.selection.copies
+        begins = np.flatnonzero(chosen.packed & (catalogue.low > 0))
+        ends = np.flatnonzero(chosen.packed & (catalogue.high < catalogue.lengths))
+        documents = np.concatenate([begins, ends, cut_documents])
+        places = np.concatenate([catalogue.low[begins], catalogue.high[ends], cut_places])
+        # A strategy cuts every copy for itself; truncation cuts all of them at once.
+        weights = np.concatenate([copies[begins], copies[ends], np.ones_like(cut_places)])
+        order = np.argsort(documents, kind="stable")
+        documents, places, weights = documents[order], places[order], weights[order]
+        through = np.zeros(len(catalogue), dtype=np.int64)
+        np.add.at(through, documents, turns_cut(catalogue, documents, places, self.mask) * weights)
+        if chosen.split is not None:
+            through[chosen.split.documents] += chosen.split.cuts * copies[chosen.split.documents]
+        totals = np.zeros(len(self.names), dtype=np.int64)
+        which = np.flatnonzero(through)
+        np.add.at(totals, catalogue.source_of(which), through[which])
+        out: list[int] = totals.tolist()
+        return out
+
+    def write(self, executor: Executor, chosen: Chosen, plans: Plans) -> Packed:
         """Lay out every shard that is not there yet, write the documents, close the ledger."""
-        tasks = {split: self._tasks(split, windows) for split, windows in plans.items()}
+        tasks = {split: self._tasks(split, windows) for split, windows in plans.splits.items()}
         results: dict[str, PackResult] = {}
         documents: FileRecord | None = None
         waiting: list[Task] = []
@@ -126,7 +162,7 @@ class Packing:
             waiting.insert(1, self._documents_task())
         busy = 0.0
         if waiting:
-            tokens = sum(task.shard.tokens for task in waiting if isinstance(task, PackTask))
+            tokens = sum(task.shard.tokens for task in waiting if isinstance(task, PackTask | PairTask))
             self.observer.begin("pack", tokens, "tok")
             for result in executor.map(perform, waiting):
                 if isinstance(result, FileRecord):
@@ -141,28 +177,35 @@ class Packing:
         splits = {
             split: SplitRecord(
                 shards=tuple(results[task.record].shard for task in group),
-                windows=tuple(window.certificate for window in plans[split]),
+                windows=tuple(w.certificate for w in plans.splits[split] if w.certificate is not None),
             )
             for split, group in tasks.items()
         }
-        ledger = self._ledger(catalogue, kept, list(results.values()))
-        several = self.config.holdout.fraction > 0
-        sizes = tuple(
-            write_row_sizes(self.out, f"{split}/" if several else "", windows, self.config.pack.align)
-            for split, windows in plans.items()
-        )
-        return Packed(splits, documents, sizes, ledger, busy)
+        ledger = self._ledger(chosen, plans, list(results.values()))
+        return Packed(splits, documents, self._row_sizes(plans), ledger, busy)
 
-    def opened(self, catalogue: Catalogue, kept: Kept) -> Ledger:
-        """The account before anything is packed: it closes when the shards are added."""
+    def _row_sizes(self, plans: Plans) -> tuple[FileRecord, ...]:
+        several = self.config.holdout.fraction > 0
+        return tuple(
+            write_row_sizes(self.out, f"{split}/" if several else "", windows, self.config.pack.align)
+            for split, windows in plans.splits.items()
+        )
+
+    def opened(self, chosen: Chosen, splits: dict[str, NDArray[np.bool_]] | None = None) -> Ledger:
+        """The account before anything is packed: it closes when the shards are added.
+
+        Args:
+            splits: (N,) which documents belong to each split; by default as the configuration holds out.
+        """
         sources = [place.source for place in self.encoded.places]
-        ledger = open_ledger(self.names, sources, self.encoded.records)
-        account_documents(ledger, self.names, catalogue, kept, self._splits(catalogue))
+        ledger = open_ledger(self.names, sources, self.encoded.records, self.encoded.not_taken)
+        account_documents(ledger, self.names, chosen, splits or self._splits(chosen.catalogue))
         return ledger
 
-    def _ledger(self, catalogue: Catalogue, kept: Kept, results: list[PackResult]) -> Ledger:
-        ledger = self.opened(catalogue, kept)
-        account_shards(ledger, self.names, catalogue, results)
+    def _ledger(self, chosen: Chosen, plans: Plans, results: list[PackResult]) -> Ledger:
+        ledger = self.opened(chosen)
+        account_cuts(ledger, self.names, plans.turns_cut)
+        account_shards(ledger, self.names, chosen.catalogue, results)
         ledger.check()
         return ledger
 
@@ -171,14 +214,16 @@ class Packing:
             return {"train": ~catalogue.held_out, "holdout": catalogue.held_out}
         return {"train": np.ones(len(catalogue), dtype=np.bool_)}
 
-    def _tasks(self, split: str, windows: list[WindowPlan]) -> list[PackTask]:
-        prefix = f"{split}/shards" if self.config.holdout.fraction > 0 else "shards"
+    def _prefix(self, split: str) -> str:
+        return f"{split}/shards" if self.config.holdout.fraction > 0 else "shards"
+
+    def _tasks(self, split: str, windows: list[WindowPlan]) -> Sequence[PackTask | PairTask]:
         return [
             PackTask(
                 self.out.root,
-                _PARTS,
+                PARTS,
                 window.name,
-                prefix,
+                self._prefix(split),
                 shard,
                 self.mask,
                 self.config.pack.align,
@@ -189,7 +234,7 @@ class Packing:
             for shard in window.shards
         ]
 
-    def _finished(self, task: PackTask) -> PackResult | None:
+    def _finished(self, task: PackTask | PairTask) -> PackResult | None:
         data = self.out.read(task.record)
         if data is None:
             return None
@@ -202,20 +247,3 @@ class Packing:
             for place in self.encoded.places
         )
         return DocumentsTask(self.out.root, parts, _PACKED)
-
-    def _refuse_overlong(self, catalogue: Catalogue, kept: Kept) -> None:
-        limit = self.config.truncate.max_length
-        long = np.flatnonzero(kept.lengths > limit)
-        if not len(long):
-            return
-        first = int(long[0])
-        part = int(np.searchsorted(catalogue.part_starts, first, side="right")) - 1
-        place = catalogue.parts[part]
-        inside = first - int(catalogue.part_starts[part])
-        lines = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])
-        raise InputError(
-            f"{len(long):,} examples are longer than truncate.max_length ({limit:,}); the first one has "
-            f"{int(catalogue.lengths[first]):,} tokens and stands in {place.file} of source "
-            f"{self.names[place.source]!r}, line {place.first_line + int(lines[inside]) + 1:,}. "
-            "Set truncate.overlong to truncate or drop, raise truncate.max_length, or pack with bfd_split"
-        )

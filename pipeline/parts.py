@@ -12,6 +12,9 @@ from ..schemas.errors import IntegrityError
 from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_runs
 
+UNPROVED = "unproved"
+"""The reason word for conversations whose turns are not proved, under a mask that needs them."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartRecord:
@@ -36,12 +39,25 @@ class PartRecord:
     text_bytes: int
     inexact: int
     rows_used: int
+    unproved: int = 0
+    """Examples in the part of which nothing says surely where the assistant's turns lie."""
+    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line in the block, which example of it or -1, why) of the first of them."""
     rejected: dict[str, int] = field(default_factory=dict)
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
     """(line in the block, which example of it or -1, reason, detail)."""
+
+    def refusals(self, *, unproved: bool) -> list[tuple[int, int, str, str]]:
+        """What is left out, as `rejects`; with `unproved`, that of which the mask needs turns that are not proved."""
+        if not (unproved and self.unproved):
+            return self.rejects
+        rows = [(line, sub, UNPROVED, why) for line, sub, why in self.unproved_rows]
+        if self.unproved > len(rows):
+            rows.append((rows[-1][0], -1, "more", f"and {self.unproved - len(rows):,} more unproved, counted only"))
+        return sorted([*self.rejects, *rows])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -50,7 +66,8 @@ class PartRecord:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PartRecord":
         """The inverse of `to_json`."""
-        return cls(**{**data, "rejects": [tuple(reject) for reject in data["rejects"]]})
+        tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows")}
+        return cls(**{**data, **tuples})
 
 
 class EncodedPart:
@@ -90,7 +107,13 @@ class Segment:
         ids, runs = batch.column("input_ids"), batch.column("runs")
         structs = runs.values
         ends = view(structs.field("end"))
-        asked = asked_runs(view(structs.field("kind")), booleans(structs.field("train")), mask)
+        asked = asked_runs(
+            view(structs.field("kind")),
+            view(structs.field("turn")),
+            booleans(structs.field("train")),
+            view(runs.offsets),
+            mask,
+        )
         return cls(
             tokens=view(ids.values),
             offsets=view(ids.offsets),

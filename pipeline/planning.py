@@ -12,6 +12,7 @@ from ..schemas.layout import Certificate, LayoutPlan
 from ..schemas.splitmix import GOLDEN, mix
 from ..stages.arrays import numbers
 from ..stages.plan import plan_rows
+from ..stages.sections import Sections
 from .catalogue import Catalogue
 from .store import LocalStore
 
@@ -28,13 +29,15 @@ PIECES = pa.schema(
         pa.field("doc_id", pa.int64(), nullable=False),
         pa.field("start", pa.int32(), nullable=False),
         pa.field("length", pa.int32(), nullable=False),
+        pa.field("repeated", pa.int32(), nullable=False),
         pa.field("segment", pa.int32(), nullable=False),
         pa.field("begin", pa.int32(), nullable=False),
         pa.field("run_begin", pa.int32(), nullable=False),
         pa.field("run_count", pa.int32(), nullable=False),
     ]
 )
-"""One planned piece: which tokens of which document, and where the document stands in its segment."""
+"""One planned piece: which tokens of which document, how many of the first ones an earlier piece has already, and where
+the document stands in its segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +61,28 @@ class WindowPlan:
 
     name: str
     """Of its layout file, below the run's folder; `{name}-pieces.arrow` and `{name}-rows.arrow`."""
-    certificate: Certificate
+    certificate: Certificate | None
+    """None for rows that are not packed."""
     shards: tuple[ShardPlan, ...]
+    cut_documents: NDArray[np.int64]
+    """(cuts,) documents that the strategy cut, once for each cut."""
+    cut_places: NDArray[np.int32]
+    """(cuts,) the token of the document before which it was cut."""
 
 
 def plan_split(
-    store: LocalStore,
-    split: str,
-    config: "RunConfig",
-    catalogue: Catalogue,
-    starts: NDArray[np.int32],
-    lengths: NDArray[np.int32],
+    store: LocalStore, split: str, config: "RunConfig", catalogue: Catalogue, sections: Sections
 ) -> list[WindowPlan]:
     """Plan every window of a split and put its layout where the shard tasks find it.
 
     Args:
-        starts, lengths: (N,) what stays of each document; a length of 0 leaves it out of this split.
+        sections: the stretches of documents that belong to this split.
     """
     windows: list[WindowPlan] = []
     shard = 0
-    for number, documents in enumerate(_windows(config, catalogue, lengths)):
+    for number, mine in enumerate(_windows(config, catalogue, sections)):
         plan = plan_rows(
-            lengths[documents],
+            mine.lengths,
             config.truncate.max_length,
             config.pack.strategy,
             max_docs=config.pack.max_docs,
@@ -88,11 +91,18 @@ def plan_split(
         if config.pack.shuffle:
             plan = permute_rows(plan, window_seed(config.seed, number))
         name = f"_run/layout/{split}-{number:05d}"
-        _save(store, name, plan, catalogue, documents, starts)
+        _save(store, name, plan, catalogue, mine)
         shards = _shards(plan, number, shard, config)
         shard += len(shards)
-        windows.append(WindowPlan(name, plan.certificate, shards))
+        windows.append(WindowPlan(name, plan.certificate, shards, *inner_cuts(plan, mine)))
     return windows
+
+
+def inner_cuts(plan: LayoutPlan, sections: Sections) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """(cuts,) documents that the strategy itself cut, once for each cut, and (cuts,) the token before which it did."""
+    inner = np.flatnonzero(plan.starts)
+    which = plan.order[inner]
+    return sections.documents[which], plan.starts[inner].astype(np.int32) + sections.starts[which]
 
 
 def window_seed(seed: int, number: int) -> int:
@@ -123,20 +133,21 @@ def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
         return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 
 
-def _windows(config: "RunConfig", catalogue: Catalogue, lengths: NDArray[np.int32]) -> Iterator[NDArray[np.int64]]:
-    """Documents planned together, in catalogue order within a window.
+def _windows(config: "RunConfig", catalogue: Catalogue, sections: Sections) -> Iterator[Sections]:
+    """What is planned together, in catalogue order within a window.
 
     With several windows the parts are dealt to them in an order chosen by the seed, source by source in turn, so
     that every window sees every source.
     """
     limit = config.pack.window_tokens or WINDOW_TOKENS
-    if int(lengths.sum(dtype=np.int64)) <= limit:
-        yield np.flatnonzero(lengths)  # also when it is empty: an empty split still has a shard to open
+    if int(sections.lengths.sum(dtype=np.int64)) <= limit:
+        yield sections  # also when there are none: an empty split still has a shard to open
         return
     # Running sums, and not reduceat, which knows no empty range: a part may have no document at all.
-    sums = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=sums[1:])
-    totals = np.diff(sums[catalogue.part_starts])
+    sums = np.zeros(len(sections) + 1, dtype=np.int64)
+    np.cumsum(sections.lengths, out=sums[1:])
+    starts = np.searchsorted(sections.documents, catalogue.part_starts)
+    totals = np.diff(sums[starts])
     sources = np.array([part.source for part in catalogue.parts])
     keys = mix64(np.arange(len(totals), dtype=np.uint64), config.seed)
     # The place of a part in its own source, as a share: sorting by it interleaves sources of any sizes evenly.
@@ -149,34 +160,28 @@ def _windows(config: "RunConfig", catalogue: Catalogue, lengths: NDArray[np.int3
     size = 0
     for part in np.lexsort((sources, share)).tolist():
         if window and size + int(totals[part]) > limit:
-            yield _documents(catalogue, window, lengths)
+            yield _of_parts(sections, starts, window)
             window, size = [], 0
         window.append(part)
         size += int(totals[part])
     if window and size:
-        yield _documents(catalogue, window, lengths)
+        yield _of_parts(sections, starts, window)
 
 
-def _documents(catalogue: Catalogue, parts: list[int], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    ranges = [np.arange(catalogue.part_starts[p], catalogue.part_starts[p + 1]) for p in sorted(parts)]
-    documents: NDArray[np.int64] = np.concatenate(ranges)
-    return documents[lengths[documents] > 0]
+def _of_parts(sections: Sections, starts: NDArray[np.int64], parts: list[int]) -> Sections:
+    return sections.take(np.concatenate([np.arange(starts[part], starts[part + 1]) for part in sorted(parts)]))
 
 
-def _save(
-    store: LocalStore,
-    name: str,
-    plan: LayoutPlan,
-    catalogue: Catalogue,
-    documents: NDArray[np.int64],
-    starts: NDArray[np.int32],
-) -> None:
-    doc_ids = documents[plan.order]
+def _save(store: LocalStore, name: str, plan: LayoutPlan, catalogue: Catalogue, sections: Sections) -> None:
+    doc_ids = sections.documents[plan.order]
+    # Only sections that are packed whole have repeated tokens: a strategy that cuts gets none with any.
+    repeated = sections.repeats[plan.order]
     segment = (np.searchsorted(catalogue.segment_starts, doc_ids, side="right") - 1).astype(np.int32)
     columns = [
         doc_ids,
-        plan.starts.astype(np.int32) + starts[doc_ids],
+        plan.starts.astype(np.int32) + sections.starts[plan.order],
         plan.lengths,
+        repeated,
         segment,
         catalogue.begins[doc_ids],
         catalogue.run_begins[doc_ids],
@@ -203,11 +208,7 @@ def _shards(plan: LayoutPlan, window: int, first_index: int, config: "RunConfig"
     align = config.pack.align
     padded = -(-plan.lengths.astype(np.int64) // align) * align
     ends = np.cumsum(padded)[plan.row_offsets[1:] - 1]
-    total = int(ends[-1])
-    count = max(1, -(-total * TOKEN_BYTES // config.output.shard_bytes))
-    targets = np.arange(1, count + 1, dtype=np.int64) * total // count
-    cuts = np.searchsorted(ends, targets, side="left") + 1
-    cuts = np.unique(np.concatenate([[0], np.minimum(cuts, plan.rows)]))
+    cuts = cut_rows(ends, TOKEN_BYTES, config.output.shard_bytes)
     shards = []
     for index, (first, last) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
         tokens = int(ends[last - 1]) - (int(ends[first - 1]) if first else 0)
@@ -223,3 +224,16 @@ def _shards(plan: LayoutPlan, window: int, first_index: int, config: "RunConfig"
             )
         )
     return tuple(shards)
+
+
+def cut_rows(ends: NDArray[np.int64], token_bytes: int, shard_bytes: int) -> NDArray[np.int64]:
+    """(shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
+
+    Args:
+        ends: (R,) tokens of the first r rows, for r from 1; at least one row.
+    """
+    total = int(ends[-1])
+    count = max(1, -(-total * token_bytes // shard_bytes))
+    targets = np.arange(1, count + 1, dtype=np.int64) * total // count
+    cuts = np.searchsorted(ends, targets, side="left") + 1
+    return np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))

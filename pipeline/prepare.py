@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -13,10 +14,12 @@ import pyarrow.parquet as pq
 
 from ..schemas.config import SourceConfig
 from ..schemas.errors import ConfigError, InputError, OutputError
+from ..schemas.formats import AUTO
 from ..stages.prep import Format, make_format, public_row
+from ..stages.where import Where
+from .formats import resolve_format
 from .observer import Observer, Silent
-from .options import format_options
-from .sources import ROW_TOO_LONG, InputFile, read_lines, scan_source
+from .sources import InputFile, prepare_block, scan_source
 from .store import LocalStore
 
 _PARQUET_ROWS = 4096
@@ -57,37 +60,44 @@ def prepare_source(
         raise OutputError(f"--output {target}: {there} is a file, not a folder; name another place")
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or name another file")
-    if prompt_only and source.format not in ("apps", "prompt_completion"):
+    if prompt_only and source.format not in ("apps", "prompt_completion", AUTO):
         raise ConfigError(f"--prompt-only: a row of format {source.format} has no prompt of its own; leave it out")
     observer = observer or Silent()
-    files = scan_source(source, base)
-    form = make_format(source.format, format_options(source, prompt_only=prompt_only))
-    counts = PrepCounts()
-    observer.begin("prep", sum(file.size for file in files), "B")
     store = LocalStore(target.absolute().parent)
-    with store.draft("") as draft:
-        if target.suffix == ".jsonl":
-            for row in _rows(files, source, form, counts, observer):
-                draft.file.write(msgspec.json.encode(row) + b"\n")
-        else:
-            try:
-                schema = _schema(_groups(_rows(files, source, form, PrepCounts(), Silent())))
-                _write_parquet(_groups(_rows(files, source, form, counts, observer)), schema, draft.file)
-            except pa.ArrowException as error:
-                raise ConfigError(
-                    f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
-                ) from error
-        if not counts.examples:
-            first = counts.rejects[0] if counts.rejects else None
-            why = f" The first: {first['file']}, line {first['line']}: {first['detail']}." if first else ""
-            what = counts.rejected + counts.filtered
-            raise InputError(
-                f"no row of source {source.name!r} gave an example, so {target} is not written "
-                f"({', '.join(f'{reason} {number:,}' for reason, number in what.most_common()) or 'no rows'}).{why} "
-                "Check the source's format and keys"
-            )
-        if not store.put(draft, target.name):
-            raise OutputError(f"--output {target} appeared while it was written; remove it, or name another file")
+    # Only what is compressed or far away is written there.
+    with TemporaryDirectory(prefix="packtrain-prep-") as spool:
+        files = scan_source(source, base, Path(spool))
+        found = resolve_format(source, base, files, prompt_only=prompt_only)
+        if found.said is not None:
+            observer.note(found.said)
+        if prompt_only and found.name not in ("apps", "prompt_completion"):
+            raise ConfigError(f"--prompt-only: a row of format {found.name} has no prompt of its own; leave it out")
+        form = make_format(found.name, found.options)
+        counts = PrepCounts()
+        observer.begin("prep", sum(file.size for file in files), "B")
+        with store.draft("") as draft:
+            if target.suffix == ".jsonl":
+                for row in _rows(files, source, form, counts, observer):
+                    draft.file.write(msgspec.json.encode(row) + b"\n")
+            else:
+                try:
+                    schema = _schema(_groups(_rows(files, source, form, PrepCounts(), Silent())))
+                    _write_parquet(_groups(_rows(files, source, form, counts, observer)), schema, draft.file)
+                except pa.ArrowException as error:
+                    raise ConfigError(
+                        f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
+                    ) from error
+            if not counts.examples:
+                first = counts.rejects[0] if counts.rejects else None
+                why = f" The first: {first['file']}, line {first['line']}: {first['detail']}." if first else ""
+                reasons = (counts.rejected + counts.filtered).most_common()
+                what = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
+                raise InputError(
+                    f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{why} "
+                    "Check the source's format and keys"
+                )
+            if not store.put(draft, target.name):
+                raise OutputError(f"--output {target} appeared while it was written; remove it, or name another file")
     observer.end()
     return counts
 
@@ -95,19 +105,20 @@ def prepare_source(
 def _rows(
     files: list[InputFile], source: SourceConfig, form: Format[Any, Any], counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
+    where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
     for file in files:
         for block in file.blocks:
-            lines, long_lines = read_lines(file.path, block, source.max_row_bytes)
-            prepared = form.prepare(lines)
-            counts.rows += prepared.rows + len(long_lines)
+            prepared = prepare_block(file.where(block), block, form, source.max_row_bytes)
+            if where is not None:
+                prepared = where.wanted(prepared)
+            counts.rows += prepared.rows
             counts.examples += len(prepared.examples)
             counts.filtered += prepared.filtered
             counts.skipped += prepared.skipped
-            rejects = [*prepared.rejects, *((line, ROW_TOO_LONG, detail) for line, detail in long_lines)]
-            for line, reason, detail in sorted(rejects):
+            for line, reason, detail in prepared.rejects:
                 counts.rejected[reason] += 1
                 if len(counts.rejects) < _SHOWN_REJECTS:
-                    place = {"file": str(file.path), "line": block.first_line + line + 1}
+                    place = {"file": file.origin or str(file.path), "line": block.first_line + line + 1}
                     counts.rejects.append({**place, "reason": reason, "detail": detail})
             for example in prepared.examples:
                 yield public_row(example, form.form)

@@ -11,6 +11,10 @@ class Prospect:
     """What a run would do: for a dry run, and for the estimate of the room it needs."""
 
     files: list[InputFile]
+    formats: dict[str, str]
+    """Of each source, as it is or as it was found."""
+    pairs: bool
+    """Whether all sources are preference data."""
     blocks: int
     cached: int
     """Blocks whose encoded parts the cache holds."""

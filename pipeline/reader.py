@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import Manifest, ShardRecord
-from ..schemas.rows import PACKED
+from ..schemas.rows import PACKED, PREFERENCE
 from .outfolder import read_manifest
 from .store import LocalStore
 
@@ -33,12 +33,12 @@ class Finished:
             if shard.name.endswith(".parquet"):
                 for batch in pq.ParquetFile(path).iter_batches():
                     rows += batch.num_rows
-                    yield _checked(batch)
+                    yield self._checked(batch)
             else:
                 with pa.memory_map(str(path)) as source:
                     for batch in pa.ipc.open_stream(source):
                         rows += batch.num_rows
-                        yield _checked(batch)
+                        yield self._checked(batch)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing; run the same configuration again to write it anew") from None
         except (OSError, pa.ArrowException, ValueError) as error:
@@ -46,6 +46,14 @@ class Finished:
         if rows != shard.rows:
             # A stream that is cut between two batches reads as shorter, without an error.
             raise IntegrityError(f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}")
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch whose columns and offsets are what they must be, so that reading it stays within its memory."""
+        schema = PREFERENCE if self.manifest.preference else PACKED
+        if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
+            raise ValueError(f"its columns are not those of a row, but {batch.schema.names}")
+        batch.validate(full=True)
+        return batch
 
     def row(self, index: int, split: str = "train") -> pa.RecordBatch:
         """One packed row, as a batch of one.
@@ -87,11 +95,3 @@ def open_dataset(folder: Path) -> Finished:
             f"{folder} has no manifest.json: nothing finished is in it; give the folder that `packtrain run` wrote"
         )
     return Finished(store, manifest)
-
-
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose columns and offsets are what they must be, so that reading it stays within its memory."""
-    if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in PACKED]:
-        raise ValueError(f"its columns are not those of a packed row, but {batch.schema.names}")
-    batch.validate(full=True)
-    return batch

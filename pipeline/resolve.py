@@ -1,9 +1,11 @@
 """Resolving what `auto` means: which engine encodes, held against the reference on the person's own first rows."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,9 +17,8 @@ from ..stages.engines import ENGINES
 from ..stages.gate import resolve_engine
 from ..stages.prep import Options, make_format
 from ..stages.render import Renderer
-from ..stages.template import ChatTemplate
-from .encode import EncodeSpec, keep_engine, load_encoder
-from .sources import Block, read_block
+from .encode import EncodeSpec, keep_engine, load_encoder, make_renderer
+from .sources import Block, columns_of, read_rows
 from .store import LocalStore
 from .tokenizer import TokenizerSpec
 
@@ -101,7 +102,7 @@ def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSour
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "absent"
-    data = [[one.block.hash, one.format, msgspec.to_builtins(asdict(one.options))] for one in samples]
+    data = [[one.block.hash, one.format, msgspec.to_builtins(one.options.payload())] for one in samples]
     return fingerprint({"tokenizer": tokenizer_hash, "requested": requested, "versions": versions, "samples": data})
 
 
@@ -112,8 +113,15 @@ def make_spec(
     date: str | None,
     trace: bool,
     needs_template: bool,
+    variables: Mapping[str, Any] | None = None,
+    on_limit: Literal["error", "reject"] = "error",
 ) -> EncodeSpec:
-    """The specification of a run's encoding."""
+    """The specification of a run's encoding.
+
+    Args:
+        variables: what the template sees besides the special tokens.
+        on_limit: what becomes of a row on which the template takes too long or makes too much.
+    """
     template = tokenizer.require_template() if needs_template else tokenizer.chat_template
     special = tokenizer.special_tokens
     return EncodeSpec(
@@ -123,9 +131,10 @@ def make_spec(
         engine_version=engine_version,
         template=template,
         template_name=tokenizer.name,
-        variables=dict(special),
+        variables={**special, **(variables or {})},
         date=date,
         trace=trace,
+        on_limit=on_limit,
         around=Around(
             prefix=tokenizer.prefix_ids,
             suffix=tokenizer.suffix_ids,
@@ -140,18 +149,20 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec) -> tuple[li
     """The sample's texts, and how many bytes of input they came from."""
     renderer = None
     if spec.template is not None:
-        renderer = Renderer(ChatTemplate(spec.template, spec.variables, spec.template_name, spec.date), trace=False)
+        renderer = make_renderer(spec, spec.template)
     texts: list[str] = []
     size = 0
     for source in sources:
         if source.block.too_long:
             continue
-        lines = read_block(source.path, source.block).split(b"\n", SAMPLE_ROWS)[:SAMPLE_ROWS]
         form = make_format(source.format, source.options)
+        rows = read_rows(source.path, source.block, sys.maxsize, columns_of(form), SAMPLE_ROWS)
+        row_bytes = (source.block.end - source.block.start) // max(source.block.lines, 1)
         characters = 0
-        for line in lines:
-            size += len(line)
-            for example in form.prepare([(0, line)]).examples:
+        for item in [*(rows.lines or ()), *(rows.records or ())]:
+            size += len(item[1]) if rows.lines is not None else row_bytes
+            prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
+            for example in prepared.examples:
                 text = _text(example, renderer)
                 if text is not None:
                     texts.append(text)
@@ -166,7 +177,7 @@ def _text(example: Example, renderer: Renderer | None) -> str | None:
         return example.text
     if isinstance(example.prompt, str) and isinstance(example.completion, str):
         return example.prompt + example.completion
-    if renderer is None:
+    if renderer is None or example.prompt is None:
         return None
     try:
         return renderer(example.prompt, example.completion, example.tools)[0]  # type: ignore[arg-type]

@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
 from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
-from ..schemas.rows import PACKED
-from ..stages.truncate import Kept
-from .catalogue import Catalogue
+from .conditions import check_conditions
 from .configfile import load_config
-from .encode import EncodeSpec
+from .encode import PAIRS_FORMAT, EncodeSpec
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor, InlineExecutor, LocalExecutor
+from .formats import resolve_formats
 from .huggingface import dataset_dict, dataset_info, dataset_state
 from .observer import Observer, Silent
 from .outfolder import (
@@ -48,13 +48,17 @@ from .outfolder import (
     read_manifest,
 )
 from .packing import Packed, Packing
+from .pairs_kind import is_preference
 from .planning import TOKEN_BYTES
+from .preference import PairPacking
 from .prospect import Prospect
 from .resolve import guess_engine, warm_up
-from .sources import InputFile, scan_source
+from .selecting import Chosen, mask_of
+from .sources import InputFile, scan_sources
 from .store import LocalStore
 from .timings import Timings
 from .tokenizer import TokenizerLoading, TokenizerSpec
+from .unproved import check_proved
 from .workers import count_workers
 
 TIMINGS = "_run/timings.json"
@@ -112,7 +116,7 @@ class Driver:
         if manifest is None or not request.matches(self.out) or not all_there(self.out, manifest):
             return None
         if verify_inputs:
-            files = [file for source in self.config.sources for file in scan_source(source, self.base)]
+            files = scan_sources(self.config.sources, self.base, self.cache.root)
             if plan_inputs(files) != manifest.plan["inputs"]:
                 return None
         self.observer.note(f"{self.out.root} is finished already; nothing to do")
@@ -128,18 +132,21 @@ class Driver:
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
             self.timings.seconds["encode, summed over workers"] = encoded.busy
-            packing = Packing(self.config, self.out, encoded, self._pad_id(encoding.tokenizer), self.observer)
+            unproved = check_proved(self.config, encoding.files, encoded)
+            if unproved is not None:
+                self.observer.note(unproved)
+            make = PairPacking if encoding.pairs else Packing
+            packing = make(self.config, self.out, encoded, self._pad_id(encoding.tokenizer), self.observer)
             self.observer.begin("plan", 0, "")
             with self.timings.stage("read lengths"):
-                catalogue = packing.catalogue()
-                kept = packing.keep(catalogue)
-            self._require_something(packing.opened(catalogue, kept), encoding.files, encoded)
+                chosen = packing.choose(packing.catalogue())
+            self._require_something(packing.opened(chosen), encoding.files, encoded)
             # Only now: a run that fails over its configuration or its data leaves the folder free for a mended one.
             plan = self._plan(encoding, encoded)
             claim(self.out, plan)
             rejects = self._write_rejects(encoding.files, encoded)
-            packed = self._pack(executor, packing, catalogue, kept)
-        manifest = self._commit(plan, packed, rejects)
+            packed = self._pack(executor, packing, chosen)
+        manifest = self._commit(plan, packed, rejects, packing.schema)
         Request.of(self.config, self.base, _version()).save(self.out)
         self._write_timings()
         return manifest
@@ -151,15 +158,24 @@ class Driver:
 
     def _prepare(self, executor: Executor) -> tuple[Encoding, EncodeSpec, Prospect]:
         folder = (self.base / self.config.tokenizer.path).absolute()
-        template = self.config.tokenizer.chat_template
+        template = named = self.config.tokenizer.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(self.base / template)
-        with TokenizerLoading.start(folder, chat_template=template, cache=self.cache.root / "tokenizers") as loading:
+        cache = self.cache.root / "tokenizers"
+        with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=cache) as loading:
             with self.timings.stage("scan"):
-                files = [file for source in self.config.sources for file in scan_source(source, self.base)]
+                files = scan_sources(self.config.sources, self.base, self.cache.root)
+            formats = resolve_formats(self.config, self.base, files)
+            for form in formats.values():
+                if form.said is not None:
+                    self.observer.note(form.said)
+            check_conditions(self.config.sources, files, formats)
+            pairs = is_preference(self.config, formats, files)
+            if pairs:
+                self.observer.note("preference pairs are not packed: each is a row of prompt, chosen and rejected ids")
             with self.timings.stage("tokenizer"):
                 tokenizer = loading.result()
-        encoding = Encoding(self.config, self.cache, files, tokenizer, self.observer)
+        encoding = Encoding(self.config, self.cache, files, tokenizer, self.observer, formats, pairs=pairs)
         with self.timings.stage("engine"):
             guess = encoding.spec(*guess_engine(self.config.tokenizer.engine, encoding.distrusted()))
             name = guess.save(self.cache)
@@ -170,11 +186,13 @@ class Driver:
         tasks = encoding.tasks(spec)
         missing = encoding.missing(tasks)
         missing_bytes = sum(task.block.end - task.block.start for task in missing)
-        total_bytes = sum(file.size for file in files)
+        total_bytes = sum(task.block.end - task.block.start for task in tasks)
         tokens = int(total_bytes * choice.tokens_per_byte)
         new_tokens = int(missing_bytes * choice.tokens_per_byte)
         prospect = Prospect(
             files=files,
+            formats={name: form.name for name, form in formats.items()},
+            pairs=pairs,
             blocks=len(tasks),
             cached=len(tasks) - len(missing),
             missing_bytes=missing_bytes,
@@ -225,18 +243,17 @@ class Driver:
     def _first_reject(self, files: list[InputFile], encoded: EncodedInputs) -> str:
         blocks = [(file, block) for file in files for block in file.blocks]
         for (file, block), record in zip(blocks, encoded.records, strict=True):
-            for line, _, reason, detail in record.rejects[:1]:
-                return f" The first: {file.path.name}, line {block.first_line + line + 1}: {reason}: {detail}."
+            for line, _, reason, detail in record.refusals(unproved=mask_of(self.config).needs_turns)[:1]:
+                return f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
         return ""
 
-    def _pack(self, executor: Executor, packing: Packing, catalogue: Catalogue, kept: Kept) -> Packed:
+    def _pack(self, executor: Executor, packing: Packing, chosen: Chosen) -> Packed:
         with self.timings.stage("plan"):
-            plans = packing.plan(catalogue, kept)
+            plans = packing.plan(chosen)
         self.observer.end()
-        tokens = sum(shard.tokens for windows in plans.values() for w in windows for shard in w.shards)
-        self._require_room(tokens * (TOKEN_BYTES + 1) - self._written(), "the shards", self.out)
+        self._require_room(plans.tokens * (packing.token_bytes + 1) - self._written(), "the shards", self.out)
         with self.timings.stage("pack"):
-            packed = packing.write(executor, catalogue, kept, plans)
+            packed = packing.write(executor, chosen, plans)
         self.timings.seconds["pack, summed over workers"] = packed.busy
         return packed
 
@@ -244,13 +261,14 @@ class Driver:
         """What the written bytes depend on."""
         plan = {
             "config": self.config.identity(),
+            "formats": {name: form.payload() for name, form in encoding.formats.items()},
             "inputs": plan_inputs(encoding.files),
             "tokenizer": {
                 "hash": encoding.tokenizer.hash,
                 "template": encoding.tokenizer.template_hash,
                 "pad_id": encoding.tokenizer.pad_id,
             },
-            "encode": encoded.spec.payload(),
+            "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if encoding.pairs else {}),
             "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
             | {"packtrain": _version()},
         }
@@ -258,7 +276,7 @@ class Driver:
         read: dict[str, Any] = json.loads(json.dumps(plan))
         return read
 
-    def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord) -> Manifest:
+    def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord, schema: pa.Schema) -> Manifest:
         plan_hash = fingerprint(plan)
         files = [packed.documents, *packed.row_sizes, rejects]
         if self.config.output.format == "arrow":
@@ -266,14 +284,14 @@ class Driver:
             for split, record in packed.splits.items():
                 folder = f"{split}/" if several else ""
                 mark = fingerprint([plan_hash, split])
-                files.append(self._put(f"{folder}dataset_info.json", dataset_info(split, record)))
+                files.append(self._put(f"{folder}dataset_info.json", dataset_info(split, record, schema)))
                 files.append(self._put(f"{folder}state.json", dataset_state(split, folder, record, mark)))
             if several:
                 files.append(self._put("dataset_dict.json", dataset_dict(sorted(packed.splits))))
         manifest = Manifest(
             plan_hash=plan_hash,
             plan=plan,
-            schema={field.name: str(field.type) for field in PACKED},
+            schema={field.name: str(field.type) for field in schema},
             splits=packed.splits,
             files=tuple(sorted(files, key=lambda file: file.name)),
             ledger=packed.ledger,
@@ -296,7 +314,7 @@ class Driver:
         lines = []
         blocks = [(file, block) for file in files for block in file.blocks]
         for (file, block), record in zip(blocks, encoded.records, strict=True):
-            for line, sub, reason, detail in record.rejects:
+            for line, sub, reason, detail in record.refusals(unproved=mask_of(self.config).needs_turns):
                 entry: dict[str, Any] = {
                     "source": file.source,
                     "file": file.shown,

@@ -1,241 +1,253 @@
-"""Input files, cut into blocks that one task each can encode.
+"""The inputs of a run, cut into blocks that one task each can encode.
 
-A JSONL file is cut at newlines into blocks of about `BLOCK_BYTES`. Where a block begins depends only on the bytes
-before it, so data appended to a file leaves all blocks but the last as they were.
+1. Find: what `path` names → files, URLs, datasets (`inputs/paths.py`).
+2. Fetch: what lies far away → the cache, by its content (`inputs/remote.py`, `inputs/hub.py`).
+3. Cut: each file → blocks of about `BLOCK_BYTES`, hashed by what they hold; how depends on the container.
+
+Where a block begins depends only on what stands before it, so data appended to a file leaves all blocks but the last
+as they were.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from stat import S_ISDIR
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import blake3
+import msgspec
 
-from ..schemas.errors import ConfigError, InputError
+from ..schemas.errors import InputError
+from ..stages.prep import Format, Prepared
+from .inputs.blocks import Block, BlockRows, InputFile, changed
+from .inputs.containers import Container, detect
+from .inputs.lines import read_range, scan_lines, split_lines
+from .inputs.paths import Found, Kind, find_inputs, labels
+from .store import hash_file
 
 if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
     from ..schemas.config import SourceConfig
 
+__all__ = [
+    "BLOCK_BYTES",
+    "NOT_TAKEN",
+    "ROW_TOO_LONG",
+    "Block",
+    "Found",
+    "InputFile",
+    "find_inputs",
+    "labels",
+    "prepare_block",
+    "read_rows",
+    "sample_rows",
+    "scan_file",
+    "scan_source",
+    "scan_sources",
+]
+
 BLOCK_BYTES = 4 << 20
 ROW_TOO_LONG = "row_too_long"
 """The word that the ledger counts such rows by."""
-_BOM = b"\xef\xbb\xbf"
+NOT_TAKEN = "not_taken"
+"""The word for rows beyond `max_rows`."""
+_SCANS = 4
+"""Files that are scanned at once: hashing and decompressing leave Python's lock alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A range of whole lines of one file."""
-
-    start: int
-    """First byte."""
-    end: int
-    first_line: int
-    """Lines of the file before this block."""
-    lines: int
-    hash: str
-    """BLAKE3 of the bytes."""
-    too_long: bool = False
-    """One line beyond `max_row_bytes`: counted and rejected, never read into memory."""
+def scan_sources(sources: "Iterable[SourceConfig]", base: Path, cache: Path) -> list[InputFile]:
+    """All files of all sources, in order; see `scan_source`."""
+    return [file for source in sources for file in scan_source(source, base, cache)]
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One file of a source, as it was when the run began."""
+def scan_source(source: "SourceConfig", base: Path, cache: Path) -> list[InputFile]:
+    """All files of a source, hashed and cut, down to its `max_rows`.
 
-    source: str
-    label: str
-    """How ids and rejects call it: its name, with as many folders as tell it from its siblings."""
-    path: Path
-    size: int
-    mtime_ns: int
-    hash: str
-    blocks: tuple[Block, ...]
-
-    @property
-    def shown(self) -> str:
-        """How rejects call it: the label with the file's suffix, as it stands on the disk."""
-        return self.label if self.label.endswith(self.path.suffix) else self.label + self.path.suffix
-
-    @property
-    def lines(self) -> int:
-        """Lines in all, the last one whether or not a newline ends it."""
-        return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
-
-
-def resolve_paths(source: "SourceConfig", base: Path) -> list[Path]:
-    """The files of a source, in the order given.
+    Args:
+        cache: where copies of what is far away are kept, and blocks of what is compressed.
 
     Raises:
-        ConfigError: a file is missing, is a folder, or stands there twice.
+        ConfigError: see `inputs.paths.find_inputs`.
+        InputError: a file is empty, damaged, or cannot be read.
     """
-    paths: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    for text in source.path:
-        path = Path(text) if Path(text).is_absolute() else base / text
-        where = f"sources.{source.name}.path"
-        try:
-            str(path).encode()
-            stat = path.stat()
-        except UnicodeEncodeError:
-            raise ConfigError(
-                f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
-            ) from None
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            wildcards = set("*?[") & set(text)
-            mend = (
-                "list the files: wildcards are not expanded"
-                if wildcards
-                else "check the spelling, or the folder you are in"
-            )
-            raise ConfigError(f"{where}: there is no file {path}; {mend}") from None
-        except OSError as error:
-            raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from None
-        if S_ISDIR(stat.st_mode):
-            raise ConfigError(f"{where}: {path} is a folder; name the JSONL files in it")
-        if (stat.st_dev, stat.st_ino) in seen:
-            raise ConfigError(f"{where}: {path} is listed twice, by this or another name; its rows would count twice")
-        seen.add((stat.st_dev, stat.st_ino))
-        paths.append(path)
-    return paths
+    opened = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
+    named = labels([path for _, path, _ in opened])
+
+    def scan(one: tuple[tuple[Path, Path, str], str]) -> InputFile:
+        (path, _, origin), label = one
+        file = scan_file(source.name, label, path, source.max_row_bytes, cache)
+        return replace(file, origin=origin)
+
+    items = list(zip(opened, named, strict=True))
+    threads = min(len(items), _SCANS, os.cpu_count() or 1)
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            files = list(pool.map(scan, items))
+    else:
+        files = [scan(one) for one in items]
+    return files if source.max_rows is None else _first_rows(files, source.max_rows)
 
 
-def labels(paths: list[Path]) -> list[str]:
-    """The shortest tails of the paths that tell them apart; without the suffixes, where those do not matter."""
-    stems = [[*path.parent.parts, path.stem] for path in paths]
-    parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
-    depth = 1
-    while len({tuple(p[-depth:]) for p in parts}) < len(parts):
-        depth += 1
-    return ["/".join(p[-depth:]) for p in parts]
+def _open(found: Found, source: "SourceConfig", cache: Path) -> list[tuple[Path, Path, str]]:
+    """(file on this disk, what its label is made of, where it came from) of one input."""
+    where = f"sources.{source.name}.path"
+    if found.kind is Kind.HUB:
+        from .inputs import hub
+
+        loaded = hub.load(found.name, source.subset, source.split, cache, where)
+        return [(path, Path(name), f"hf://{found.name}/{path.name}") for path, name in loaded]
+    if found.kind is Kind.URL:
+        from .inputs import remote
+
+        return [(remote.fetch(found.name, found.size, found.stamp, cache), found.path, found.shown)]
+    return [(found.path, found.path, "")]
 
 
-def scan_source(source: "SourceConfig", base: Path) -> list[InputFile]:
-    """All files of a source, hashed and cut.
+def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
+    """Hash a file and cut it into blocks, in bounded memory.
 
     Raises:
-        ConfigError: see `resolve_paths`.
-        InputError: a file is empty or cannot be read.
+        InputError: it is empty, damaged, of an unknown kind, or cannot be read.
     """
-    paths = resolve_paths(source, base)
-    return [
-        scan_file(source.name, label, path, source.max_row_bytes)
-        for path, label in zip(paths, labels(paths), strict=True)
-    ]
-
-
-def scan_file(source: str, label: str, path: Path, max_row_bytes: int) -> InputFile:
-    """Hash a file and cut it into blocks, in one pass and bounded memory."""
     try:
-        stat = path.stat()
+        before = path.stat()
         with path.open("rb", buffering=0) as file:
-            _refuse_other_formats(path, os.pread(file.fileno(), 8, 0))
-            whole = blake3.blake3()
-            blocks = tuple(_cut(file.fileno(), max_row_bytes, whole))
+            head = os.pread(file.fileno(), 16, 0)
+        container, packing = detect(path, str(path), head)
+        if container is Container.JSONL and packing is None:
+            blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
+        else:
+            put = hash_file(path)
+            size, digest = put.bytes, put.hash
+            blocks = _cut(path, digest, container, packing, max_row_bytes, cache) if size else []
+            after = path.stat()
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     if not blocks:
         raise InputError(f"{path} is empty; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, blocks[-1].end, stat.st_mtime_ns, whole.hexdigest(), blocks)
+    return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))
 
 
-_OTHER_FORMATS = {
-    b"\x1f\x8b": "compressed by gzip",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd",
-    b"\xfd7zXZ": "compressed by xz",
-    b"BZh": "compressed by bzip2",
-    b"PK\x03\x04": "a zip archive",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-}
-"""What a file cannot begin with if any of its lines is to be JSON in UTF-8."""
+def _cut(path: Path, digest: str, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:
+    # Each reader is imported where it is needed: workers of plain JSONL do without them all.
+    if packing is not None:
+        from .inputs.spool import scan_compressed
+
+        return scan_compressed(path, digest, container, packing, BLOCK_BYTES, max_row_bytes, cache)
+    if container is Container.PARQUET:
+        from .inputs.parquet import scan_parquet
+
+        return scan_parquet(path, digest, BLOCK_BYTES, cache)
+    if container in (Container.ARROW_FILE, Container.ARROW_STREAM):
+        from .inputs.arrowfiles import scan_arrow
+
+        return scan_arrow(path, BLOCK_BYTES, container is Container.ARROW_FILE)
+    from .inputs.separated import scan_separated
+
+    return scan_separated(path, container.separator, BLOCK_BYTES, max_row_bytes)
 
 
-def _refuse_other_formats(path: Path, head: bytes) -> None:
-    for magic, what in _OTHER_FORMATS.items():
-        if head.startswith(magic):
-            raise InputError(f"{path} is {what}; give JSONL in UTF-8, one object a line")
-    if head.lstrip().startswith(b"["):
-        raise InputError(f"{path} is one JSON array; give JSONL, one object a line (`jq -c '.[]'` turns one into it)")
+def _first_rows(files: list[InputFile], count: int) -> list[InputFile]:
+    """The files with the blocks of their first rows, `count` in all; a block in which the count ends is cut."""
+    out = []
+    for file in files:
+        blocks = []
+        lines = file.lines
+        for block in file.blocks:
+            if count <= 0:
+                break
+            blocks.append(block if block.lines <= count else block.first(count))
+            count -= blocks[-1].lines
+        taken = sum(block.lines for block in blocks)
+        out.append(replace(file, blocks=tuple(blocks), not_taken=lines - taken))
+    return out
 
 
-def read_block(path: Path, block: Block) -> bytes:
-    """The bytes of a block.
+def read_rows(
+    path: Path,
+    block: Block,
+    max_row_bytes: int,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> BlockRows:
+    """The rows of a block: lines of JSON, or decoded; and those that cannot be used, among them those too long.
 
-    Raises:
-        InputError: the file is no longer what was scanned.
-    """
-    try:
-        with path.open("rb", buffering=0) as file:
-            data = _read(file.fileno(), block.start, block.end - block.start)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    if blake3.blake3(data).hexdigest() != block.hash:
-        raise InputError(
-            f"{path} changed while it was read (bytes {block.start:,} to {block.end:,}); "
-            "let whatever writes it finish, then run again"
-        )
-    return data
-
-
-def read_lines(path: Path, block: Block, max_row_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[int, str]]]:
-    """The lines of a block as (line in the block, bytes), and (line, why) for those that are too long.
+    Args:
+        path: `InputFile.where(block)`.
+        columns: of a table, the only ones that are needed; None for all.
+        limit: rows that are enough, for a look at the data.
 
     Raises:
         InputError: the file is no longer what was scanned.
     """
     if block.too_long:
-        return [], [(0, _too_long(block.end - block.start, max_row_bytes))]  # give or take its line end
-    lines = read_block(path, block).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    long = [(i, _too_long(len(line), max_row_bytes)) for i, line in enumerate(lines) if len(line) > max_row_bytes]
-    return [(i, line) for i, line in enumerate(lines) if len(line) <= max_row_bytes], long
+        why = _too_long(block.end - block.start, max_row_bytes)  # give or take its line end
+        return BlockRows(rejects=[(0, ROW_TOO_LONG, why)])
+    if block.place is None:
+        data = read_range(path, block.start, block.end)
+        if blake3.blake3(data).hexdigest() != block.content_hash:
+            raise changed(path, block, False)
+        rows = BlockRows(lines=split_lines(data, block.take, limit))
+    else:
+        rows = block.place.rows(path, block, columns, limit)
+    if rows.lines is None:
+        return rows
+    long = [
+        (i, ROW_TOO_LONG, _too_long(len(line), max_row_bytes)) for i, line in rows.lines if len(line) > max_row_bytes
+    ]
+    if not long:
+        return rows
+    kept = [(i, line) for i, line in rows.lines if len(line) <= max_row_bytes]
+    return BlockRows(lines=kept, rejects=rows.rejects + long)
+
+
+def prepare_block(
+    path: Path, block: Block, form: Format[Any, Any], max_row_bytes: int, limit: int | None = None
+) -> Prepared:
+    """The examples of a block, and the account of its rows, those that are too long among them.
+
+    Args:
+        path, limit: see `read_rows`.
+    """
+    rows = read_rows(path, block, max_row_bytes, columns_of(form), limit)
+    prepared = form.prepare(rows.lines or []) if rows.records is None else form.prepare_rows(rows.records)
+    if not rows.rejects and not rows.blank:
+        return prepared
+    return replace(
+        prepared,
+        rejects=sorted([*prepared.rejects, *rows.rejects]),
+        rows=prepared.rows + len(rows.rejects),
+        blank=prepared.blank + rows.blank,
+    )
+
+
+def columns_of(form: Format[Any, Any]) -> tuple[str, ...] | None:
+    """The columns that a format looks at; None where it looks at all of them."""
+    try:
+        return tuple(field.encode_name for field in msgspec.structs.fields(form._row_type))
+    except TypeError:
+        return None
+
+
+def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> list[dict[str, Any]]:
+    """The first rows of a file as plain values, whatever the container; lines that are no JSON objects left out."""
+    out: list[dict[str, Any]] = []
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, max_row_bytes, limit=count - len(out))
+        out += [dict(row) for _, row in rows.records or ()]
+        for _, line in rows.lines or ():
+            try:
+                row = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                out.append(row)
+        if len(out) >= count:
+            break
+    return out[:count]
 
 
 def _too_long(size: int, limit: int) -> str:
     return f"the line has {size:,} bytes, more than max_row_bytes ({limit:,}); raise it if the row is meant to be used"
-
-
-def _cut(descriptor: int, max_row_bytes: int, whole: "blake3.blake3") -> Iterator[Block]:
-    head = os.pread(descriptor, 3, 0)
-    position = len(_BOM) if head == _BOM else 0
-    whole.update(head[:position])
-    line = 0
-    while data := _read(descriptor, position, BLOCK_BYTES):
-        ended = len(data) < BLOCK_BYTES
-        cut = len(data) if ended else data.rfind(b"\n") + 1
-        if cut:
-            view = memoryview(data)[:cut]
-            whole.update(view)
-            count = data.count(b"\n", 0, cut)
-            lines = count if data[cut - 1] == 0x0A else count + 1
-            digest = blake3.blake3(view).hexdigest()
-            yield Block(position, position + cut, line, lines, digest)
-            line += count
-            position += cut
-            continue
-        # One line longer than a block: find its end without keeping it.
-        digest_long = blake3.blake3()
-        end, newline = position, -1
-        while newline < 0 and (piece := _read(descriptor, end, BLOCK_BYTES)):
-            newline = piece.find(b"\n")
-            piece = piece if newline < 0 else piece[: newline + 1]
-            digest_long.update(piece)
-            whole.update(piece)
-            end += len(piece)
-        size = end - position - (newline >= 0)
-        yield Block(position, end, line, 1, digest_long.hexdigest(), too_long=size > max_row_bytes)
-        line += 1
-        position = end
-
-
-def _read(descriptor: int, position: int, size: int) -> bytes:
-    """Up to `size` bytes; short only at the end of the file."""
-    data = os.pread(descriptor, size, position)
-    while 0 < len(data) < size and (more := os.pread(descriptor, size - len(data), position + len(data))):
-        data += more
-    return data

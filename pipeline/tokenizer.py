@@ -88,16 +88,23 @@ class TokenizerLoading:
         memo: Path | None,
         answer: dict[str, Any] | None,
         child: "subprocess.Popen[bytes] | None",
+        template_name: str | None = None,
     ) -> None:
         self._folder = folder
         self._template = template
         self._memo = memo
         self._answer = answer
         self._child = child
+        self._template_name = template_name
 
     @classmethod
     def start(
-        cls, folder: Path, *, chat_template: str | Path | None = None, cache: Path | None = None
+        cls,
+        folder: Path,
+        *,
+        chat_template: str | Path | None = None,
+        template_name: str | None = None,
+        cache: Path | None = None,
     ) -> "TokenizerLoading":
         """Read the memo, or start the child.
 
@@ -105,6 +112,7 @@ class TokenizerLoading:
             folder: what AutoTokenizer would be given; local, nothing is downloaded.
             chat_template: instead of the tokenizer's own, the path of a file or the jinja source itself. A
                 string with `{{` or `{%` in it is a source.
+            template_name: where there is no such file, which of the tokenizer's own templates is meant.
             cache: folder in which the memo is kept; without one, every run asks transformers.
 
         Raises:
@@ -117,7 +125,8 @@ class TokenizerLoading:
                 else "does not exist; nothing is downloaded: save a hub's tokenizer with save_pretrained first"
             )
             raise TokenizerError(f"tokenizer.path: the folder {folder} {kind}")
-        template = _template_source(chat_template)
+        named = template_name is not None and chat_template is not None and not _is_there(chat_template)
+        template = None if named else _template_source(chat_template)
         memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None
         answer = _read_memo(memo)
         child = None
@@ -130,7 +139,7 @@ class TokenizerLoading:
                 stderr=subprocess.PIPE,
                 env=os.environ | _CHILD_ENVIRONMENT,
             )
-        return cls(folder, template, memo, answer, child)
+        return cls(folder, template, memo, answer, child, template_name if named else None)
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called again.
@@ -141,13 +150,16 @@ class TokenizerLoading:
         if self._answer is None:
             self._answer = self._ask()
         spec = _spec(self._folder, self._answer)
-        if self._template is None:
+        template = self._template
+        if self._template_name is not None:
+            template = _named_template(self._answer["chat_template"], self._template_name, spec.name)
+        if template is None:
             return spec
         return replace(
             spec,
-            chat_template=self._template,
+            chat_template=template,
             template_names=(),
-            template_hash=_blake3(self._template.encode()),
+            template_hash=_blake3(template.encode()),
         )
 
     def cancel(self) -> None:
@@ -244,6 +256,33 @@ def _template_source(chat_template: str | Path | None) -> str | None:
             f"tokenizer.chat_template: cannot read {str(path)!r}: {reason}; "
             "give the path of a jinja file, or the template itself"
         ) from error
+
+
+def _is_there(chat_template: str | Path) -> bool:
+    """Whether it is a template, or the path of a file."""
+    if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
+        return True
+    try:
+        return Path(chat_template).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _named_template(templates: Any, name: str, tokenizer: str) -> str:
+    """One of a tokenizer's templates.
+
+    Raises:
+        TokenizerError: it has none of that name.
+    """
+    own = templates if isinstance(templates, dict) else {"default": templates} if templates else {}
+    if name not in own:
+        has = f"its templates are {', '.join(sorted(own))}" if own else "it has none"
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {name!r}: there is no such file, and no template of that name in "
+            f"the tokenizer {tokenizer}: {has}; "
+            "give the path of a jinja file, one of these names, or the template itself"
+        )
+    return str(own[name])
 
 
 def _folder_key(folder: Path) -> str:

@@ -16,6 +16,7 @@ from ..schemas.rows import IGNORE_INDEX
 from ..stages.arrays import view
 from .observer import Observer, Silent
 from .outfolder import MANIFEST
+from .pairs_check import check_pairs, count_pairs
 from .reader import Finished, open_dataset
 from .rowsizes import row_sizes_name
 from .store import hash_file
@@ -131,12 +132,13 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
     findings: list[Finding] = []
     try:
         for batch in dataset.batches(shard):
-            wrong = chain(check_rows(batch, max_length), sizes.check(batch))
+            if dataset.manifest.preference:
+                wrong, counts = check_pairs(batch, max_length), count_pairs(batch)
+            else:
+                wrong, counts = chain(check_rows(batch, max_length), sizes.check(batch)), _counts(batch)
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
-            tokens += len(batch.column("input_ids").flatten())
-            trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
+            tokens, trained, max_docs = tokens + counts[0], trained + counts[1], max(max_docs, counts[2])
             row += batch.num_rows
-            max_docs = max(max_docs, int(_sizes(batch.column("seq_lengths")).max(initial=0)))
     except IntegrityError as error:
         return [*findings, Finding(shard.name, str(error))]
     except (pa.ArrowException, ValueError) as error:  # damage that only shows when the columns are looked into
@@ -150,6 +152,13 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
             )
         )
     return findings[:20]
+
+
+def _counts(batch: pa.RecordBatch) -> tuple[int, int, int]:
+    """Tokens, labels that count, and the most documents in a row."""
+    trained = int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
+    most = int(_sizes(batch.column("seq_lengths")).max(initial=0))
+    return len(batch.column("input_ids").flatten()), trained, most
 
 
 def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:

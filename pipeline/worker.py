@@ -4,9 +4,10 @@ from ..schemas.manifest import FileRecord
 from .documents import DocumentsTask, write_documents
 from .encode import EncodeResult, EncodeTask, encode_block
 from .pack import PackResult, PackTask, pack_shard
+from .pairs_task import PairTask, write_pairs
 from .resolve import EngineChoice, ResolveTask, choose_engine
 
-Task = EncodeTask | PackTask | DocumentsTask | ResolveTask
+Task = EncodeTask | PackTask | PairTask | DocumentsTask | ResolveTask
 Result = EncodeResult | PackResult | FileRecord | EngineChoice
 
 
@@ -16,6 +17,8 @@ def perform(task: Task) -> Result:
         return encode_block(task)
     if isinstance(task, PackTask):
         return pack_shard(task)
+    if isinstance(task, PairTask):
+        return write_pairs(task)
     if isinstance(task, DocumentsTask):
         return write_documents(task)
     return choose_engine(task)

@@ -4,10 +4,14 @@ Fields under `run`, and the places `out` and `cache`, say where and how fast; th
 a run. Everything else does: two runs of the same identity over the same inputs write the same bytes.
 """
 
+import difflib
+import re
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
 
 _UNITS = {
     "": 1,
@@ -43,6 +47,17 @@ Paths = Annotated[
 """Several paths, or one."""
 
 
+FormatKey = Literal[
+    "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
+    "history", "chosen", "rejected", "ids", "labels", "mask",
+]  # fmt: skip
+"""What `keys` can rename: those of `schemas.formats.FORMAT_KEYS`."""
+_READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_FORMAT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
+}
+
+
 class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values are frozen."""
 
@@ -55,7 +70,13 @@ class TokenizerConfig(Section):
     path: str
     """A folder that `transformers.AutoTokenizer.from_pretrained` loads."""
     chat_template: str | None = None
-    """A template that replaces the tokenizer's own: a path to a file, or the template itself."""
+    """A template that replaces the tokenizer's own: a path to a file, the template itself, or the name of one of the
+    tokenizer's templates where it has several."""
+    variables: dict[str, Any] = {}
+    """What the template sees by name besides the special tokens, such as `{enable_thinking: false}`."""
+    on_limit: Literal["error", "reject"] = "error"
+    """A template that runs for seconds, or makes hundreds of megabytes, is stopped: that ends the run, or with `reject`
+    only the row is rejected."""
     engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
     """Who encodes. `auto` takes the fastest that is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
@@ -77,26 +98,131 @@ class AppsConfig(Section):
     """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
 
 
+class FilterConfig(Section):
+    """Which examples are long enough, and not too long: counted in tokens at full length, before any cut."""
+
+    min_tokens: int | None = Field(default=None, ge=1)
+    """Shorter examples are left out."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longer examples are left out."""
+
+    @model_validator(mode="after")
+    def _range(self) -> "FilterConfig":
+        if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens})")
+        return self
+
+
 class SourceConfig(Section):
     """One source of rows."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """How ids, the ledger and reports call it."""
-    format: Literal["apps", "prompt_completion", "messages", "text"]
-    """How a row is read."""
+    format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = AUTO
+    """How a row is read. `auto` finds out from the first rows and says what and why. `messages`: OpenAI's. `sharegpt`:
+    turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or both messages.
+    `preference`: prompt, chosen, rejected, in a run of their own. `tokenized`: `input_ids` with labels or masks.
+    `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`; the module
+    is looked for in the configuration's folder first."""
     path: Paths = Field(min_length=1)
-    """JSONL files (UTF-8, one JSON object a line). Relative paths start at the configuration's folder."""
+    """What to read: JSONL or CSV (UTF-8, plain, .gz or .zst), Parquet, Arrow; patterns such as `data/**/*.jsonl`;
+    folders, of which all data files are taken; folders of `save_to_disk`; URLs of fsspec (`s3://`, `https://`); and
+    `hf://owner/name[@revision]`, which the datasets library loads, as it does `hf://./folder`. Relative paths start at
+    the configuration's folder."""
+    split: str | None = None
+    """Which split of a dataset of the hub, or of a folder of `save_to_disk`. May be left out where there is one."""
+    subset: str | None = None
+    """Which subset (`name` of `load_dataset`) of a dataset of the hub."""
+    max_rows: int | None = Field(default=None, ge=1)
+    """Take only so many rows, the first ones in the order of the files; blank lines count. Null takes all."""
+    repeat: int | None = Field(default=None, ge=1, le=10_000)
+    """How many times each example of this source is packed; of a source with a weight, how many times at most. What is
+    held out is there once. Null: once, or as often as the weight asks."""
+    weight: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    """Mixes the sources to shares of packed tokens that are to each other as their weights; all sources have one, or
+    none. Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of every source allows,
+    used up where it binds; if none has a `repeat`, the source with the most tokens for its weight is used once, and the
+    others are repeated to match it. What is held out is not mixed."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
-    keys: dict[Literal["prompt", "completion", "messages", "tools", "text"], str] = {}
-    """Other names for the columns of the `prompt_completion`, `messages` and `text` formats."""
+    keys: dict[FormatKey, str] = {}
+    """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
+    formats that have these columns are looked for."""
+    style: Literal["plain", "chat"] | None = None
+    """How a prompt and a completion that are texts are rendered. `plain`: joined as they are. `chat`: a user's and an
+    assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
+    expand: Literal["none", "per_turn"] = "none"
+    """`per_turn` makes one example of each assistant's turn, the messages before it being the prompt: for templates
+    that write the last turn unlike the others."""
+    filter: FilterConfig = FilterConfig()
+    """Length limits of this source's examples, in place of the run's."""
+    where: str | None = Field(default=None, min_length=1)
+    """Takes only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
+    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (of a conversation, what its
+    messages say, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and group.
+    Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
-    """A longer line is rejected: it would hold a worker's memory to itself."""
+    """A longer line of JSONL or CSV is rejected: it would hold a worker's memory to itself."""
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        own = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
+        if value != AUTO and value not in FORMAT_KEYS and not own:
+            if value.startswith("python"):
+                raise ValueError(
+                    "write your own reader as python:module:function, such as python:readers:chat for the "
+                    "function chat in readers.py"
+                )
+            near = difflib.get_close_matches(value, FORMAT_KEYS, n=1)
+            raise ValueError(
+                f"input should be {', '.join([AUTO, *FORMAT_KEYS])} or python:module:function"
+                f"{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_format(self) -> "SourceConfig":
+        own = self.format.startswith(PYTHON)
+        known = () if own else FORMAT_KEYS.get(self.format)
+        for key in self.keys:
+            if known is not None and key not in known:
+                what = f"takes {', '.join(known)}" if known else "renames none"
+                raise ValueError(f"keys.{key}: format {self.format} {what}")
+        if self.style is not None and self.format not in (AUTO, *STYLED):
+            more = "; apps has its own, apps.style" if self.format == "apps" else ""
+            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}{more}; leave it out")
+        if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
+            raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
+        return self
 
     @field_validator("path", mode="before")
     @classmethod
     def _one_path(cls, value: Any) -> Any:
         return (value,) if isinstance(value, (str, PurePath)) else value
+
+
+MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
+
+
+class MaskConfig(Section):
+    """Which tokens are trained."""
+
+    policy: MaskPolicy = "completion"
+    """`completion`: everything after the prompt, which is all before a last message of the assistant. `assistant`:
+    every turn of the assistant, tool calls included, headers not. `last_assistant`: the last of these turns. `all`:
+    every token. Of a plain text all is trained, of a plain prompt and completion the completion. Messages that say
+    `train: false` or have a `weight` of 0 never are."""
+    train_end: bool = True
+    """Train the end-of-turn token with its turn. `all` always does."""
+    on_unproved: Literal["reject", "error"] = "reject"
+    """Of a conversation in which nothing says surely where the assistant's turns lie, `assistant`, `last_assistant` and
+    `train_end: false` can train nothing. It is left out and stands in rejects.jsonl with the reason, or it ends the
+    run."""
+
+
+def _policy_alone(value: Any) -> Any:
+    return {"policy": value} if isinstance(value, str) else value
 
 
 class HoldoutConfig(Section):
@@ -109,15 +235,45 @@ class HoldoutConfig(Section):
     and all of them with `example`, are dealt by their content, so equal ones stay together."""
 
 
+class SplitConfig(Section):
+    """How `overlong: split` cuts an example into pieces of at most `max_length` tokens."""
+
+    at: Literal["turns", "paragraphs", "tokens"] = "turns"
+    """`turns`: before a user's message, or after another turn of the assistant; where neither is in reach, as
+    `paragraphs`: after a blank line, else after a line's end; where there is none, and with `tokens`, anywhere. The
+    pieces are of about equal length where the places allow it."""
+    overlap: int = Field(default=0, ge=0)
+    """So many tokens from the end of a piece stand at the head of the next one again, untrained. One is enough to
+    keep the label that a piece's first token cannot have."""
+
+
 class TruncateConfig(Section):
-    """What happens to examples longer than a row."""
+    """What happens to examples longer than a row, and to long prompts and completions."""
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
-    """Tokens a packed row holds; also the longest an example may be."""
-    overlong: Literal["truncate", "drop", "error"] = "truncate"
-    """`truncate` cuts, `drop` leaves the example out, `error` stops the run and names the first."""
+    """Tokens a packed row holds; also the longest an example may be. Of a preference pair, prompt and longer
+    completion."""
+    max_prompt_length: int | None = Field(default=None, ge=1)
+    """A longer prompt loses its beginning, before `max_length` is looked at. The prompt is all before the
+    completion."""
+    max_completion_length: int | None = Field(default=None, ge=1)
+    """A longer completion loses its end, before `max_length` is looked at. A text has neither of the two."""
+    overlong: Literal["truncate", "drop", "split", "error"] = "truncate"
+    """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces, `error` stops the run and names
+    the first."""
     keep: Literal["start", "end"] = "start"
-    """Which end of a truncated example stays. Nothing is truncated by the strategies that cut."""
+    """Which end of a truncated example stays. Nothing is truncated to a row by the strategies that cut."""
+    split: SplitConfig = SplitConfig()
+
+    @model_validator(mode="after")
+    def _split_is_meant(self) -> "TruncateConfig":
+        if self.overlong != "split" and self.split != SplitConfig():
+            raise ValueError(f"split is for overlong: split, and overlong is {self.overlong}; leave one of them out")
+        if self.split.overlap > self.max_length // 2:
+            raise ValueError(
+                f"split.overlap ({self.split.overlap}) is more than half of max_length ({self.max_length})"
+            )
+        return self
 
 
 class PackConfig(Section):
@@ -125,7 +281,7 @@ class PackConfig(Section):
 
     strategy: Literal["bfd", "bfd_split", "wrapped", "none"] = "bfd"
     """`bfd`: best-fit decreasing, documents stay whole. `bfd_split`: longer ones are cut into pieces first.
-    `wrapped`: concatenate and cut. `none`: one document a row."""
+    `wrapped`: concatenate and cut. `none`: one document a row. Preference pairs are not packed: leave it out."""
     shuffle: bool = True
     """Permute the rows by the seed, so that reading front to back is already a shuffle."""
     window_tokens: int | None = Field(default=None, ge=1)
@@ -156,15 +312,6 @@ class OutputConfig(Section):
     """About how large a shard is, before compression."""
 
 
-_KEYS: dict[str, tuple[str, ...]] = {
-    "apps": (),
-    "prompt_completion": ("prompt", "completion", "tools"),
-    "messages": ("messages", "tools"),
-    "text": ("text",),
-}
-"""Which columns of a format can be renamed."""
-
-
 class RunConfig(Section):
     """One run of packtrain, from sources to packed shards."""
 
@@ -179,11 +326,18 @@ class RunConfig(Section):
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""
-    mask: Literal["completion", "all"] = "completion"
-    """Which tokens are trained. `completion`: everything after the prompt where there is one, and all of a
-    text. `all`: every token."""
+    mask: Annotated[MaskConfig, BeforeValidator(_policy_alone, json_schema_input_type=MaskPolicy | MaskConfig)] = (
+        MaskConfig()
+    )
+    """Which tokens are trained. A policy alone will do: `mask: assistant`."""
     keep_untrained: bool = False
-    """Keep examples in which no token is trained, or of which truncation leaves none. They are counted either way."""
+    """Keep examples in which no token is trained, or of which truncation leaves none, and pieces of split ones. They
+    are counted either way."""
+    filter: FilterConfig = FilterConfig()
+    """Length limits of all sources; a source's own `filter` goes before it, key by key."""
+    duplicates: Literal["keep", "drop"] = "keep"
+    """`drop` leaves out examples that say the same as an earlier one of any source: the same text, prompt and flags.
+    Sources come in their order, rows in theirs. Examples that are left out for another reason do not count."""
     holdout: HoldoutConfig = HoldoutConfig()
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()
@@ -196,6 +350,18 @@ class RunConfig(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two sources are called {name!r}; give each its own name")
+        for source in self.sources:
+            if source.expand == "per_turn" and str(getattr(self.mask, "policy", self.mask)) == "assistant":
+                raise ValueError(
+                    f"mask assistant would train the earlier turns of source {source.name!r} again in every example "
+                    "that expand: per_turn makes; take mask completion, which trains the turn itself"
+                )
+        unweighted = [source.name for source in self.sources if source.weight is None]
+        if 0 < len(unweighted) < len(self.sources):
+            raise ValueError(
+                f"sources.{unweighted[0]}.weight: the other sources have one, and weights are relative to each other; "
+                "give every source a weight, or none"
+            )
         if self.truncate.max_length % self.pack.align:
             raise ValueError(
                 f"truncate.max_length ({self.truncate.max_length}) must be a multiple of pack.align ({self.pack.align})"
@@ -207,20 +373,15 @@ class RunConfig(Section):
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
                 f"{self.pack.strategy}, which cuts long documents itself; leave it out"
             )
-        for source in self.sources:
-            known = _KEYS[source.format]
-            for key in source.keys:
-                if key not in known:
-                    what = f"takes {', '.join(known)}" if known else "renames none"
-                    raise ValueError(f"sources.{source.name}.keys.{key}: format {source.format} {what}")
         return self
 
     def identity(self) -> dict[str, Any]:
         """What the written bytes depend on, apart from the inputs' and the tokenizer's own content."""
         data = self.model_dump(mode="json", exclude={"out", "cache", "run"})
         for source in data["sources"]:
-            del source["path"]
-            if source["format"] != "apps":
+            for key in ("path", "split", "subset"):
+                del source[key]
+            if source["format"] not in (AUTO, "apps"):
                 del source["apps"]
-        data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date",)}
+        data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date", "variables", "on_limit")}
         return data

@@ -24,16 +24,29 @@ class SourceLedger:
     """Never made, though their row was used: solutions that repeat another one, are empty, or over the limit."""
     examples_packed: dict[str, int] = field(default_factory=dict)
     """Examples of which at least one token was packed, by split."""
+    examples_repeated: int = 0
+    """Further copies of packed examples, beyond the first."""
     examples_dropped: dict[str, int] = field(default_factory=dict)
     """Examples left out whole, by reason."""
     examples_truncated: int = 0
+    examples_split: int = 0
+    """Packed examples that were cut into pieces before packing, because they are too long."""
     examples_without_labels: int = 0
     """Packed examples in which no label counts, because keep_untrained."""
+    turns_trained: int = 0
+    """The assistant's turns of packed examples that the mask asks for, before anything was cut."""
+    turns_without_end: int = 0
+    """Those of them behind which the template writes no end-of-turn token."""
+    turns_cut: int = 0
+    """Cuts that went through a trained turn of a packed example: its halves are trained apart, or one is lost."""
     tokens_encoded: int = 0
     tokens_created: dict[str, int] = field(default_factory=dict)
-    """Tokens that no text asked for: end_of_sequence, special (added by the tokenizer), alignment."""
-    tokens_truncated: int = 0
+    """Tokens that no text asked for: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated
+    at the head of a piece, never trained there), repeats (further copies of an example)."""
+    tokens_truncated: dict[str, int] = field(default_factory=dict)
+    """Cut off packed examples, by the limit that took them: max_prompt_length, max_completion_length, max_length."""
     tokens_dropped: dict[str, int] = field(default_factory=dict)
+    """By the reason of their example, or `untrained_piece`: a piece of a split example in which no label counts."""
     tokens_packed: int = 0
     labels_trained: int = 0
     """Packed tokens whose label counts in the loss."""
@@ -43,6 +56,8 @@ class SourceLedger:
     """Packed tokens that the mask leaves out, alignment padding included."""
     asked_encoded: int = 0
     """Tokens that the mask asks for, before anything was cut or dropped."""
+    asked_repeated: int = 0
+    """Of the further copies."""
     asked_truncated: int = 0
     asked_dropped: int = 0
     straddles: int = 0
@@ -64,7 +79,7 @@ class SourceLedger:
         yield (
             "tokens encoded + created = packed + truncated + dropped",
             self.tokens_encoded + sum(self.tokens_created.values()),
-            self.tokens_packed + self.tokens_truncated + sum(self.tokens_dropped.values()),
+            self.tokens_packed + sum(self.tokens_truncated.values()) + sum(self.tokens_dropped.values()),
         )
         yield (
             "tokens packed = labels trained + lost at heads + not asked for",
@@ -72,8 +87,8 @@ class SourceLedger:
             self.labels_trained + self.labels_head + self.labels_not_asked,
         )
         yield (
-            "tokens asked for = trained + lost at heads + truncated + dropped",
-            self.asked_encoded,
+            "tokens asked for + repeated = trained + lost at heads + truncated + dropped",
+            self.asked_encoded + self.asked_repeated,
             self.labels_trained + self.labels_head + self.asked_truncated + self.asked_dropped,
         )
 

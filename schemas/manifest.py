@@ -8,7 +8,7 @@ from .fingerprint import fingerprint
 from .layout import Certificate
 from .ledger import Ledger
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Manifest:
     plan: dict[str, Any]
     """The payload that `plan_hash` was made from."""
     schema: dict[str, str]
-    """Arrow types of a packed row's columns."""
+    """Arrow types of a row's columns."""
     splits: dict[str, SplitRecord]
     files: tuple[FileRecord, ...]
     """Everything else below the folder that belongs to the dataset."""
@@ -82,6 +82,11 @@ class Manifest:
     def hash(self) -> str:
         """The fingerprint of the dataset: equal for equal bytes, whatever machine and workers made them."""
         return fingerprint(self.payload())
+
+    @property
+    def preference(self) -> bool:
+        """Whether its rows are preference pairs (`schemas.rows.PREFERENCE`), and not packed."""
+        return "chosen_ids" in self.schema
 
     @property
     def max_length(self) -> int:

@@ -1,9 +1,11 @@
 """Encode: examples → rendered text → token ids and runs. One rendering and one tokenization per example.
 
-1. Render each example to its text, and know at which character its completion begins.
+1. Render each example to its text, and know what each part of it is: its runs.
 2. Encode the texts of a batch together (`Engine`), without special tokens.
-3. Find the token where each completion begins: the first whose characters reach into it (`spans`).
+3. Find the tokens where runs begin (`spans`, `runs`).
 4. Add what a plain text gets around it from the tokenizer, never twice.
+
+Rows that came as tokens are taken as they are.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +18,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..schemas.errors import RowRejectedError
-from ..schemas.rows import ENCODED, Example, Kind, Messages
+from ..schemas.rows import ENCODED, Example, Kind
 from .arrays import digests as binary
 from .arrays import lists, numbers, strings
 from .bytelengths import ByteLengths
 from .engines import Encoded, Engine
 from .render import Renderer
+from .rendered import Rendered, Runs
+from .runs import RunBatch, token_lists
 from .spans import locate_boundaries
 
 BATCH_CHARACTERS = 1 << 20
@@ -31,9 +35,10 @@ TEMPLATE_CHECK = 0xFF
 """One row in 256 is rendered by jinja2 as well as by the traced template."""
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is handed back to be held against the reference tokenizer."""
-
-
-_TRAINED = (True, True)
+NO_TURN = -1
+"""The turn of a run of what is no conversation."""
+_MAX_UNPROVED = 1_000
+"""Conversations of one block whose turns are not proved that are kept one by one; all of them are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,11 @@ class EncodeCounts:
     boundaries: int = 0
     text_bytes: int = 0
     inexact: int = 0
-    """Examples whose boundary came from the reference tokenizer's offsets."""
+    """Examples whose boundaries came from the reference tokenizer's offsets."""
+    unproved: int = 0
+    """Conversations of which nothing says surely where the assistant's turns lie."""
+    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line, which example of it or -1, why) of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,55 +128,95 @@ class Encoder:
 
         `counts`, `refused` and `samples` are filled as the batches are made.
         """
-        batch = _Batch()
-        eos = self.around.eos
+        batch = Batch()
+        tokens = _TokenBatch()
         for example in examples:
-            prompt, completion, text = example.prompt, example.completion, example.text
-            flags = _TRAINED
+            if example.ids is not None:
+                if batch.texts:  # the order of the examples is that of the rows
+                    yield self.finish(batch, counts, samples)
+                    batch = Batch()
+                try:
+                    tokens.add(example, self._vocabulary())
+                except RowRejectedError as error:
+                    refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                if tokens.full:
+                    yield tokens.finish(counts)
+                    tokens = _TokenBatch()
+                continue
+            if tokens.examples:
+                yield tokens.finish(counts)
+                tokens = _TokenBatch()
             try:
-                if text is not None:
-                    start = 0
-                elif isinstance(prompt, str):
-                    if not isinstance(completion, str):
-                        raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
-                    text, start = prompt + completion, len(prompt)
-                else:
-                    flags = train_flags(prompt or [], completion or [])  # type: ignore[arg-type]
-                    text, start = self._render(example)
+                batch.add(example, self.rendered(example, batch, counts))
             except RowRejectedError as error:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 continue
-            if eos and (prompt is None or isinstance(prompt, str)) and not text.endswith(eos):
-                text += eos
-                batch.ended += 1
-            batch.examples.append(example)
-            batch.flags.append(flags)
-            batch.texts.append(text)
-            batch.starts.append(start)
-            batch.characters += len(text)
-            if batch.characters >= BATCH_CHARACTERS or len(batch.texts) >= BATCH_EXAMPLES:
-                yield self._finish(batch, counts, samples)
-                batch = _Batch()
+            if batch.full:
+                yield self.finish(batch, counts, samples)
+                batch = Batch()
+        if tokens.examples:
+            yield tokens.finish(counts)
         if batch.texts:
-            yield self._finish(batch, counts, samples)
+            yield self.finish(batch, counts, samples)
 
-    def _render(self, example: Example) -> tuple[str, int]:
-        """A conversation's text, and the character at which its completion begins."""
+    def rendered(self, example: Example, batch: "Batch", counts: EncodeCounts) -> Rendered:
+        """An example's text and runs. Counts the end-of-sequence token that it adds in `batch`."""
+        prompt, completion, text = example.prompt, example.completion, example.text
+        if example.rejected is not None:
+            raise RowRejectedError(
+                "preference", "a preference pair, but the run is not one of pairs; give them a run of their own"
+            )
+        if text is None and not isinstance(prompt, str):
+            return self._conversation(example, counts)
+        start = 0
+        if text is None:
+            assert isinstance(prompt, str)
+            if not isinstance(completion, str):
+                raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+            text, start = prompt + completion, len(prompt)
+        if self.around.eos and not text.endswith(self.around.eos):
+            text += self.around.eos
+            batch.ended += 1
+        kind = Kind.COMPLETION if prompt is not None else Kind.TEXT
+        if start:
+            runs = Runs((start, len(text)), (Kind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+        else:
+            runs = Runs((len(text),), (kind,), (NO_TURN,), (True,))
+        return Rendered(text, start, runs, "")
+
+    def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
         prompt, completion = example.prompt or [], example.completion or []
-        return self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+        rendered = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+        if rendered.unproved:
+            counts.unproved += 1
+            if len(counts.unproved_rows) < _MAX_UNPROVED:
+                why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
+                counts.unproved_rows.append((example.line, example.sub, why))
+        return rendered
 
-    def _finish(self, batch: "_Batch", counts: EncodeCounts, samples: list[Sampled]) -> pa.RecordBatch:
+    def _vocabulary(self) -> int:
+        """How many ids there are."""
+        if self.table.supported:
+            return len(self.table.lengths)
+        return int(self.reference().get_vocab_size(with_added_tokens=True))
+
+    def finish(self, batch: "Batch", counts: EncodeCounts, samples: list[Sampled]) -> pa.RecordBatch:
+        """Tokenize the batch; see `encode`."""
         texts = batch.texts
         ids, offsets = self.engine.encode(texts)
-        first, straddles = self._first_tokens(batch, Encoded(ids, offsets), counts)
+        bounds, bound_offsets = batch.runs.bounds()
+        found = locate_boundaries(Encoded(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
+        asked = np.diff(bound_offsets) > 0
+        counts.boundaries += len(bounds)
+        counts.inexact += int((~found.exact & asked).sum())
         hashes = []
-        for text, start in zip(texts, batch.starts, strict=True):
+        for text, seed in zip(texts, batch.seeds, strict=True):
             data = text.encode()
             counts.text_bytes += len(data)
-            hashes.append(xxhash.xxh3_128_digest(data, seed=start))
+            hashes.append(xxhash.xxh3_128_digest(data, seed=seed))
         for index, digest in enumerate(hashes):
             if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0:
                 samples.append(Sampled(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
@@ -179,40 +228,12 @@ class Encoder:
         if (self.around.prefix or self.around.suffix) and any(plain := batch.plain()):
             before = len(ids)
             ids, offsets, prefix = self._put_around(texts, plain, ids, offsets)
-            first = first + prefix
             counts.tokens += len(ids) - before
             counts.special += len(ids) - before
 
-        flags = np.array(batch.flags, dtype=np.bool_)
-        runs = _runs(np.diff(offsets), first, prefix, batch.kinds(), batch.turns(), flags)
-        arrays = [
-            lists(offsets, ids, ENCODED.field("input_ids").type),
-            runs,
-            strings([example.group for example in batch.examples]),
-            binary(hashes, 16),
-            numbers(np.array([example.line for example in batch.examples], np.int32)),
-            numbers(np.array([example.sub for example in batch.examples], np.int32)),
-            numbers(straddles.astype(np.int16)),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
-
-    def _first_tokens(
-        self, batch: "_Batch", encoded: Encoded, counts: EncodeCounts
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(N,) the token at which each completion begins, and (N,) whether it straddles. 0 where none is asked."""
-        starts = np.array(batch.starts, dtype=np.int64)
-        asked = starts > 0
-        bound_offsets = np.zeros(len(starts) + 1, dtype=np.int64)
-        np.cumsum(asked, out=bound_offsets[1:])
-        found = locate_boundaries(encoded, self.table, batch.texts, starts[asked], bound_offsets, self.reference)
-        first = np.zeros(len(starts), dtype=np.int64)
-        first[asked] = found.tokens
-        straddles = np.zeros(len(starts), dtype=np.bool_)
-        straddles[asked] = found.straddles
-        counts.boundaries += int(asked.sum())
+        runs, straddles = batch.runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
-        counts.inexact += int((~found.exact & asked).sum())
-        return first, straddles
+        return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -245,86 +266,107 @@ class Encoder:
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """Rendered examples that wait for the engine."""
 
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    flags: list[tuple[bool, bool]] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
+
+    def add(self, example: Example, rendered: Rendered) -> None:
+        """Append an example."""
+        text, begin, runs, _ = rendered
+        self.examples.append(example)
+        self.texts.append(text)
+        self.runs.add(runs)
+        self.characters += len(text)
+        if False in runs.trains:  # what a person took out makes another example of the same text
+            begin ^= xxhash.xxh3_64_intdigest(repr(runs).encode())
+        self.seeds.append(begin)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to encode."""
+        return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:
         """Whether each is a text, around which the tokenizer puts its own tokens; a template writes them itself."""
         return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
 
-    def kinds(self) -> NDArray[np.int8]:
-        """What stands after the prompt of each."""
-        values = (Kind.COMPLETION if one.text is None else Kind.TEXT for one in self.examples)
-        return np.fromiter(values, np.int8, len(self.examples))
 
-    def turns(self) -> NDArray[np.int64]:
-        """Which message the completion of each begins with; a plain completion counts as the second."""
-        values = (len(one.prompt) if isinstance(one.prompt, list) else 1 for one in self.examples)
-        return np.fromiter(values, np.int64, len(self.examples))
+@dataclass(slots=True)
+class _TokenBatch:
+    """Examples that came as tokens."""
 
+    examples: list[Example] = field(default_factory=list)
+    ids: list[NDArray[np.int32]] = field(default_factory=list)
+    size: int = 0
 
-def _runs(
-    lengths: NDArray[np.int64],
-    first: NDArray[np.int64],
-    prefix: NDArray[np.int64],
-    kinds: NDArray[np.int8],
-    turns: NDArray[np.int64],
-    flags: NDArray[np.bool_],
-) -> pa.ListArray:
-    """Up to three runs a document: what the tokenizer added before, the prompt, the rest. Empty runs are left out.
+    def add(self, example: Example, vocabulary: int) -> None:
+        """Append an example.
 
-    Args:
-        flags: (N, 2) the person's train flags of prompt and rest.
-    """
-    count = len(lengths)
-    ends = np.stack([prefix, np.maximum(first, prefix), lengths], axis=1)
-    begins = np.stack([np.zeros_like(prefix), ends[:, 0], ends[:, 1]], axis=1)
-    keep = ends > begins
-    keep[:, 2] |= ~keep.any(axis=1)  # an empty document still has one run, so that every document has
-    kind = np.empty((count, 3), dtype=np.int8)
-    kind[:, 0] = Kind.SPECIAL
-    kind[:, 1] = Kind.PROMPT
-    kind[:, 2] = kinds
-    turn = np.zeros((count, 3), dtype=np.int16)
-    turn[:, 2] = np.where(kinds == Kind.TEXT, 0, np.minimum(turns, np.iinfo(np.int16).max))
-    offsets = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(keep.sum(axis=1), out=offsets[1:])
-    train = np.ones((count, 3), dtype=np.bool_)
-    train[:, 1:] = flags
-    structs = pa.StructArray.from_arrays(
-        [
-            numbers(ends[keep].astype(np.int32)),
-            numbers(kind[keep]),
-            numbers(turn[keep]),
-            numbers(train[keep]),
-        ],
-        fields=list(ENCODED.field("runs").type.value_type),
-    )
-    return lists(offsets, structs, ENCODED.field("runs").type)
+        Raises:
+            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have; `bad_trained`.
+        """
+        ids = np.array(example.ids, dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
+            wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
+            raise RowRejectedError(
+                "bad_ids", f"the id {wrong:,} is none of the tokenizer's: it has 0 to {vocabulary - 1:,}"
+            )
+        if example.trained is not None and len(example.trained) != len(ids):
+            raise RowRejectedError(
+                "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
+            )
+        self.examples.append(example)
+        self.ids.append(ids.astype(np.int32))
+        self.size += len(ids)
 
+    @property
+    def full(self) -> bool:
+        """Whether it is a good record batch."""
+        return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
 
-def train_flags(prompt: Messages, completion: Messages) -> tuple[bool, bool]:
-    """What the person's `train` flags say of the prompt and of the completion; True where they say nothing.
-
-    The prompt is one run: a single `train: false` in it takes all of it out, so that what was taken out is never
-    trained. In the completion the flags must agree.
-
-    Raises:
-        RowRejectedError: `train_flags`, when they do not.
-    """
-    asked = [message.get("train") is not False for message in completion]
-    if len(set(asked)) > 1:
-        raise RowRejectedError(
-            "train_flags", "some messages of the completion say `train: false` and others do not; split the row"
+    def finish(self, counts: EncodeCounts) -> pa.RecordBatch:
+        """The record batch."""
+        lengths = np.fromiter(map(len, self.ids), np.int64, len(self.ids))
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        trained = [example.trained for example in self.examples]
+        hashes = [
+            xxhash.xxh3_128_digest(ids.tobytes() + bytes(flags or b""), seed=1 + (flags is not None))
+            for ids, flags in zip(self.ids, trained, strict=True)
+        ]
+        counts.examples += len(lengths)
+        counts.tokens += int(offsets[-1])
+        runs = token_lists(trained, lengths)
+        return _record_batch(
+            self.examples, np.concatenate(self.ids), offsets, runs, hashes, np.zeros(len(lengths), np.int64)
         )
-    return all(message.get("train") is not False for message in prompt), all(asked)
+
+
+def _record_batch(
+    examples: list[Example],
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    runs: pa.ListArray,
+    hashes: list[bytes],
+    straddles: NDArray[np.int64],
+) -> pa.RecordBatch:
+    """A batch of `schemas.rows.ENCODED`."""
+    arrays = [
+        lists(offsets, ids, ENCODED.field("input_ids").type),
+        runs,
+        strings([example.group for example in examples]),
+        binary(hashes, 16),
+        numbers(np.array([example.line for example in examples], np.int32)),
+        numbers(np.array([example.sub for example in examples], np.int32)),
+        numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
 
 
 def differing(reference: Engine, samples: Sequence[Sampled]) -> Sampled | None:

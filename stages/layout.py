@@ -22,6 +22,8 @@ class Pieces:
     """(D,) first token of the piece within its document."""
     lengths: NDArray[np.int32]
     """(D,)"""
+    repeated: NDArray[np.int32]
+    """(D,) how many of the piece's first tokens another piece has, too: they have no label here."""
     doc_ids: NDArray[np.int64]
     """(D,)"""
     row_offsets: NDArray[np.int64]
@@ -67,6 +69,8 @@ def lay_out(pieces: Pieces, align: int = 1, pad_id: int = 0) -> LaidOut:
         spread = np.zeros(total, dtype=np.bool_)
         spread[real] = asked
         asked = spread
+    if pieces.repeated.any():
+        asked &= positions >= np.repeat(pieces.repeated, padded)
     labels = np.where(asked, ids, np.int32(IGNORE_INDEX))
     heads = asked[begins] if count else np.empty(0, dtype=np.bool_)
     labels[begins] = IGNORE_INDEX

@@ -18,7 +18,7 @@ MARK = "\U0010fffd"
 """A private-use character without case, width or meaning: string methods leave it as it is."""
 
 Atom: TypeAlias = str | int
-"""A part of a symbol: literal text, or the number of a value of the record."""
+"""A part of a symbol: literal text, or the number of a value of the record. The tracer's marks are negative."""
 
 Atoms: TypeAlias = tuple[Atom, ...]
 
@@ -85,6 +85,8 @@ class Record:
     def __init__(self, contents: Sequence[str]) -> None:
         self.values: list[str] = list(contents)
         self.steps: list[Step] = []
+        self.blocks = 0
+        """Generation blocks that were rendered. The tracer counts."""
         self.aborted = ""
         """Why the record is not to be used, or ""."""
         self._known: dict[tuple[str, tuple[Any, ...], int], bool | int] = {}
@@ -117,6 +119,8 @@ class Record:
         raise TraceAbortedError(why)
 
     def _value(self, atoms: Atoms) -> int:
+        if any(isinstance(atom, int) and atom < 0 for atom in atoms):
+            self.abort("the template looks at what a generation block wrote")
         if len(atoms) == 1 and isinstance(atoms[0], int):
             return atoms[0]
         key = ("cat", atoms, -1)

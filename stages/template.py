@@ -9,8 +9,9 @@ configuration: the date is pinned, and a template cannot draw random numbers.
 import dataclasses
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jinja2
 import numpy as np
@@ -18,25 +19,39 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ..schemas.errors import PacktrainError, RowRejectedError, TemplateError
 from ..schemas.rows import Message, Messages
+from .bounded import (
+    BINOPS,
+    WEIGHED,
+    TemplateLimitError,
+    concat,
+    limited,
+    limited_filters,
+    require_call,
+    require_indent,
+    require_operation,
+)
 
 REASON = "template_error"
 """The word that the ledger counts refused rows by."""
+LIMIT = "template_limit"
+"""The word for rows on which the template took too long or made too much."""
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _DETAIL_CHARS = 500
 
 
 class ChatTemplate:
     """A compiled chat template with its variables.
 
-    It travels between processes as its four arguments and is compiled again there (a few milliseconds).
+    It travels between processes as its five arguments and is compiled again there (a few milliseconds).
 
     Args:
         source: the jinja2 text.
@@ -44,25 +59,33 @@ class ChatTemplate:
             `enable_thinking`.
         name: what errors call it: the file or tokenizer that it came from.
         date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
+        on_limit: whether a row on which the template takes too long or makes too much is rejected, or is an error.
 
     Raises:
         TemplateError: the source does not compile, the date is no ISO date, or a variable's name is reserved.
     """
 
-    def __init__(self, source: str, variables: Mapping[str, Any], name: str, date: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, Any],
+        name: str,
+        date: str | None = None,
+        on_limit: Literal["error", "reject"] = "error",
+    ) -> None:
         self.source = source
         self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
         self.name = name
         self.date = date
+        self.on_limit = on_limit
         for key in _RESERVED:
             if key in self.variables:
                 raise TemplateError(
                     f"chat template '{name}': the variable '{key}' would hide what every template is given; "
                     "give it another name"
                 )
-        self._environment = make_environment(ImmutableSandboxedEnvironment, name, date)
         try:
-            self._template = self._environment.from_string(source)
+            self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
@@ -73,13 +96,18 @@ class ChatTemplate:
                 f"chat template '{name}' does not compile: {error}; mend the template, or name another one"
             ) from error
 
-    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[str, dict[str, Any], str, str | None]]:
-        return type(self), (self.source, self.variables, self.name, self.date)
+    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
+        return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)
 
     @property
     def mentions_date(self) -> bool:
         """Whether the source names `strftime_now`, so that its text may depend on the pinned date."""
         return "strftime_now" in self.source
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the source says by `{% generation %}` what the assistant says."""
+        return _GENERATION.search(self.source) is not None
 
     def render(
         self,
@@ -94,17 +122,34 @@ class ChatTemplate:
             TemplateError: the template asks for the date and none is pinned, or wants a random number.
         """
         if not messages:
-            raise self._rejected("there is no message to render")
+            raise self.rejected("there is no message to render")
         chat = [self._message(message) for message in messages]
         if tools is not None and not all(isinstance(tool, dict) for tool in tools):
-            raise self._rejected("every tool must be a JSON object")
+            raise self.rejected("every tool must be a JSON object")
+        inputs = self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt)
+        return self.guarded(lambda: self._template.render(inputs))
+
+    def guarded(self, render: Callable[[], str]) -> str:
+        """What `render` gives, within the limits, and its errors as this template's.
+
+        Raises:
+            RowRejectedError, TemplateError: as `render`.
+        """
         try:
-            return self._template.render(self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt))
-        except (PacktrainError, MemoryError):
+            with limited():
+                return render()
+        except PacktrainError:
             raise
+        except TemplateLimitError as error:
+            what = f"chat template '{self.name}' was stopped: {error}"
+            if self.on_limit == "reject":
+                raise RowRejectedError(LIMIT, what) from error
+            raise TemplateError(
+                f"{what}. Mend the template; or set tokenizer.on_limit to reject, if only single rows do this to it"
+            ) from error
         except Exception as error:
             message = str(error) or "no message"
-            raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
+            raise self.rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
 
     def inputs(self, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> dict[str, Any]:
         """Everything that the template sees by name."""
@@ -118,15 +163,16 @@ class ChatTemplate:
 
     def _message(self, message: Any) -> Message:
         if not isinstance(message, Mapping):
-            raise self._rejected(f"a message must be a JSON object, not {type(message).__name__}")
+            raise self.rejected(f"a message must be a JSON object, not {type(message).__name__}")
         result: Message = plain({key: value for key, value in message.items() if value is not None})
-        for key in _REASONING_KEYS:
+        for key in REASONING_KEYS:
             reasoning = result.get(key)
             if reasoning is not None:
                 return {"thinking": reasoning, **result, "reasoning_content": reasoning}
         return result
 
-    def _rejected(self, detail: str) -> RowRejectedError:
+    def rejected(self, detail: str) -> RowRejectedError:
+        """The error for a row that the template refuses."""
         return RowRejectedError(REASON, f"chat template '{self.name}': {detail}")
 
 
@@ -157,12 +203,39 @@ def plain(value: Any) -> Any:
     return f"<{kind.__name__}>"
 
 
-def make_environment(
-    kind: type[ImmutableSandboxedEnvironment], name: str, date: str | None
-) -> ImmutableSandboxedEnvironment:
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, with limits on what a template can make."""
+
+    intercepted_binops = BINOPS
+    concat = staticmethod(concat)
+    generation: Callable[[str], str] = staticmethod(str)
+    """What becomes of the text of a `{% generation %}` block."""
+
+    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """See jinja2."""
+        if getattr(__callee, "__name__", None) in WEIGHED:
+            require_call(__callee, args, kwargs)
+        return super().call(__context, __callee, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """See jinja2."""
+        require_operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+
+def compile_template(environment: BoundedEnvironment, source: str | nodes.Template) -> jinja2.Template:
+    """Compile a template so that `~`, too, joins as the environment does."""
+    code = environment.compile(source)
+    template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    template.root_render_func.__globals__["str_join"] = lambda pieces: environment.concat(map(str, pieces))
+    return template
+
+
+def make_environment(kind: type[BoundedEnvironment], name: str, date: str | None) -> BoundedEnvironment:
     """The environment that chat templates are written for: whitespace rules, tags, filters, globals."""
     environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
-    environment.filters["tojson"] = _tojson
+    limited_filters(environment.filters)
+    environment.filters["tojson"] = tojson
     environment.filters["random"] = _no_chance
     environment.globals["lipsum"] = _no_chance
     environment.globals["raise_exception"] = _raise_exception
@@ -187,7 +260,7 @@ class GenerationTag(Extension):
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
     def _body(self, caller: Macro) -> str:
-        return str(caller())
+        return self.environment.generation(caller())  # type: ignore[attr-defined,no-any-return]
 
 
 class GuardedNamespace(Namespace):
@@ -219,13 +292,15 @@ def _refuse_private(name: Any) -> None:
         raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
 
 
-def _tojson(
+def tojson(
     value: Any,
     ensure_ascii: bool = False,
     indent: Any = None,
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
+    """The filter of that name."""
+    require_indent(indent)
     # jinja2's own filter escapes for HTML, which would change the text that a model sees.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 

@@ -8,40 +8,28 @@ Soundness rests on the environment below: jinja2 lets it see every call, attribu
 and join of a template, and it aborts where a content would reach code that cannot report what it looks at.
 """
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from ..schemas.rows import Messages
-from .symbol import (
-    DERIVATIONS,
-    INSPECTIONS,
-    MARK,
-    UNDERSTOOD,
-    Atom,
-    Atoms,
-    Record,
-    Step,
-    Symbol,
-    SymbolParts,
-    TraceAbortedError,
-    concat,
+from .compiled import CLOSE, OPEN, Compiler, Trace, skeleton
+from .symbol import MARK, UNDERSTOOD, Atoms, Record, Symbol, SymbolParts, TraceAbortedError, concat
+from .template import (
+    BoundedEnvironment,
+    ChatTemplate,
+    DictMaker,
+    GuardedNamespace,
+    compile_template,
+    make_environment,
 )
-from .template import ChatTemplate, DictMaker, GuardedNamespace, make_environment
-
-Instruction: TypeAlias = tuple[Callable[[Any], Any], int | slice, bool | None]
-"""(function, number of its argument, outcome of a guard or None for a value that is kept).
-
-A join takes all values, as a slice."""
+from .turns import Manner
 
 # Filters that hand contents on without looking at them, or look only through methods of Symbol.
 _FILTERS_ANY = frozenset(
@@ -76,55 +64,6 @@ _TESTS_EQUAL = frozenset({"==", "eq", "equalto", "!=", "ne"})
 _SELF_CHECKING = (Symbol, Extension, LoopContext, list, tuple, dict)
 
 
-class Split(NamedTuple):
-    """Where the completion begins: the text's length, or a constant, plus signed lengths of values."""
-
-    from_end: bool
-    constant: int
-    values: tuple[int, ...]
-    """Their lengths are subtracted when counting from the end, and added otherwise."""
-
-
-class Trace:
-    """A compiled trace: call `run` with the contents of a row."""
-
-    def __init__(
-        self,
-        program: list[Instruction],
-        literals: list[str],
-        text: Callable[[Any], Any],
-        head: Callable[[Any], Any] | None,
-        split: Split | None,
-    ) -> None:
-        self.checked = 0
-        """Rows that it answered as jinja2 did. The renderer counts."""
-        self.unchecked = 0
-        """Rows that went out as it answered them."""
-        self._program = program
-        self._literals = literals
-        self._text = text
-        self._head = head
-        self._split = split
-
-    def run(self, contents: list[str]) -> tuple[str, int] | None:
-        """(text, position where the completion begins), or None where a guard does not hold."""
-        values = contents + self._literals
-        for function, argument, outcome in self._program:
-            result = function(values[argument])
-            if outcome is None:
-                values.append(result)
-            elif result is not outcome:
-                return None
-        text = "".join(self._text(values))
-        if self._split is None:
-            assert self._head is not None
-            return text, common_prefix("".join(self._head(values)), text)
-        from_end, position, indices = self._split
-        for index in indices:
-            position += len(values[index])
-        return text, len(text) - position if from_end else position
-
-
 class Tracer:
     """Makes traces of one template.
 
@@ -132,18 +71,17 @@ class Tracer:
         TraceAbortedError: the template uses something that can never be traced.
     """
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, manner: Manner) -> None:
         self._template = template
-        self._environment = make_environment(_TracingEnvironment, template.name, template.date)
+        self._manner = manner
+        environment = make_environment(_TracingEnvironment, template.name, template.date)
+        assert isinstance(environment, _TracingEnvironment)
+        self._environment = environment
         tree = self._environment.parse(template.source)
         # Escaping is done by C code on the bare characters.
         if tree.find(nodes.EvalContextModifier):
             raise TraceAbortedError("the template switches escaping")
-        tree = _InAsTest().visit(tree)
-        code = self._environment.compile(tree)
-        self._compiled = jinja2.Template.from_code(self._environment, code, self._environment.make_globals(None))
-        # What `~` compiles to.
-        self._compiled.root_render_func.__globals__["str_join"] = _join_all
+        self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
 
     def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
         """Traces a row.
@@ -161,15 +99,24 @@ class Tracer:
             _Message(record, {"role": role, "content": record.symbol(index)}) for index, role in enumerate(roles)
         ]
         text = self._render(record, chat, add_generation_prompt=False)
-        head: Atoms | None = None
-        if 0 < prompt < len(roles):
-            head = self._render(record, chat[:prompt], add_generation_prompt=True)
-        return _compile(record, len(contents), text, head, Split(prompt > 0, 0, ()))
+        blocks = record.blocks
+        heads: dict[int, Atoms] = {}
+
+        def head(index: int) -> str:
+            if index not in heads:
+                heads[index] = self._render(record, chat[:index], add_generation_prompt=True)
+            return skeleton(heads[index])
+
+        return Compiler(record, roles, prompt, text, blocks, self._manner, head, heads).trace()
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> Atoms:
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
+        self._environment.record = record
+        record.blocks = 0
         try:
-            text = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+            text = self._template.guarded(
+                lambda: concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+            )
         except Exception as error:  # whatever it is, jinja2 will say it again, to the row
             raise TraceAbortedError(record.aborted or f"{type(error).__name__}: {error}") from error
         atoms: Atoms = text.atoms if isinstance(text, Symbol) else (text,)
@@ -177,98 +124,6 @@ class Tracer:
         if record.aborted or any(MARK in literal for literal in literals if isinstance(literal, str)):
             raise TraceAbortedError(record.aborted or "a content passed through code that is not traced")
         return atoms
-
-
-def common_prefix(head: str, text: str) -> int:
-    """How many characters two texts have in common from the start."""
-    if text.startswith(head):
-        return len(head)
-    low, high = 0, min(len(head), len(text))  # the first `low` are equal, the first `high + 1` are not
-    while low < high:
-        middle = (low + high + 1) // 2
-        if head[low:middle] == text[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _split(head: Atoms, text: Atoms) -> Split | None:
-    """Where two symbolic texts part, if that is the same place for all contents; otherwise None."""
-    left, right = list(head), list(text)
-    constant, values = 0, []
-    while left and right:
-        a, b = left.pop(0), right.pop(0)
-        if isinstance(a, int) and a == b:
-            values.append(a)
-        elif isinstance(a, str) and isinstance(b, str):
-            same = common_prefix(a, b)
-            constant += same
-            if same < len(a) and same < len(b):
-                right.insert(0, b[same:])
-                break
-            if same < len(a):
-                left.insert(0, a[same:])
-            if same < len(b):
-                right.insert(0, b[same:])
-        else:
-            return None  # a content meets something else: the row decides
-    after = [atom for atom in right if isinstance(atom, int)]
-    if len(after) < len(values):
-        rest = sum(len(atom) for atom in right if isinstance(atom, str))
-        return Split(True, rest, tuple(after))
-    return Split(False, constant, tuple(values))
-
-
-def _compile(record: Record, contents: int, text: Atoms, head: Atoms | None, fixed: Split) -> Trace:
-    """Numbers the values anew: contents, then literals, then what the needed operations make."""
-    split = fixed if head is None else _split(head, text)
-    outputs = [text] if split is not None or head is None else [text, head]
-    needed = {atom for atom in chain(*outputs) if isinstance(atom, int)}
-    steps: list[Step] = []
-    for step in reversed(record.steps):  # only what a guard or the text depends on
-        if step.is_guard or step.outcome in needed:
-            steps.insert(0, step)
-            needed.update(
-                (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
-            )
-
-    literals: dict[str, int] = {"": contents}
-    for atom in chain(*outputs, *(step.args for step in steps if step.name == "cat")):
-        if isinstance(atom, str):
-            literals.setdefault(atom, contents + len(literals))
-    number: dict[Atom, int] = {index: index for index in range(contents)}
-    number.update(literals)
-
-    def taking(atoms: Atoms) -> Callable[[Any], Any]:
-        # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
-        return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
-
-    program: list[Instruction] = []
-    size = contents + len(literals)
-    for step in steps:
-        if step.is_guard:
-            guard = INSPECTIONS[step.name](*step.args)
-            program.append((guard, number[step.source], bool(step.outcome)))
-            continue
-        if step.name == "cat":
-            program.append((_join(taking(step.args)), slice(None), None))
-        else:
-            program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
-        number[step.outcome] = size
-        size += 1
-    if split is not None:
-        split = split._replace(values=tuple(number[value] for value in split.values))
-    return Trace(program, list(literals), taking(text), taking(head) if head and split is None else None, split)
-
-
-def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:
-    return lambda values: "".join(taking(values))
-
-
-def _join_all(pieces: Iterable[Any]) -> str:
-    """What `~` does, for symbols too."""
-    return concat(map(str, pieces))
 
 
 class _InAsTest(NodeTransformer):
@@ -298,11 +153,23 @@ class _Message(dict[str, Any]):
     __or__ = __ror__ = _listed
 
 
-class _TracingEnvironment(ImmutableSandboxedEnvironment):
+class _TracingEnvironment(BoundedEnvironment):
     """Watches what a template does; what it renders is what the ordinary environment renders."""
 
-    intercepted_binops = frozenset({"%"})
     concat = staticmethod(concat)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.record: Record | None = None
+        """Of the trace that is being made."""
+
+        def generation(text: str) -> str:
+            record = self.record
+            assert record is not None
+            record.blocks += 1
+            return concat((Symbol(record, (OPEN,)), text, Symbol(record, (CLOSE,))))
+
+        self.generation = generation
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         filters: dict[str, Any] = self.filters  # the stubs name a type that no function has

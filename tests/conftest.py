@@ -154,12 +154,20 @@ def bare_catalogue(sizes: list[int], sources: list[int], lengths: "NDArray[np.in
         lengths=lengths,
         asked=nothing,
         head=nowhere,
+        low=nothing,
+        high=lengths,
         asked_kept=nothing,
         head_kept=nowhere,
+        prompt_cut=None,
+        completion_cut=None,
         begins=nothing,
         run_begins=nothing,
         run_counts=nothing,
         held_out=nowhere,
+        unproved=nowhere,
+        turns=nothing,
+        endless=nothing,
+        digests=None,
     )
 
 

@@ -54,6 +54,11 @@ class PackedRows:
         self.shelf = open_shelf(where, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
         self.where = where
         self.manifest = read_manifest(self.shelf)
+        if self.manifest.preference:
+            raise InputError(
+                f"{where} holds preference pairs, which are not packed rows; open it with datasets.load_from_disk, for "
+                "TRL's DPOTrainer"
+            )
         record = self.manifest.splits.get(split)
         if record is None:
             raise InputError(f"{where} has no split {split!r}; it has {', '.join(self.manifest.splits)}")

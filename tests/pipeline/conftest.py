@@ -1,14 +1,21 @@
-"""How tests of this folder run the program: in this process, or as a person does."""
+"""How tests of this folder run the program, in this process or as a person does; and what a run or a stream packed."""
 
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli import main
+from packtrain.pipeline.live import LiveWindows
+from packtrain.pipeline.live_window import PlannedWindow
+from packtrain.schemas.ledger import Ledger
+from packtrain.schemas.rows import IGNORE_INDEX
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 
@@ -65,3 +72,73 @@ def plain_environment() -> dict[str, str]:
     """The environment without what would make a console think that it is a terminal, or another one."""
     drop = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     return {key: value for key, value in os.environ.items() if key not in drop}
+
+
+Row = dict[str, Any]
+Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
+"""(example id, first token in its document, tokens, labels)."""
+
+
+def _content(window: PlannedWindow) -> list[Row]:
+    """All rows of a window as plain values."""
+    rows: list[Row] = window.lay_out(0, window.rows).to_pylist()
+    return rows
+
+
+def _pieces_of(rows: list[Row], names: list[str]) -> Counter[Piece]:
+    """(example id, first token in its document, tokens, labels) of every piece; `names` in the order of the pieces."""
+    out: Counter[Piece] = Counter()
+    left = iter(names)
+    for row in rows:
+        begin = 0
+        for start, length in zip(row["doc_starts"], row["seq_lengths"], strict=True):
+            end = begin + length
+            assert row["position_ids"][begin:end] == list(range(length))
+            assert row["labels"][begin] == IGNORE_INDEX
+            out[next(left), start, tuple(row["input_ids"][begin:end]), tuple(row["labels"][begin:end])] += 1
+            begin = end
+    assert next(left, None) is None
+    return out
+
+
+def _streamed(windows: LiveWindows, epoch: int = 0) -> tuple[Counter[Piece], Ledger, int]:
+    """Every piece of an epoch, the account of all its windows, and how many those are."""
+    out: Counter[Piece] = Counter()
+    accounts: dict[str, Any] = {}
+    count = 0
+    for window in windows.walk(epoch, 0, epoch + 1):
+        out += _pieces_of(_content(window), [document.id for document in window.documents(0, window.rows)])
+        accounts.update({f"{count} {name}": entry for name, entry in window.ledger.sources.items()})
+        window.ledger.check()
+        count += 1
+    by_source = {
+        name: Ledger({key: entry for key, entry in accounts.items() if key.endswith(f" {name}")}).total()
+        for name in (source.name for source in windows.config.sources)
+    }
+    return out, Ledger(by_source), count
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[PlannedWindow], list[Row]]:
+    """See `_content`."""
+    return _content
+
+
+@pytest.fixture(scope="session")
+def streamed() -> Callable[..., tuple[Counter[Piece], Ledger, int]]:
+    """See `_streamed`."""
+    return _streamed
+
+
+@pytest.fixture(scope="session")
+def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]:
+    """Every piece that the run of a configuration packed: `packed(config, split="train")`."""
+
+    def pieces(config: dict[str, Any], split: str = "train") -> Counter[Piece]:
+        out = Path(config["out"])
+        table = pq.read_table(out / "documents.parquet", columns=["doc_id", "id"]).to_pydict()
+        names = dict(zip(table["doc_id"], table["id"], strict=True))
+        rows = read_rows(out, split)
+        return _pieces_of(rows, [names[doc] for row in rows for doc in row["doc_ids"]])
+
+    return pieces

@@ -255,7 +255,9 @@ def test_a_file_that_is_empty(pack: Packer, data: bytes) -> None:
 
 def test_a_folder_as_input(pack: Packer) -> None:
     pack.file.mkdir()
-    assert f"{pack.file} is a folder; name the JSONL files in it" in pack.refused(None)
+    assert f"{pack.file} is a folder without data files" in pack.refused(None)
+    (pack.file / "in.jsonl").write_bytes(TEXT)
+    pack.packed(None)
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "deep/../in.jsonl", "link.jsonl"])
@@ -386,7 +388,8 @@ def test_bad_options(pack: Packer, options: list[object], what: str) -> None:
 
 def test_an_unknown_format(pack: Packer) -> None:
     message = pack.refused(TEXT, format="csv")
-    assert "sources.0.format: input should be 'apps', 'prompt_completion', 'messages' or 'text' (got 'csv')" in message
+    assert "sources.0.format: input should be auto, messages, " in message
+    assert "text, apps or python:module:function (got 'csv')" in message
     assert len(message.splitlines()) == 1
 
 

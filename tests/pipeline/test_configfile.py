@@ -147,7 +147,7 @@ BAD_FILES = [
     (GOOD.replace("out: runs/first\n", ""), "run.yaml: out: is needed, but not there"),
     (
         GOOD.replace("format: text", "format: csv"),
-        "line 9: sources.1.format: input should be 'apps', 'prompt_completion'",
+        "line 9: sources.1.format: input should be auto, messages, ",
     ),
     (
         GOOD.replace("format: text", "formt: text"),

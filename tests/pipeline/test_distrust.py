@@ -13,6 +13,7 @@ from packtrain.schemas.rows import Messages
 from packtrain.stages import encode as stage
 from packtrain.stages import engines
 from packtrain.stages.render import Renderer
+from packtrain.stages.rendered import Rendered
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -108,14 +109,12 @@ def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine:
 
 def test_a_lying_trace_is_replaced_by_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lying(Renderer):
-        def __call__(
-            self, prompt: Messages, completion: Messages, tools: Any = None, check: bool = False
-        ) -> tuple[str, int]:
-            text, start = super().__call__(prompt, completion, tools, check)
-            if self._trace and "MOON" in text:
+        def __call__(self, prompt: Messages, completion: Messages, tools: Any = None, check: bool = False) -> Rendered:
+            rendered = super().__call__(prompt, completion, tools, check)
+            if self._trace and "MOON" in rendered.text:
                 self.suspects += 1
-                return text.replace("MOON", "MARS"), start
-            return text, start
+                return rendered._replace(text=rendered.text.replace("MOON", "MARS"))
+            return rendered
 
     monkeypatch.setattr(encode, "Renderer", Lying)
     notes = Notes()

@@ -29,6 +29,7 @@ from packtrain.schemas.errors import OutputError
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.manifest import Manifest
 from packtrain.stages.plan import plan_rows
+from packtrain.stages.sections import Sections
 
 Config = dict[str, Any]
 ReadRows = Callable[..., list[dict[str, Any]]]
@@ -494,7 +495,8 @@ def test_windows_are_shuffled_unlike_one_another(tmp_path: Path, make_catalogue:
         }
     )
     store = LocalStore(tmp_path)
-    plans = plan_split(store, "train", config, catalogue, np.zeros_like(lengths), lengths)
+    sections = Sections(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
+    plans = plan_split(store, "train", config, catalogue, sections)
     assert len(plans) == windows
     places = []
     for plan in plans:

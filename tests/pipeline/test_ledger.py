@@ -6,11 +6,12 @@ mask asks. Everything that the ledger says is counted anew from that and from th
 
 import itertools
 import json
+import math
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
 from packtrain.stages.prep import AppsOptions, make_format, public_row
+from packtrain.stages.sections import Sections
 
 Row = dict[str, Any]
 
@@ -62,6 +64,8 @@ WORDS = (
 )
 LENGTH = 96
 PAD = 0
+END = 3
+"""The token `<|im_end|>`."""
 
 
 # --- a corpus with everything in it that can go wrong ---
@@ -112,6 +116,11 @@ def chat_lines() -> Iterator[str]:
             for turn, role in enumerate(("user", "assistant") * (1 + number % 3))
         ]
         yield json.dumps({"messages": turns})
+    turns = [message(role, words(9 + turn, turn)) for turn, role in enumerate(("user", "assistant") * 6)]
+    yield json.dumps({"messages": turns})  # long, and then short enough
+    yield json.dumps({"messages": turns[:2]})
+    yield json.dumps({"messages": turns[:2]})  # what an earlier one says
+    yield json.dumps({"messages": [turns[0], message("assistant", words(150, 4))]})  # a long answer
     yield json.dumps({"messages": [message("user", "nobody answers")]})  # nothing to train
     yield json.dumps({"messages": [message("user", words(80, 2))]})  # and too long as well
     yield json.dumps({"messages": [message("user", "FORBIDDEN"), message("assistant", "no")]})
@@ -125,6 +134,8 @@ def text_lines(salt: int) -> Iterator[str]:
         yield json.dumps({"text": words(1 + (number * number + salt) % 60, number)})
     yield json.dumps({"text": ""})
     yield json.dumps({"text": "<|im_end|>"})
+    yield json.dumps({"text": "the same in both files, and long enough to be trained"})
+    yield json.dumps({"text": "\n\n".join(f"{words(9 + salt, part)}.\n{words(14, part + salt)}." for part in range(9))})
     yield json.dumps({"body": "elsewhere"})
 
 
@@ -159,9 +170,27 @@ class Document:
     """The first token after the prompt and after what the tokenizer added."""
     special: int
     ended: int
+    turns: int = 0
+    """Messages of the assistant, in a conversation."""
+    answered: bool = False
+    """Whether the last message is one of them."""
+    text: str = ""
+    """Of a text."""
 
     def asked(self, mask: str) -> list[bool]:
         return [mask == "all" or place >= self.begin for place in range(len(self.ids))]
+
+    def limited(self, choice: Row) -> tuple[int, int]:
+        """(first token, one past the last) that the limits of prompt, completion and row leave."""
+        low, high = 0, len(self.ids)
+        if self.source != "texts":
+            if choice["max_prompt"] is not None:
+                low = max(0, self.begin - choice["max_prompt"])
+            if choice["max_completion"] is not None:
+                high = min(high, self.begin + choice["max_completion"])
+        if choice["overlong"] == "truncate" and choice["strategy"] in ("bfd", "none"):
+            return (low, min(high, low + LENGTH)) if choice["keep"] == "start" else (max(low, high - LENGTH), high)
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -244,7 +273,7 @@ def documents_of(folder: Path, tokenizer: Any) -> Iterator[Document]:
         row = public_row(example, apps.form)
         if "FORBIDDEN" not in row["completion"][0]["content"]:
             name = f"apps/apps:{example.line + 1}/{example.sub}"
-            yield Document("apps", name, example.group, *tokenize(tokenizer, row))
+            yield Document("apps", name, example.group, *tokenize(tokenizer, row), turns=1, answered=True)
     for source, file in (("pairs", "pairs"), ("chats", "chats"), ("texts", "texts-1"), ("texts", "texts-2")):
         for number, line in enumerate((folder / f"{file}.jsonl").read_text().splitlines(), 1):
             try:
@@ -254,7 +283,11 @@ def documents_of(folder: Path, tokenizer: Any) -> Iterator[Document]:
                     continue
             except (ValueError, KeyError, TypeError):
                 continue
-            yield Document(source, f"{source}/{file}:{number}", "", *tokenize(tokenizer, row))
+            roles = [turn["role"] for turn in row.get("messages", [])]
+            answered = roles[-1:] == ["assistant"]
+            turns = roles.count("assistant")
+            name, text = f"{source}/{file}:{number}", row.get("text", "")
+            yield Document(source, name, "", *tokenize(tokenizer, row), turns=turns, answered=answered, text=text)
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +310,7 @@ def corpus(
     shutil.copytree(answered(tokenizer), folder / "cache/tokenizers")
     documents = list(documents_of(folder, AutoTokenizer.from_pretrained(tokenizer)))
     assert {document.source for document in documents} == {"apps", "pairs", "chats", "texts"}
-    assert 80 < len(documents) < 100
+    assert 85 < len(documents) < 110
     assert sum(len(document.ids) > LENGTH for document in documents) >= 12
     return Corpus(folder, tokenizer, documents)
 
@@ -299,37 +332,96 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 
 def allowed(choice: Row) -> bool:
-    if choice["strategy"] == "wrapped" and (choice["align"] > 1 or choice["max_docs"] is not None):
+    if choice["strategy"] == "wrapped" and (choice["align"] > 1 or choice.get("max_docs") is not None):
         return False
+    if choice["strategy"] == "wrapped" and choice.get("mix"):
+        return False  # every copy is cut at other places, and nothing says which piece is of which
     cuts = choice["strategy"] in ("bfd_split", "wrapped")
     return not cuts or (choice["overlong"], choice["keep"]) == ("truncate", "start")
 
 
-def triples_of(choice: Row) -> set[tuple[tuple[str, Any], ...]]:
-    return {tuple((axis, choice[axis]) for axis in axes) for axes in itertools.combinations(AXES, 3)}
+def tuples_of(choice: Row, size: int) -> set[tuple[tuple[str, Any], ...]]:
+    return {tuple((axis, choice[axis]) for axis in axes) for axes in itertools.combinations(choice, size)}
 
 
-def covering() -> list[Row]:
-    """Few configurations in which every allowed triple of values meets, found greedily; the same ones always."""
-    every = [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
-    holds = [(choice, triples_of(choice)) for choice in every if allowed(choice)]
-    missing = set().union(*(triples for _, triples in holds))
+def covering(axes: dict[str, tuple[Any, ...]], size: int) -> list[Row]:
+    """Few configurations in which any `size` allowed values meet, found greedily; the same ones always."""
+    every = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    choices = [choice for choice in every if allowed(choice)]
+    step = max(1, len(choices) // 4000)
+    while math.gcd(step, 2 * 3 * 5 * 7) > 1:  # or an axis of so many values would always have the same one
+        step += 1
+    holds = [(choice, tuples_of(choice, size)) for choice in choices[::step]]
+    missing = set().union(*(tuples for _, tuples in holds))
     out = []
     while missing:
-        best, triples = max(holds, key=lambda one: len(one[1] & missing))
+        best, tuples = max(holds, key=lambda one: len(one[1] & missing))
         out.append(best)
-        missing -= triples
+        missing -= tuples
     return out
 
 
-GRID = covering()
+LIMITED: dict[str, tuple[Any, ...]] = {
+    "mask": ("completion", "all"),
+    "overlong": ("truncate", "drop", "turns-0", "turns-5", "paragraphs-1", "tokens-0", "tokens-9"),
+    "keep": ("start", "end"),
+    "strategy": ("bfd", "bfd_split", "wrapped", "none"),
+    "align": (1, 8),
+    "max_prompt": (None, 20),
+    "max_completion": (None, 15),
+    "filter": (None, "all", "by source"),
+    "duplicates": ("keep", "drop"),
+    "where": (None, "LENGTH(text) > 60"),
+    "holdout": (None, "group"),
+    "keep_untrained": (False, True),
+    "mix": (None, "repeat", "weight"),
+}
+"""What is cut and left out before packing: any two values together at least once."""
+
+GRID = covering(AXES, 3) + covering(LIMITED, 2)
+PLAIN: Row = {
+    "max_docs": None,
+    "shuffle": True,
+    "format": "arrow",
+    "max_prompt": None,
+    "max_completion": None,
+    "filter": None,
+    "duplicates": "keep",
+    "where": None,
+    "mix": None,
+}
+GRID = [{**PLAIN, **choice} for choice in GRID]
+MIXES: dict[str, dict[str, float]] = {
+    "repeat": {"apps": 3, "texts": 2},
+    "weight": {"apps": 1, "pairs": 2, "chats": 0.5, "texts": 1},
+}
+"""What the sources say; no weight leaves anything out here, since none has a `repeat`."""
+FILTERS = {"all": {"min_tokens": 12, "max_tokens": 150}, "apps": {"max_tokens": 100}, "chats": {"min_tokens": 40}}
+"""Of all sources, and what two of them say themselves."""
+
+
+def splits(choice: Row) -> tuple[str, int] | None:
+    """Where documents are split, and the overlap; None where they are not."""
+    at, dash, overlap = choice["overlong"].partition("-")
+    return (at, int(overlap)) if dash else None
 
 
 def changes_of(choice: Row) -> Row:
+    split = splits(choice)
+    how = {"overlong": "split", "split": dict(zip(("at", "overlap"), split, strict=True))} if split else {}
     return {
         "mask": choice["mask"],
         "keep_untrained": choice["keep_untrained"],
-        "truncate": {"max_length": LENGTH, "overlong": choice["overlong"], "keep": choice["keep"]},
+        "filter": FILTERS["all"] if choice["filter"] else {},
+        "duplicates": choice["duplicates"],
+        "truncate": {
+            "max_length": LENGTH,
+            "max_prompt_length": choice["max_prompt"],
+            "max_completion_length": choice["max_completion"],
+            "overlong": choice["overlong"],
+            "keep": choice["keep"],
+            **how,
+        },
         "pack": {name: choice[name] for name in ("strategy", "align", "max_docs", "shuffle")},
         "holdout": {"fraction": 0.3, "by": choice["holdout"]} if choice["holdout"] else {},
         "output": {"format": choice["format"]},
@@ -341,21 +433,36 @@ def name_of(choice: Row) -> str:
 
 
 def test_the_grid_is_a_grid() -> None:
-    assert 24 <= len(GRID) <= 60
-    for axis, values in AXES.items():
-        assert {choice[axis] for choice in GRID} == {*values}
+    assert 60 <= len(GRID) <= 120
+    for axes in (AXES, LIMITED):
+        for axis, values in axes.items():
+            assert {choice[axis] for choice in GRID} >= {*values}
 
 
 # --- the count ---
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece in a row."""
+
+    start: int
+    """Its first token, within the document."""
+    end: int
+    """One past its last one."""
+    fresh: int
+    """Its first token that the piece before does not have."""
 
 
 @dataclass
 class Counted:
     """What the shards hold, piece by piece."""
 
-    pieces: dict[int, list[tuple[int, int]]]
-    """By document: (first token, tokens without padding)."""
-    split: dict[int, str]
+    pieces: dict[str, list[Piece]]
+    """By document, in their order."""
+    split: dict[str, str]
+    copies: dict[str, int]
+    """How often each document is there."""
     trained: Counter[str]
     heads: Counter[str]
     padding: Counter[str]
@@ -367,54 +474,168 @@ def count_shards(
     """Every token of every row, held against its document."""
     table = pq.read_table(out / "documents.parquet").to_pylist()
     by_id = {document.id: document for document in corpus.documents}
-    documents = {entry["doc_id"]: by_id[entry["id"]] for entry in table}
-    assert len(documents) == len(table) == len({entry["id"] for entry in table})
+    names = {entry["doc_id"]: entry["id"] for entry in table}
+    assert len(names) == len(table) == len({entry["id"] for entry in table})
     order = [document.id for document in corpus.documents]
     assert [order.index(entry["id"]) for entry in table] == sorted(order.index(entry["id"]) for entry in table)
     for entry in table:
-        document = documents[entry["doc_id"]]
+        document = by_id[entry["id"]]
         place = entry["id"].partition("/")[2].split("/")[0]
         assert (entry["source"], entry["group"]) == (document.source, document.group)
         assert entry["tokens"] == len(document.ids)
         assert f"{entry['file']}:{entry['line']}" == place
 
-    counted = Counted({}, {}, Counter(), Counter(), Counter())
+    counted = Counted({}, {}, {}, Counter(), Counter(), Counter())
+    found: dict[str, list[tuple[int, int, list[int]]]] = {}
     for split in manifest.splits:
         for row in read_rows(out, split):
             assert len(row["input_ids"]) <= LENGTH
             assert len(row["doc_ids"]) <= (choice["max_docs"] or LENGTH)
             at = 0
             for doc_id, start, size in zip(row["doc_ids"], row["doc_starts"], row["seq_lengths"], strict=True):
-                document = documents[doc_id]
+                document = by_id[names[doc_id]]
                 assert size % choice["align"] == 0
                 here = slice(at, at + size)
                 ids, labels = row["input_ids"][here], row["labels"][here]
-                real = min(size, len(document.ids) - start)
+                high = document.limited(choice)[1]
+                # Only a piece that is not followed by another has padding: the others may end anywhere.
+                real = next(n for n in range(size, 0, -1) if ids[:n] == document.ids[start : min(start + n, high)])
                 padding = size - real
                 assert 0 <= padding < choice["align"]
-                asked = document.asked(choice["mask"])[start : start + real]
-                assert ids == document.ids[start : start + real] + [PAD] * padding
+                assert ids[real:] == [PAD] * padding
                 assert row["position_ids"][here] == list(range(size))
-                expected = [one if flag else IGNORE_INDEX for one, flag in zip(ids, asked, strict=False)]
-                assert labels == [IGNORE_INDEX, *expected[1:]] + [IGNORE_INDEX] * padding
-                counted.pieces.setdefault(doc_id, []).append((start, real))
-                assert counted.split.setdefault(doc_id, split) == split
-                counted.trained[document.source] += sum(asked[1:])
-                counted.heads[document.source] += asked[0]
+                assert labels[real:] == [IGNORE_INDEX] * padding
+                assert counted.split.setdefault(document.id, split) == split
                 counted.padding[document.source] += padding
+                found.setdefault(document.id, []).append((start, start + real, labels[:real]))
                 at += size
             assert at == len(row["input_ids"])
-    assert {*counted.pieces} == {*documents}
+    assert {*found} == {*names.values()}
+    overlap = (splits(choice) or ("", 0))[1]
+    for name, pieces in found.items():
+        document = by_id[name]
+        asked = document.asked(choice["mask"])
+        before: Piece | None = None
+        places = Counter((start, end) for start, end, _ in pieces)
+        (copies,) = {*places.values()}  # of all pieces the same
+        counted.copies[name] = copies
+        for start, end, labels in sorted(pieces)[::copies]:
+            assert sum(one == (start, end, labels) for one in pieces) == copies
+            fresh = start
+            if before is not None and before.end >= start:  # else that one is left out
+                fresh = before.end
+                assert fresh - start == min(overlap, before.end - before.start)
+            elif start > document.limited(choice)[0]:
+                fresh = start + overlap
+            expected = [
+                document.ids[place] if asked[place] and place >= fresh and place > start else IGNORE_INDEX
+                for place in range(start, end)
+            ]
+            assert labels == expected
+            before = Piece(start, end, fresh)
+            counted.pieces.setdefault(name, []).append(before)
+            counted.trained[document.source] += copies * sum(label != IGNORE_INDEX for label in labels)
+            counted.heads[document.source] += copies * (asked[start] and fresh == start)
     return counted
 
 
-def expected_ledger(source: str, corpus: Corpus, counted: Counted, ids: dict[str, int], choice: Row) -> SourceLedger:
+def check_copies(corpus: Corpus, counted: Counted, choice: Row) -> None:
+    """How often each document is there, as `repeat` says, or within one of what the weights ask."""
+    trained = [one for one in corpus.documents if counted.split.get(one.id) == "train"]
+    assert all(counted.copies[one] == 1 for one, split in counted.split.items() if split == "holdout")
+    if choice["mix"] != "weight":
+        often = MIXES["repeat"] if choice["mix"] else {}
+        assert all(counted.copies[one.id] == often.get(one.source, 1) for one in trained)
+        return
+    stock, packed, longest = Counter[str](), Counter[str](), Counter[str]()
+    for one in trained:
+        size = sum(piece.end - piece.start for piece in counted.pieces[one.id])
+        stock[one.source] += size
+        packed[one.source] += counted.copies[one.id] * size
+        longest[one.source] = max(longest[one.source], size)
+    weights = MIXES["weight"]
+    scale = max(stock[name] / weights[name] for name in stock)
+    for name in stock:
+        assert abs(packed[name] - scale * weights[name]) <= longest[name] / 2 + 1
+
+
+def least_and_most(document: Document, choice: Row) -> tuple[int, int]:
+    """What the filters of a document's source say."""
+    limits = {"min_tokens": 0, "max_tokens": 10**9}
+    if choice["filter"]:
+        limits.update(FILTERS["all"])
+    if choice["filter"] == "by source":
+        limits.update(FILTERS.get(document.source, {}))
+    return limits["min_tokens"], limits["max_tokens"]
+
+
+def why_not(document: Document, choice: Row, packed: bool) -> str | None:
+    """Why a document is left out, duplicates apart.
+
+    Args:
+        packed: whether any piece of it is in the shards: what is left of one that is split is seen only there.
+    """
+    asked = document.asked(choice["mask"])
+    low, high = document.limited(choice)
+    least, most = least_and_most(document, choice)
+    if len(asked) < least:
+        return "min_tokens"
+    if len(asked) > most:
+        return "max_tokens"
+    if not any(asked[1:]) and not choice["keep_untrained"]:
+        return "untrained"
+    if choice["overlong"] == "drop" and high - low > LENGTH:
+        return "overlong"
+    if not any(asked[low + 1 : high]) and not choice["keep_untrained"]:
+        return "cut_untrained"
+    if splits(choice) and high - low > LENGTH and not packed and sum(asked[low:high]) < 3:
+        return "cut_untrained"
+    return None
+
+
+def expected_dropped(corpus: Corpus, choice: Row, counted: Counted) -> dict[str, str]:
+    """The reason of every document that is left out."""
+    out: dict[str, str] = {}
+    seen: set[tuple[tuple[int, ...], int]] = set()
+    for document in corpus.documents:
+        reason = why_not(document, choice, document.id in counted.pieces)
+        content = (tuple(document.ids), document.begin)
+        if reason is None and choice["duplicates"] == "drop" and content in seen:
+            reason = "duplicate"
+        if reason is None:
+            seen.add(content)
+        else:
+            out[document.id] = reason
+    assert {*counted.pieces} == {document.id for document in corpus.documents} - {*out}
+    return out
+
+
+def turns_cut(document: Document, pieces: list[Piece], asked: list[bool]) -> int:
+    """Cuts with a trained token on both sides, of the completion or of the prompt. A text has no turns.
+
+    Where a prompt is trained it is the most that there can be: how it falls into turns is not looked at here.
+    """
+    if document.source == "texts":
+        return 0
+    places = {piece.fresh for piece in pieces} | {piece.end for piece in pieces}
+    inside = [place for place in places if 0 < place < len(asked) and place != document.begin]
+    if document.turns and not asked[0]:  # what the template writes behind the end of a turn is no part of it
+        inside = [place for place in inside if document.ids[place - 1] != END]
+    return sum(asked[place - 1] and asked[place] for place in inside)
+
+
+def expected_ledger(
+    source: str, corpus: Corpus, counted: Counted, dropped_because: dict[str, str], choice: Row
+) -> SourceLedger:
     """The source's account, made from documents and shards alone."""
     mask, cuts = choice["mask"], choice["strategy"] in ("bfd_split", "wrapped")
     out = SourceLedger()
     out.bytes_read = sum(len(line.encode()) + 1 for line in corpus.lines[source])
     out.rows_read = len(corpus.lines[source])
     out.rows_rejected, out.rows_filtered = REJECTED[source], FILTERED[source]
+    if choice["where"] and source == "texts":
+        short = [line for line in corpus.lines[source] if 0 < len(json.loads(line).get("text", "")) <= 60]
+        out.rows_filtered = {"where": len(short)}
     out.examples_skipped, out.rows_blank = SKIPPED[source], BLANK[source]
     mine = [document for document in corpus.documents if document.source == source]
     out.rows_used = len({document.id.split("/")[1] for document in mine})
@@ -422,50 +643,65 @@ def expected_ledger(source: str, corpus: Corpus, counted: Counted, ids: dict[str
     out.tokens_encoded = sum(len(one.ids) - one.special - one.ended for one in mine)
     dropped, created = Counter(REFUSED[source]), Counter[str]()
     tokens_dropped: Counter[str] = Counter()
+    truncated: Counter[str] = Counter()
     packed: Counter[str] = Counter()
     for document in mine:
         asked = document.asked(mask)
         created.update(special=document.special, end_of_sequence=document.ended)
         out.asked_encoded += sum(asked)
-        doc_id = ids.get(document.id)
-        untrained = not any(asked[1:]) and not choice["keep_untrained"]
-        overlong = choice["overlong"] == "drop" and len(asked) > LENGTH
-        stays = asked
-        if choice["overlong"] == "truncate" and not cuts:
-            stays = asked[:LENGTH] if choice["keep"] == "start" else asked[-LENGTH:]
-        cut = not untrained and not overlong and not any(stays[1:]) and not choice["keep_untrained"]
-        if untrained or overlong or cut:
-            assert doc_id is None
-            reason = "untrained" if untrained else "overlong" if overlong else "cut_untrained"
-            dropped[reason] += 1
-            tokens_dropped[reason] += len(asked)
+        if document.id in dropped_because:
+            dropped[dropped_because[document.id]] += 1
+            tokens_dropped[dropped_because[document.id]] += len(asked)
             out.asked_dropped += sum(asked)
             continue
-        assert doc_id is not None
-        packed[counted.split[doc_id]] += 1
-        # The pieces are one stretch of the document, every token of it once: what stays of it.
-        pieces = sorted(counted.pieces[doc_id])
-        first, last = pieces[0][0], pieces[-1][0] + pieces[-1][1]
-        assert all(start + size == after for (start, size), (after, _) in itertools.pairwise(pieces))
-        if cuts or len(asked) <= LENGTH:
-            assert (first, last) == (0, len(asked))
+        packed[counted.split[document.id]] += 1
+        out.turns_trained += document.turns if mask == "all" else document.answered
+        pieces = counted.pieces[document.id]
+        low, high = document.limited(choice)
+        fresh = [place for piece in pieces for place in range(piece.fresh, piece.end)]
+        assert len(fresh) == len({*fresh})
+        copies = counted.copies[document.id]
+        created["overlap"] += copies * sum(piece.fresh - piece.start for piece in pieces)
+        created["repeats"] += (copies - 1) * len(fresh)
+        out.asked_repeated += (copies - 1) * sum(asked[place] for place in fresh)
+        out.examples_repeated += copies - 1
+        left_out = sorted({*range(low, high)} - {*fresh})
+        if splits(choice) and high - low > LENGTH:
+            # Of the pieces, those are left out in which no label counts: an asked token may stand at their head.
+            assert not left_out or not choice["keep_untrained"]
+            assert not any(asked[place] and asked[place - 1] and place - 1 in left_out for place in left_out)
+            out.examples_split += 1
         else:
-            assert len(pieces) == 1
-            assert (first, last) == ((0, LENGTH) if choice["keep"] == "start" else (len(asked) - LENGTH, len(asked)))
-        kept = asked[first:last]
-        out.tokens_packed += len(kept)
-        out.tokens_truncated += len(asked) - len(kept)
-        out.examples_truncated += len(kept) < len(asked)
-        out.asked_truncated += sum(asked) - sum(kept)
-        out.examples_without_labels += not any(kept[1:])
+            assert fresh == list(range(low, high))
+            assert cuts or len(pieces) == 1
+        tokens_dropped["untrained_piece"] += len(left_out)
+        out.asked_dropped += sum(asked[place] for place in left_out)
+        out.tokens_packed += copies * sum(piece.end - piece.start for piece in pieces)
+        if document.source != "texts":
+            if choice["max_prompt"] is not None:
+                truncated["max_prompt_length"] += max(0, document.begin - choice["max_prompt"])
+            if choice["max_completion"] is not None:
+                completion = len(asked) - document.begin
+                truncated["max_completion_length"] += max(0, completion - choice["max_completion"])
+        truncated["all"] += len(asked) - (high - low)
+        out.examples_truncated += high - low < len(asked)
+        out.asked_truncated += sum(asked) - sum(asked[low:high])
+        out.examples_without_labels += not any(
+            asked[place] and place > piece.start for piece in pieces for place in range(piece.fresh, piece.end)
+        )
+        out.turns_cut += copies * turns_cut(document, pieces, asked)
+    everything = truncated.pop("all", 0)
+    truncated["max_length"] = everything - sum(truncated.values())
     out.tokens_packed += counted.padding[source]
     created["alignment"] += counted.padding[source]
     out.labels_trained, out.labels_head = counted.trained[source], counted.heads[source]
     out.labels_not_asked = out.tokens_packed - out.labels_trained - out.labels_head
     out.examples_packed, out.examples_dropped = dict(packed), dict(dropped)
-    out.tokens_dropped = dict(tokens_dropped)
+    out.tokens_dropped = {name: count for name, count in tokens_dropped.items() if count}
     out.tokens_created = {name: count for name, count in created.items() if count}
-    out.boundaries = sum(one.begin > one.special for one in mine)
+    out.tokens_truncated = {name: count for name, count in truncated.items() if count}
+    # Before and after what the assistant says, and after the token that ends its turn; or where a completion begins.
+    out.boundaries = sum(one.begin > one.special if source == "pairs" else 3 * one.turns for one in mine)
     return out
 
 
@@ -474,12 +710,31 @@ def test_everything_is_accounted_for(
     corpus: Corpus, tmp_path: Path, choice: Row, read_rows: Callable[..., list[Row]]
 ) -> None:
     out = tmp_path / "out"
-    manifest = packtrain.run(corpus.config(out, **changes_of(choice)))
+    config = corpus.config(out, **changes_of(choice))
+    if choice["filter"] == "by source":
+        for source in config["sources"]:
+            source["filter"] = FILTERS.get(source["name"], {})
+    if choice["where"]:
+        config["sources"][3]["where"] = choice["where"]
+        corpus = replace(corpus, documents=[one for one in corpus.documents if not 0 < len(one.text) <= 60])
+    for source in config["sources"]:
+        if source["name"] in MIXES.get(choice["mix"], {}):
+            source[choice["mix"]] = MIXES[choice["mix"]][source["name"]]
+    manifest = packtrain.run(config)
     counted = count_shards(out, corpus, manifest, choice, read_rows)
     table = pq.read_table(out / "documents.parquet").to_pylist()
-    ids = {entry["id"]: entry["doc_id"] for entry in table}
+    dropped = expected_dropped(corpus, choice, counted)
+    check_copies(corpus, counted, choice)
     for source, entry in manifest.ledger.sources.items():
-        assert entry == expected_ledger(source, corpus, counted, ids, choice)
+        expected = expected_ledger(source, corpus, counted, dropped, choice)
+        if choice["mask"] == "all":  # where the turns of a prompt begin is not counted anew here
+            assert (
+                expected_ledger(source, corpus, counted, dropped, {**choice, "mask": "completion"}).turns_cut
+                <= (entry.turns_cut)
+                <= expected.turns_cut
+            )
+            expected.turns_cut = entry.turns_cut
+        assert entry == expected
         for what, left, right in entry.equations():
             assert left == right, what
     total = manifest.ledger.total()
@@ -495,7 +750,7 @@ def test_everything_is_accounted_for(
         groups = {entry["id"]: (entry["source"], entry["group"]) for entry in table if entry["group"]}
         sides: dict[tuple[str, str], set[str]] = {}
         for name, group in groups.items():
-            sides.setdefault(group, set()).add(counted.split[ids[name]])
+            sides.setdefault(group, set()).add(counted.split[name])
         assert len(sides) >= 6
         assert all(len(side) == 1 for side in sides.values())
     found = verify(out, deep=True)
@@ -573,14 +828,14 @@ def test_overlong_can_be_an_error(corpus: Corpus, tmp_path: Path) -> None:
     assert not (tmp_path / "out/manifest.json").exists()
     enough = {"max_length": 1024, "overlong": "error"}
     manifest = packtrain.run(corpus.config(tmp_path / "other", truncate=enough))
-    assert manifest.ledger.total().tokens_truncated == 0
+    assert manifest.ledger.total().tokens_truncated == {}
 
 
 def test_nothing_left_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
     config = corpus.config(tmp_path / "out")
     config["sources"] = [source for source in config["sources"] if source["name"] == "texts"]
     config["sources"][0]["keys"] = {"text": "txet"}
-    with pytest.raises(InputError, match=r"of 30 rows, 0 gave examples \(missing_key 30\)"):
+    with pytest.raises(InputError, match=r"of 34 rows, 0 gave examples \(missing_key 34\)"):
         packtrain.run(config)
     assert not (tmp_path / "out/manifest.json").exists()
 
@@ -616,7 +871,7 @@ def test_windows_hold_every_document_once(corpus: Corpus, tmp_path: Path, read_r
     texts = tmp_path / "texts-1.jsonl"
     texts.write_text((corpus.folder / "texts-1.jsonl").read_text() + '{"no": "text"}\n' * 100)
     config["sources"][3]["path"] = [str(texts)]
-    choice = {name: values[0] for name, values in AXES.items()}
+    choice = {**PLAIN, **{name: values[0] for name, values in AXES.items()}}
     manifest = packtrain.run(config)
     windows = manifest.splits["train"].windows
     assert len(windows) >= 4
@@ -675,7 +930,6 @@ def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogu
     count = sum(sizes)
     lengths = np.array(data.draw(st.lists(st.integers(0, 8), min_size=count, max_size=count)), np.int32)
     limit = data.draw(st.integers(1, 60))
-    nothing = np.zeros(count, np.int32)
     part_starts = np.cumsum([0, *sizes]).astype(np.int64)
     catalogue = make_catalogue(sizes, sources, lengths)
     config = RunConfig.model_validate(
@@ -690,7 +944,9 @@ def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogu
     )
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
-        windows = plan_split(store, "train", config, catalogue, nothing, lengths)
+        documents = np.flatnonzero(lengths)
+        sections = Sections(documents, np.zeros_like(lengths[documents]), lengths[documents])
+        windows = plan_split(store, "train", config, catalogue, sections)
         pieces = [
             pa.ipc.open_file(pa.BufferReader(store.read(f"{window.name}-pieces.arrow"))).read_all().to_pylist()
             for window in windows
@@ -704,6 +960,7 @@ def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogu
     for window, each, parts in zip(windows, pieces, owners, strict=True):
         tokens = sum(piece["length"] for piece in each)
         assert tokens <= limit or len(parts) == 1
+        assert window.certificate is not None
         assert window.certificate.tokens == tokens
         assert all(piece["length"] == lengths[piece["doc_id"]] for piece in each)
         assert [shard.first_row for shard in window.shards] == [0]

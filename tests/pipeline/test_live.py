@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from packtrain.pipeline.run import run
 from packtrain.pipeline.sources import Block, InputFile
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger
-from packtrain.schemas.rows import IGNORE_INDEX
 
 WINDOW = 24_000
 """Bytes: three or four of the files below."""
@@ -96,54 +94,10 @@ def live(make: MakeConfig) -> Iterator[Callable[..., LiveWindows]]:
         windows.close()
 
 
-def content(window: PlannedWindow) -> list[dict[str, Any]]:
-    """All rows of a window as plain values."""
-    rows: list[dict[str, Any]] = window.lay_out(0, window.rows).to_pylist()
-    return rows
-
-
 Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
-
-
-def pieces_of(rows: list[dict[str, Any]], names: list[str]) -> Counter[Piece]:
-    """(example id, first token in its document, tokens, labels) of every piece; `names` in the order of the pieces."""
-    out: Counter[Piece] = Counter()
-    left = iter(names)
-    for row in rows:
-        begin = 0
-        for start, length in zip(row["doc_starts"], row["seq_lengths"], strict=True):
-            end = begin + length
-            assert row["position_ids"][begin:end] == list(range(length))
-            assert row["labels"][begin] == IGNORE_INDEX
-            out[next(left), start, tuple(row["input_ids"][begin:end]), tuple(row["labels"][begin:end])] += 1
-            begin = end
-    assert next(left, None) is None
-    return out
-
-
-def streamed(windows: LiveWindows, epoch: int = 0) -> tuple[Counter[Piece], Ledger, int]:
-    """Every piece of an epoch, the account of all its windows, and how many those are."""
-    out: Counter[Piece] = Counter()
-    accounts: dict[str, Any] = {}
-    count = 0
-    for window in windows.walk(epoch, 0, epoch + 1):
-        out += pieces_of(content(window), [document.id for document in window.documents(0, window.rows)])
-        accounts.update({f"{count} {name}": entry for name, entry in window.ledger.sources.items()})
-        window.ledger.check()
-        count += 1
-    by_source = {
-        name: Ledger({key: entry for key, entry in accounts.items() if key.endswith(f" {name}")}).total()
-        for name in (source.name for source in windows.config.sources)
-    }
-    return out, Ledger(by_source), count
-
-
-def packed(config: dict[str, Any], read_rows: Callable[..., list[dict[str, Any]]], split: str) -> Counter[Piece]:
-    """Every piece that a run packed."""
-    table = pq.read_table(Path(config["out"]) / "documents.parquet", columns=["doc_id", "id"]).to_pydict()
-    names = dict(zip(table["doc_id"], table["id"], strict=True))
-    rows = read_rows(Path(config["out"]), split)
-    return pieces_of(rows, [names[doc] for row in rows for doc in row["doc_ids"]])
+Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
+RanOver = Callable[..., Counter[Piece]]
+Content = Callable[[PlannedWindow], list[dict[str, Any]]]
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -151,6 +105,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "keep the end": {"truncate": {"max_length": 128, "keep": "end"}},
     "drop": {"truncate": {"max_length": 128, "overlong": "drop"}},
     "split": {"truncate": {"max_length": 128}, "pack": {"strategy": "bfd_split"}},
+    "pieces": {
+        "truncate": {
+            "max_length": 128,
+            "max_prompt_length": 40,
+            "overlong": "split",
+            "split": {"at": "turns", "overlap": 3},
+        },
+        "filter": {"min_tokens": 6},
+    },
     "align": {"pack": {"align": 16, "max_docs": 3}, "mask": "all"},
     "one a row": {"pack": {"strategy": "none", "shuffle": False}, "keep_untrained": True},
 }
@@ -158,11 +121,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("which", CONFIGS)
 def test_an_epoch_holds_what_a_run_packs(
-    which: str, make: MakeConfig, live: Callable[..., LiveWindows], read_rows: Callable[..., list[dict[str, Any]]]
+    which: str, make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
     config = make(which, **CONFIGS[which])
     manifest = run(config)
-    expected = packed(config, read_rows, "train")
+    expected = packed(config)
     windows = live(config)
     for epoch in (0, 1):
         pieces, ledger, count = streamed(windows, epoch)
@@ -175,7 +138,7 @@ def test_an_epoch_holds_what_a_run_packs(
 
 
 def test_wrapped_cuts_elsewhere_and_keeps_every_token(
-    make: MakeConfig, live: Callable[..., LiveWindows], read_rows: Callable[..., list[dict[str, Any]]]
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
     config = make("wrapped", pack={"strategy": "wrapped"})
     manifest = run(config)
@@ -187,23 +150,24 @@ def test_wrapped_cuts_elsewhere_and_keeps_every_token(
         return out
 
     pieces, ledger, _ = streamed(live(config))
-    assert joined(pieces) == joined(packed(config, read_rows, "train"))
+    assert joined(pieces) == joined(packed(config))
     mine, theirs = asdict(ledger.total()), asdict(manifest.ledger.total())
     for one in (mine, theirs):
         # Labels are lost where rows begin, and rows begin elsewhere: only the sum is the same.
         one["labels"] = one.pop("labels_trained") + one.pop("labels_head")
+        del one["turns_cut"]
     assert mine == theirs
 
 
 def test_both_splits_are_those_of_a_run(
-    make: MakeConfig, live: Callable[..., LiveWindows], read_rows: Callable[..., list[dict[str, Any]]]
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
 ) -> None:
     config = make("split-in-two", holdout={"fraction": 0.3})
     run_total = run(config).ledger.total()
     totals = {}
     for split, other in (("train", "holdout"), ("holdout", "train")):
         pieces, ledger, _ = streamed(live(config, split=split))
-        assert pieces == packed(config, read_rows, split)
+        assert pieces == packed(config, split)
         totals[split] = total = ledger.total()
         assert total.examples_packed == {split: run_total.examples_packed[split]}
         assert total.examples_dropped[other] == run_total.examples_packed[other] > 20
@@ -211,7 +175,7 @@ def test_both_splits_are_those_of_a_run(
     assert totals["train"].tokens_packed + totals["holdout"].tokens_packed == run_total.tokens_packed
 
 
-def test_a_window_is_the_same_wherever_the_walk_begins(live: Callable[..., LiveWindows]) -> None:
+def test_a_window_is_the_same_wherever_the_walk_begins(live: Callable[..., LiveWindows], content: Content) -> None:
     whole = {(w.epoch, w.number): content(w) for w in live().walk(0, 0, 2)}
     assert len(whole) >= 8
     assert whole[0, 0] != whole[1, 0]
@@ -221,7 +185,7 @@ def test_a_window_is_the_same_wherever_the_walk_begins(live: Callable[..., LiveW
     assert [(w.epoch, w.number) for w in fresh.walk(0, fresh.count(0) - 1, 2)] == [*whole][fresh.count(0) - 1 :]
 
 
-def test_rows_are_the_same_one_by_one_and_together(live: Callable[..., LiveWindows]) -> None:
+def test_rows_are_the_same_one_by_one_and_together(live: Callable[..., LiveWindows], content: Content) -> None:
     window = next(live().walk(0, 0, 1))
     together = content(window)
     assert together == [row for r in range(window.rows) for row in window.lay_out(r, r + 1).to_pylist()]
@@ -289,7 +253,7 @@ def bare_files(sizes: list[list[int]], sources: int) -> list[InputFile]:
     return files
 
 
-def test_bad_rows_are_counted_as_in_a_run(live: Callable[..., LiveWindows]) -> None:
+def test_bad_rows_are_counted_as_in_a_run(live: Callable[..., LiveWindows], streamed: Streamed) -> None:
     _, ledger, _ = streamed(live())
     texts = ledger.sources["texts"]
     assert sum(texts.rows_rejected.values()) == 10  # two in each of five files

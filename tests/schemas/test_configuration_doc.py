@@ -39,7 +39,9 @@ A folder that holds a run of one identity refuses another one.
 TAIL = """\
 ## Rules between keys
 
-- The names of the sources differ.
+- The names of the sources differ. All of them have a `weight`, or none.
+- `keys`, `style` and `expand` of a source go with its format; with `auto`, with the one that is found.
+- `expand: per_turn` does not go with the mask policy `assistant`, which would train the earlier turns again.
 - `truncate.max_length` is a multiple of `pack.align`, and at most 2^24.
 - `pack.strategy: wrapped` takes neither `pack.max_docs` nor a `pack.align` above 1.
 - `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they take no other `truncate.overlong` than
@@ -56,6 +58,8 @@ BEHIND = {
     "tokenizer.engine": "outcome",
     "tokenizer.trace": "outcome",
     "sources[].path": "content",
+    "sources[].split": "content",
+    "sources[].subset": "content",
 }
 
 SMALLEST = {
@@ -112,7 +116,7 @@ def typed(annotation: Any) -> str:
         return f"list of {typed(inner[0])}"
     if origin is dict:
         return f"mapping of {typed(inner[0])} to {typed(inner[1])}"
-    return {str: "text", int: "integer", float: "number", bool: "`true`, `false`"}[annotation]
+    return {str: "text", int: "integer", float: "number", bool: "`true`, `false`", Any: "anything"}[annotation]
 
 
 def kind(field: FieldInfo) -> str:

@@ -48,7 +48,11 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
     def make(around: Around = PLAIN, template: str | None = TEMPLATE) -> Encoder:
-        renderer = None if template is None else Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"))
+        renderer = (
+            None
+            if template is None
+            else Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
+        )
         return Encoder(
             make_engine("tokenizers", tokenizer_json),
             renderer,
@@ -110,10 +114,12 @@ def test_kinds(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
         [(BOS, Kind.SPECIAL), ("Ask.\n", Kind.PROMPT), (f"Say.{END}", Kind.COMPLETION)],
         [
             (f"{BOS}{START}user\nHi{END}\n{START}assistant\n", Kind.PROMPT),
-            (f"Ho{END}\n", Kind.COMPLETION),
+            ("Ho", Kind.ASSISTANT),
+            (END, Kind.END),
+            ("\n", Kind.COMPLETION),
         ],
     ]
-    assert [[run["turn"] for run in row["runs"]] for row in rows] == [[0, 0], [0, 0, 1], [0, 1]]
+    assert [[run["turn"] for run in row["runs"]] for row in rows] == [[-1, -1], [-1, -1, -1], [0, 1, 1, 1]]
     assert all(run["train"] for row in rows for run in row["runs"])
     assert [(row["group"], row["sub"]) for row in rows] == [("", -1), ("", -1), ("g", 2)]
 
@@ -206,38 +212,97 @@ def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "completion", "flags"),
+    ("prompt", "completion", "taken"),
     [
-        ([turn("user", "a")], [turn("assistant", "b")], [True, True]),
-        ([turn("user", "a", train=True)], [turn("assistant", "b", train=None)], [True, True]),
-        ([turn("user", "a", train=False)], [turn("assistant", "b")], [False, True]),
-        ([turn("user", "a"), turn("user", "c", train=False)], [turn("assistant", "b")], [False, True]),
-        ([turn("user", "a")], [turn("assistant", "b", train=False)], [True, False]),
+        ([turn("user", "a")], [turn("assistant", "b")], ""),
+        ([turn("user", "a", train=True)], [turn("assistant", "b", train=None, weight=1)], ""),
+        # What the template writes beside a message that is taken out goes with it.
+        (
+            [turn("user", "a", train=False)],
+            [turn("assistant", "b")],
+            f"{BOS}{START}user\na{END}\n{START}assistant\n",
+        ),
+        (
+            [turn("user", "a"), turn("user", "c", train=False)],
+            [turn("assistant", "b")],
+            f"{END}\n{START}user\nc{END}\n{START}assistant\n",
+        ),
+        ([turn("user", "a")], [turn("assistant", "b", train=False)], f"{END}\n{START}assistant\nb{END}\n"),
+        ([turn("user", "a")], [turn("assistant", "b", weight=0)], f"{END}\n{START}assistant\nb{END}\n"),
         (
             [turn("user", "a")],
-            [turn("assistant", "b", train=False), turn("assistant", "c", train=False)],
-            [True, False],
+            [turn("assistant", "b", train=False), turn("user", "d"), turn("assistant", "c")],
+            f"{END}\n{START}assistant\nb{END}\n{START}user\n",
+        ),
+        (
+            [turn("user", "a"), turn("assistant", "b"), turn("user", "d", train=False)],
+            [turn("assistant", "c")],
+            f"\n{START}user\nd{END}\n{START}assistant\n",
         ),
     ],
 )
 def test_what_a_person_takes_out(
-    make_encoder: MakeEncoder, prompt: list[dict[str, Any]], completion: list[dict[str, Any]], flags: list[bool]
+    make_encoder: MakeEncoder,
+    decode: Callable[[Sequence[int]], str],
+    prompt: list[dict[str, Any]],
+    completion: list[dict[str, Any]],
+    taken: str,
 ) -> None:
-    """The flags stand beside the kinds, and the text is the same with them as without."""
+    """The flags stand beside the kinds, each message apart, and the text is the same with them as without."""
     flagged = Example(0, -1, "", prompt, completion, None)
     bare = [[{key: one[key] for key in ("role", "content")} for one in each] for each in (prompt, completion)]
     (row, same), _, refused = encoded(make_encoder(), [flagged, Example(0, -1, "", bare[0], bare[1], None)])
     assert refused == []
-    assert [run["train"] for run in row["runs"]] == flags
-    assert [run["train"] for run in same["runs"]] == [True, True]
+    begin, out = 0, ""
+    for run in row["runs"]:
+        out += "" if run["train"] else decode(row["input_ids"][begin : run["end"]])
+        begin = run["end"]
+    assert out == taken
+    assert all(run["train"] for run in same["runs"])
     assert row["input_ids"] == same["input_ids"]
+    assert (row["digest"] == same["digest"]) == (taken == "")
 
 
-def test_flags_that_disagree_are_refused(make_encoder: MakeEncoder) -> None:
+def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
     answers = [turn("assistant", "b", train=False), turn("assistant", "c")]
-    rows, _, refused = encoded(make_encoder(), [Example(4, -1, "", [turn("user", "a")], answers, None)])
+    mixed = [Example(4, -1, "", [turn("user", "a")], answers, None)]
+    shouting = "{% for m in messages %}{{ '%s!' % m.content }}{% endfor %}"
+    rows, _, refused = encoded(make_encoder(template=shouting), mixed)
     assert rows == []
     assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
+    rows, counts, refused = encoded(make_encoder(), mixed)
+    assert (len(rows), refused, counts.unproved) == (1, [], 0)
+
+
+def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:
+    """A row that came as tokens."""
+    return Example(line, -1, "", None, None, None, ids=ids, trained=trained)
+
+
+def test_rows_that_came_as_tokens(make_encoder: MakeEncoder) -> None:
+    mixed = [
+        tokens([5, 6, 7, 8], [False, True, True, False], 0),
+        tokens([5, 6, 7, 8], None, 1),
+        tokens([], [], 2),
+        text("one", 3),
+        tokens([9], [False], 4),
+        tokens([5, 4000], None, 5),
+        tokens([5, -1], None, 6),
+        tokens([5, 6], [True], 7),
+    ]
+    rows, counts, refused = encoded(make_encoder(WITH_BOTH), mixed)
+    assert [row["line"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["input_ids"] for row in rows if row["line"] != 3] == [[5, 6, 7, 8], [5, 6, 7, 8], [], [9]]
+    prompt, completion = int(Kind.PROMPT), int(Kind.COMPLETION)
+    assert [[(run["end"], run["kind"], run["turn"]) for run in row["runs"]] for row in rows if row["line"] != 3] == [
+        [(1, prompt, -1), (3, completion, -1), (4, prompt, -1)],
+        [(4, completion, -1)],
+        [(0, completion, -1)],
+        [(1, prompt, -1)],
+    ]
+    assert len({row["digest"] for row in rows}) == 5
+    assert [(item.line, item.reason) for item in refused] == [(5, "bad_ids"), (6, "bad_ids"), (7, "bad_trained")]
+    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
 
 
 def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
@@ -292,8 +357,10 @@ def test_runs_cover_the_ids(
         kinds = [Kind(run["kind"]) for run in row["runs"]]
         assert ends[-1] == len(ids)
         assert all(a < b for a, b in zip([0, *ends], ends, strict=False)) or ids == []
-        last = Kind.TEXT if example.text is not None else Kind.COMPLETION
-        order = [Kind.SPECIAL, Kind.PROMPT, last]
+        last = [Kind.TEXT] if example.text is not None else [Kind.COMPLETION]
+        if isinstance(example.prompt, list):
+            last = [Kind.ASSISTANT, Kind.END, Kind.COMPLETION]
+        order = [Kind.SPECIAL, Kind.PROMPT, *last]
         assert kinds == [kind for kind in order if kind in kinds]
 
         if example.text is not None or isinstance(example.prompt, str):
@@ -305,13 +372,13 @@ def test_runs_cover_the_ids(
             assert (kinds[0] is Kind.SPECIAL) == (begin != "")
         else:
             assert isinstance(encoder.renderer, Renderer)
-            rendered, _ = encoder.renderer.by_jinja(example.prompt, example.completion or [])  # type: ignore[arg-type]
-            assert decode(ids) == rendered
+            exact = encoder.renderer.exact(example.prompt, example.completion or [])  # type: ignore[arg-type]
+            assert decode(ids) == exact.text
             assert Kind.SPECIAL not in kinds
     texts = [decode(row["input_ids"]) for row in rows]
     assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
     assert counts.straddles == sum(row["straddles"] for row in rows)
-    assert counts.boundaries == sum(bool(example.prompt) and (example.text is None) for example in given_examples)
+    assert counts.boundaries >= sum(bool(example.prompt and example.completion) for example in given_examples)
     assert len(texts) == len(rows)
 
 

@@ -26,11 +26,12 @@ class Document:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens `start` to `start + length` of a document."""
+    """Tokens `start` to `start + length` of a document; another piece has the first `repeated` of them, too."""
 
     document: int
     start: int
     length: int
+    repeated: int = 0
 
 
 def pieces_of(documents: list[Document], rows: list[list[Piece]]) -> Pieces:
@@ -40,6 +41,7 @@ def pieces_of(documents: list[Document], rows: list[list[Piece]]) -> Pieces:
         tokens=[np.array(documents[p.document].ids, np.int32)[p.start : p.start + p.length] for p in flat],
         starts=np.array([piece.start for piece in flat], np.int32),
         lengths=np.array([piece.length for piece in flat], np.int32),
+        repeated=np.array([piece.repeated for piece in flat], np.int32),
         doc_ids=np.array([piece.document for piece in flat], np.int64),
         row_offsets=np.cumsum([0, *map(len, rows)]).astype(np.int64),
         run_ends=np.array([end for each in runs for end, _ in each], np.int32),
@@ -92,6 +94,17 @@ def test_a_document_in_three_pieces() -> None:
     assert laid.heads.tolist() == [False, True, True]
 
 
+def test_repeated_tokens_have_no_label() -> None:
+    """Two tokens stand in both pieces. The head of the second is one of them, so no label is lost there."""
+    laid = lay_out(pieces_of([QUESTION], [[Piece(0, 0, 4), Piece(0, 2, 3, repeated=2)]]))
+    assert laid.batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 13, 14, 15]]
+    assert laid.batch.column("labels").to_pylist() == [[X, X, 13, 14, X, X, 15]]
+    assert laid.batch.column("position_ids").to_pylist() == [[0, 1, 2, 3, 0, 1, 2]]
+    assert laid.batch.column("doc_starts").to_pylist() == [[0, 2]]
+    assert laid.trained.tolist() == [2, 1]
+    assert laid.heads.tolist() == [False, False]
+
+
 def test_alignment() -> None:
     """Padding belongs to its piece: it has positions, no label, and counts in the piece's length."""
     laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), align=4, pad_id=9)
@@ -132,7 +145,8 @@ def layouts(draw: st.DrawFn) -> tuple[list[Document], list[list[Piece]]]:
         number = draw(st.integers(0, len(documents) - 1))
         length = len(documents[number].ids)
         start = draw(st.integers(0, length - 1))
-        return Piece(number, start, draw(st.integers(1, length - start)))
+        size = draw(st.integers(1, length - start))
+        return Piece(number, start, size, draw(st.integers(0, size)))
 
     rows = [[piece() for _ in range(draw(st.integers(1, 4)))] for _ in range(draw(st.integers(1, 5)))]
     return documents, rows
@@ -157,7 +171,7 @@ def test_every_token_at_its_place(case: tuple[list[Document], list[list[Piece]]]
             here = slice(at, at + size)
             assert made["input_ids"][here] == document.ids[part] + [pad] * padding
             assert made["position_ids"][here] == list(range(size))
-            asked = document.asked[part]
+            asked = [flag and place >= piece.repeated for place, flag in enumerate(document.asked[part])]
             labels = [one if flag else X for one, flag in zip(document.ids[part], asked, strict=True)]
             assert made["labels"][here] == [X, *labels[1:]] + [X] * padding
             assert laid.trained[number] == sum(asked[1:])
@@ -187,6 +201,7 @@ def test_runs_may_be_cut_anywhere(case: tuple[list[Document], list[list[Piece]]]
         pieces.tokens,
         pieces.starts,
         pieces.lengths,
+        pieces.repeated,
         pieces.doc_ids,
         pieces.row_offsets,
         np.array(ends, np.int32),

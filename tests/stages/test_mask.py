@@ -1,12 +1,14 @@
 """Which runs a policy asks for, and how many tokens of each document that makes."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from packtrain.schemas.rows import Kind
-from packtrain.stages.mask import Mask, asked_runs, asked_tokens
+from packtrain.stages.mask import Mask, Policy, asked_runs, asked_tokens, asked_turns, unproved_documents
 
 Documents = list[list[tuple[int, bool]]]
 """Each document's runs, each (tokens, asked)."""
@@ -29,23 +31,114 @@ def spelled(document: list[tuple[int, bool]]) -> list[bool]:
     return [flag for size, flag in document for _ in range(size)]
 
 
-def test_policies() -> None:
-    kind = np.array([Kind.PROMPT, Kind.COMPLETION, Kind.TEXT, Kind.SPECIAL], np.int8)
-    wanted = np.array([True, True, True, True])
-    assert asked_runs(kind, wanted, Mask.COMPLETION).tolist() == [False, True, True, False]
-    assert asked_runs(kind, wanted, Mask.ALL).tolist() == [True, True, True, True]
+P, C, T, S = Kind.PROMPT, Kind.COMPLETION, Kind.TEXT, Kind.SPECIAL
+H, HE, A, E = Kind.HISTORY, Kind.HISTORY_END, Kind.ASSISTANT, Kind.END
+U, UP, UC = Kind.USER, Kind.UNPROVED, Kind.UNPROVED_COMPLETION
+
+# A conversation of two turns, one with more after its end; one not proved; a text; a pair of texts; a pair of tokens.
+RUNS: list[list[tuple[Kind, int]]] = [
+    [(P, 0), (H, 1), (HE, 1), (U, 2), (A, 3), (E, 3), (A, 3), (C, 3)],
+    [(UP, 0), (UC, 1)],
+    [(S, -1), (T, -1)],
+    [(P, -1), (C, -1)],
+    [(P, 0), (H, 2), (HE, 2), (U, 3)],
+    [(P, 0), (A, 1), (C, 2), (A, 3), (E, 3)],
+]
+EVERYTHING = [[1] * len(document) for document in RUNS]
 
 
-@pytest.mark.parametrize("policy", list(Mask))
-def test_nobody_trains_what_a_person_took_out(policy: Mask) -> None:
+def asked_of(mask: Mask) -> list[list[int]]:
+    """Which of the runs above a mask asks for."""
+    kind = np.array([kind for document in RUNS for kind, _ in document], np.int8)
+    turn = np.array([turn for document in RUNS for _, turn in document], np.int16)
+    offsets = np.cumsum([0, *map(len, RUNS)])
+    asked = asked_runs(kind, turn, np.ones(len(kind), np.bool_), offsets, mask).astype(int)
+    return [asked[low:high].tolist() for low, high in pairwise(offsets)]
+
+
+@pytest.mark.parametrize(
+    ("mask", "wanted"),
+    [
+        (
+            Mask(Policy.COMPLETION),
+            [[0, 0, 0, 0, 1, 1, 1, 1], [0, 1], [0, 1], [0, 1], [0, 0, 0, 0], [0, 1, 1, 1, 1]],
+        ),
+        (
+            Mask(Policy.COMPLETION, train_end=False),
+            [[0, 0, 0, 0, 1, 0, 1, 1], [0, 1], [0, 1], [0, 1], [0, 0, 0, 0], [0, 1, 1, 1, 0]],
+        ),
+        (
+            Mask(Policy.ASSISTANT),
+            [[0, 1, 1, 0, 1, 1, 1, 0], [0, 0], [0, 1], [0, 1], [0, 1, 1, 0], [0, 1, 0, 1, 1]],
+        ),
+        (
+            Mask(Policy.ASSISTANT, train_end=False),
+            [[0, 1, 0, 0, 1, 0, 1, 0], [0, 0], [0, 1], [0, 1], [0, 1, 0, 0], [0, 1, 0, 1, 0]],
+        ),
+        (
+            Mask(Policy.LAST_ASSISTANT),
+            [[0, 0, 0, 0, 1, 1, 1, 0], [0, 0], [0, 1], [0, 1], [0, 1, 1, 0], [0, 0, 0, 1, 1]],
+        ),
+        (Mask(Policy.ALL), EVERYTHING),
+        (Mask(Policy.ALL, train_end=False), EVERYTHING),
+    ],
+)
+def test_policies(mask: Mask, wanted: list[list[int]]) -> None:
+    assert asked_of(mask) == wanted
+
+
+def test_which_masks_need_turns() -> None:
+    need = [mask for policy in Policy for end in (True, False) if (mask := Mask(policy, end)).needs_turns]
+    assert need == [
+        Mask(Policy.COMPLETION, train_end=False),
+        *(Mask(policy, end) for policy in (Policy.ASSISTANT, Policy.LAST_ASSISTANT) for end in (True, False)),
+    ]
+
+
+def test_documents_that_are_not_proved() -> None:
+    kind = np.array([kind for document in RUNS for kind, _ in document], np.int8)
+    offsets = np.cumsum([0, *map(len, RUNS)])
+    assert unproved_documents(kind, offsets).tolist() == [False, True, False, False, False, False]
+    assert unproved_documents(kind[:0], offsets[:1]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "turns", "endless"),
+    [
+        (Policy.COMPLETION, [1, 0, 0, 0, 0, 2], [0, 0, 0, 0, 0, 1]),
+        (Policy.ASSISTANT, [2, 0, 0, 0, 1, 2], [0, 0, 0, 0, 0, 1]),
+        (Policy.LAST_ASSISTANT, [1, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("train_end", [True, False])
+def test_turns_are_counted(policy: Policy, turns: list[int], endless: list[int], train_end: bool) -> None:
+    kind = np.array([kind for document in RUNS for kind, _ in document], np.int8)
+    turn = np.array([turn for document in RUNS for _, turn in document], np.int16)
+    offsets = np.cumsum([0, *map(len, RUNS)])
+    asked = asked_runs(kind, turn, np.ones(len(kind), np.bool_), offsets, Mask(policy, train_end))
+    counted = asked_turns(kind, turn, asked, offsets)
+    assert [one.tolist() for one in counted] == [turns, endless]
+
+
+def test_nothing_has_no_turns() -> None:
+    nothing = np.zeros(0, np.int8)
+    counted = asked_turns(nothing, nothing.astype(np.int16), nothing.astype(np.bool_), np.zeros(1, np.int64))
+    assert [one.tolist() for one in counted] == [[], []]
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("train_end", [True, False])
+def test_nobody_trains_what_a_person_took_out(policy: Policy, train_end: bool) -> None:
     kind = np.array([*Kind], np.int8)
-    assert not asked_runs(kind, np.zeros(len(kind), np.bool_), policy).any()
+    turn, offsets = np.zeros(len(kind), np.int16), np.array([0, len(kind)])
+    nothing = np.zeros(len(kind), np.bool_)
+    assert not asked_runs(kind, turn, nothing, offsets, Mask(policy, train_end)).any()
 
 
 def test_every_policy_and_kind_is_known() -> None:
     """A kind that is added must be put somewhere by every policy, on purpose: count them here."""
     assert len(Kind) == 12
-    assert len(Mask) == 2
+    assert len(Policy) == 4
 
 
 def test_counts() -> None:

@@ -11,7 +11,7 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages import trace
-from packtrain.stages.render import MAX_ATTEMPTS, Renderer
+from packtrain.stages.render import MAX_ATTEMPTS, Renderer, same
 from packtrain.stages.template import ChatTemplate
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
@@ -82,7 +82,7 @@ def test_real_chats(name: str, data: str, limit: int) -> None:
     rows = chats(data, limit)
     for row in rows:
         prompt, completion = row["messages"][:-1], row["messages"][-1:]
-        assert renderer(prompt, completion) == expected(tokenizer, prompt, completion)
+        assert renderer(prompt, completion)[:2] == expected(tokenizer, prompt, completion)
     assert renderer.mismatches == renderer.suspects == 0
     assert renderer.traced + renderer.rendered == len(rows) > 500
     assert renderer.traced > 0.98 * len(rows)
@@ -105,7 +105,7 @@ def test_real_tool_calls_go_to_jinja2(name: str, data: str) -> None:
             with pytest.raises(RowRejectedError):
                 renderer(prompt, completion, tools)
         else:
-            assert renderer(prompt, completion, tools) == wanted
+            assert renderer(prompt, completion, tools)[:2] == wanted
     assert refused < 60
     assert renderer.rendered >= 50
     assert renderer.mismatches == 0
@@ -123,7 +123,7 @@ def test_real_prefixes_of_tool_chats(name: str) -> None:
         for cut in range(1, len(plain)):
             for _ in range(2):
                 count += 1
-                assert renderer(plain[:cut], plain[cut:]) == expected(tokenizer, plain[:cut], plain[cut:])
+                assert renderer(plain[:cut], plain[cut:])[:2] == expected(tokenizer, plain[:cut], plain[cut:])
     assert renderer.traced > 0.4 * count
     assert renderer.mismatches == 0
 
@@ -134,12 +134,12 @@ def test_where_the_completion_begins(source: str, trace_rows: bool) -> None:
     renderer = Renderer(ChatTemplate(source, {}, "t"), trace=trace_rows)
     for index in range(8):
         question, reply = user(f"2+{index}?"), assistant(f"{2 + index}")
-        text, begin = renderer([question], [reply])
+        text, begin = renderer([question], [reply])[:2]
         head = renderer.template.render([question], add_generation_prompt=True)
         assert begin == shared(head, text)
         alone = renderer.template.render([question])
-        assert renderer([question], []) == (alone, len(alone))
-        assert renderer([], [question, reply]) == (text, 0)
+        assert renderer([question], [])[:2] == (alone, len(alone))
+        assert renderer([], [question, reply])[:2] == (text, 0)
     assert (renderer.traced > 0) == trace_rows
 
 
@@ -148,7 +148,7 @@ def test_position_that_depends_on_the_data() -> None:
     source = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}abc{% endif %}"
     renderer = Renderer(ChatTemplate(source, {}, "t"))
     for reply, begin in [("abcd", 4), ("x", 1), ("abx", 3), ("", 1), ("abc", 4), ("a", 2)] * 2:
-        assert renderer([user("q")], [assistant(reply)]) == ("q" + reply, begin)
+        assert renderer([user("q")], [assistant(reply)])[:2] == ("q" + reply, begin)
     assert renderer.traced == 11
 
 
@@ -156,7 +156,7 @@ def test_every_path_of_a_template_gets_its_trace() -> None:
     renderer = Renderer(ChatTemplate(THINKING, {}, "t"))
     for index in range(40):
         reply = f"{index}" if index % 3 else f"<think>hm</think>{index}"
-        text, _ = renderer([user("q")], [assistant(reply)])
+        text = renderer([user("q")], [assistant(reply)]).text
         assert text == f"<user>q<assistant><think></think>{index}"
     assert renderer.traced == 39
     assert renderer.mismatches == 0
@@ -189,7 +189,7 @@ def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
     source = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% endfor %}"
     renderer = Renderer(ChatTemplate(source, {}, "t"))
     for _ in range(5):
-        assert renderer([message], [assistant("z")]) == renderer.by_jinja([message], [assistant("z")])
+        assert same(renderer([message], [assistant("z")]), renderer.exact([message], [assistant("z")]))
     assert renderer.traced == 0
     assert renderer.rendered == 5
 
@@ -223,7 +223,7 @@ def test_a_trace_that_lies_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     renderer = Renderer(ChatTemplate(LIAR, {}, "t"))
     replies = ["no", "no", "no", "yes", *["no", "yes"] * 10]
     for reply in replies:
-        assert renderer([], [assistant(reply)]) == ("Y" if reply == "yes" else "N", 0)
+        assert renderer([], [assistant(reply)])[:2] == ("Y" if reply == "yes" else "N", 0)
     assert renderer.mismatches == 1
     assert renderer.suspects == 0
     assert renderer.traced == 2
@@ -235,19 +235,19 @@ def test_a_trace_that_lies_later_is_found_by_the_sample(monkeypatch: pytest.Monk
     renderer = Renderer(ChatTemplate(LIAR, {}, "t"))
     for _ in range(10):
         renderer([], [assistant("no")])
-    assert renderer([], [assistant("yes")]) == ("N", 0)  # wrong, and nobody looked
-    assert renderer([], [assistant("yes")], check=True) == ("Y", 0)
+    assert renderer([], [assistant("yes")])[:2] == ("N", 0)  # wrong, and nobody looked
+    assert renderer([], [assistant("yes")], check=True)[:2] == ("Y", 0)
     assert renderer.mismatches == 1
     assert renderer.suspects == 6
     traced = renderer.traced
-    assert renderer([], [assistant("yes")]) == ("Y", 0)
+    assert renderer([], [assistant("yes")])[:2] == ("Y", 0)
     assert renderer.traced == traced
 
 
 def test_an_unwatched_template_is_traced_when_it_is_watched() -> None:
     renderer = Renderer(ChatTemplate(LIAR, {}, "t"))
     for reply in ["no", "yes"] * 10:
-        assert renderer([], [assistant(reply)], check=True) == ("Y" if reply == "yes" else "N", 0)
+        assert renderer([], [assistant(reply)], check=True)[:2] == ("Y" if reply == "yes" else "N", 0)
     assert renderer.mismatches == 0
     assert renderer.traced == 19
 
@@ -263,7 +263,7 @@ def test_a_row_that_the_template_refuses_does_not_end_tracing() -> None:
             with pytest.raises(RowRejectedError, match="bad row"):
                 renderer([], [user(content)])
         else:
-            assert renderer([], [user(content)]) == (content, 0)
+            assert renderer([], [user(content)])[:2] == (content, 0)
     assert renderer.traced == 3
     assert renderer.mismatches == 0
 

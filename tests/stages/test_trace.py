@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages import render
-from packtrain.stages.render import Renderer
+from packtrain.stages.render import Renderer, same
 from packtrain.stages.symbol import MARK, TraceAbortedError
 from packtrain.stages.template import ChatTemplate
-from packtrain.stages.trace import Tracer, common_prefix
+from packtrain.stages.trace import Tracer
+from packtrain.stages.turns import Manner, common_prefix
 
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -57,17 +58,6 @@ TRACEABLE = {
     )
     + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}",
     "tilde": each("{{ loop.index ~ ': ' ~ message.content ~ none ~ message.content }}"),
-    "blocks and macros": "{% macro show(text, end='') %}[{{ text }}]{{ end }}{% endmacro %}"
-    + each(
-        "{% set body %}<{{ message.content }}>{% endset %}{{ show(body, end=message.content | trim) | trim }}"
-        "{% filter trim %} {{ message.content }} {% endfilter %}"
-        "{% macro around(x) %}{{ x }}({{ caller() }}){% endmacro %}"
-        "{% call around(message.content) %}{{ message.content }}{% endcall %}"
-    ),
-    "inspects joined text": each(
-        "{% set body = '(' ~ message.content ~ ')' %}"
-        "{% if '))' in body | trim %}{{ body.strip('(') }}{% endif %}{{ (body + '.').startswith('(a') }}"
-    ),
     "truth": each(
         "{% if message.content %}{{ message.content }}{% else %}empty{% endif %}{{ message.content or 'e' }}"
     ),
@@ -94,6 +84,18 @@ TRACEABLE = {
 }
 
 UNTRACEABLE = {
+    # Words of the assistant are mixed with the template's: only a rope can tell them apart.
+    "blocks and macros": "{% macro show(text, end='') %}[{{ text }}]{{ end }}{% endmacro %}"
+    + each(
+        "{% set body %}<{{ message.content }}>{% endset %}{{ show(body, end=message.content | trim) | trim }}"
+        "{% filter trim %} {{ message.content }} {% endfilter %}"
+        "{% macro around(x) %}{{ x }}({{ caller() }}){% endmacro %}"
+        "{% call around(message.content) %}{{ message.content }}{% endcall %}"
+    ),
+    "inspects joined text": each(
+        "{% set body = '(' ~ message.content ~ ')' %}"
+        "{% if '))' in body | trim %}{{ body.strip('(') }}{% endif %}{{ (body + '.').startswith('(a') }}"
+    ),
     "length": each("{{ message.content | length }}"),
     "slicing": each("{{ message.content[1:] }}"),
     "indexing": each("{{ message.content[0] }}"),
@@ -211,7 +213,8 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         completion = rows(after, [data.draw(contents) for _ in after])
         for _ in range(2):  # the first time of a pattern is jinja2's
             got = answer(renderer, prompt, completion)
-        assert got == answer(renderer.by_jinja, prompt, completion)
+        wanted = answer(renderer.exact, prompt, completion)
+        assert got == wanted or same(got, wanted)
 
     with mock.patch.object(render, "CHECKED_ROWS", 0):  # the traces stand on their own
         run()
@@ -228,28 +231,32 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
 def test_the_templates_above_are_traced(name: str) -> None:
     template = ChatTemplate(TRACEABLE[name], VARIABLES, name, "2024-07-26")
     texts = ["hello", "yes"]
-    trace = Tracer(template).trace(("user", "assistant"), texts, 1)
     expected = Renderer(template, trace=False)
-    assert trace.run(texts) == expected(rows(("user",), texts[:1]), rows(("assistant",), texts[1:]))
+    trace = Tracer(template, expected.manner).trace(("user", "assistant"), texts, 1)
+    result = trace.run(texts)
+    assert result is not None
+    assert same(result, expected(rows(("user",), texts[:1]), rows(("assistant",), texts[1:])))
 
 
 @pytest.mark.parametrize("name", UNTRACEABLE)
 def test_the_templates_below_are_not(name: str) -> None:
     template = ChatTemplate(UNTRACEABLE[name], VARIABLES, name)
     with pytest.raises(TraceAbortedError):
-        Tracer(template).trace(("user", "assistant"), ["hello</think>x", "yes</think>y"], 1)
+        Tracer(template, Manner()).trace(("user", "assistant"), ["hello</think>x", "yes</think>y"], 1)
 
 
 def test_guards_send_a_row_elsewhere() -> None:
-    trace = Tracer(ChatTemplate(TRACEABLE["truth"], {}, "t")).trace(("user",), ["x"], 0)
-    assert trace.run(["y"]) == ("yy", 0)
+    trace = Tracer(ChatTemplate(TRACEABLE["truth"], {}, "t"), Manner()).trace(("user",), ["x"], 0)
+    result = trace.run(["y"])
+    assert result is not None
+    assert result[:2] == ("yy", 0)
     assert trace.run([""]) is None
 
 
 def test_a_text_that_carries_the_mark_is_only_text() -> None:
     renderer = Renderer(ChatTemplate(TRACEABLE["chatml"], {}, "t"))
     for _ in range(3):
-        text, _ = renderer(rows(("user",), [MARK]), rows(("assistant",), [MARK * 2]))
+        text = renderer(rows(("user",), [MARK]), rows(("assistant",), [MARK * 2])).text
         assert text.count(MARK) == 3
     assert renderer.traced == 2
 

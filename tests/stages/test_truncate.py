@@ -1,109 +1,106 @@
-"""What is kept of each document: the parts lie within it, and every document has exactly one outcome."""
+"""What stays of each document: one stretch, within every limit, whatever the limits."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.truncate import Keep, Kept, Overlong, truncate
+from packtrain.schemas.rows import Kind
+from packtrain.stages.truncate import NO_COMPLETION, Keep, Limits, Overlong, completion_starts
 
-documents = st.lists(
-    st.integers(0, 30).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, max(length - 1, 0)))),
-    max_size=30,
-)
-"""(tokens, trainable tokens after the first)."""
-
-
-def decide(
-    rows: list[tuple[int, int]],
-    max_length: int,
-    overlong: Overlong = Overlong.TRUNCATE,
-    keep: Keep = Keep.START,
-    keep_untrained: bool = False,
-    kept_labels: int | None = None,
-) -> Kept:
-    """`kept_labels`: how many labels truncation leaves at most; None, all."""
-    lengths, trainable = np.array(rows, np.int32).reshape(-1, 2).T
-    left = np.minimum(trainable, kept_labels) if kept_labels is not None else trainable
-    return truncate(lengths, trainable, left, max_length, overlong, keep, keep_untrained)
+#             prompt, completion
+DOCUMENTS = [(3, 2), (2, 7), (8, 1), (6, 0), (0, 9)]
+TEXT = 9
+"""Tokens of a text, the last document."""
 
 
-ROWS = [(5, 1), (9, 3), (0, 0), (4, 0), (8, 0), (6, 5)]
+def stretches(limits: Limits) -> list[tuple[int, int]]:
+    """(first token, one past the last) of the documents and of the text."""
+    lengths = np.array([prompt + completion for prompt, completion in DOCUMENTS] + [TEXT], np.int32)
+    boundaries = np.array([prompt for prompt, _ in DOCUMENTS] + [NO_COMPLETION], np.int32)
+    found = limits.stretch(lengths, boundaries if limits.needs_boundaries else None)
+    return list(zip(found.low.tolist(), found.high.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("overlong", "keep", "starts", "lengths", "left_out"),
+    ("limits", "expected"),
     [
-        (Overlong.TRUNCATE, Keep.START, [0, 0, 0, 0, 0, 0], [5, 6, 0, 0, 0, 6], []),
-        (Overlong.TRUNCATE, Keep.END, [0, 3, 0, 0, 2, 0], [5, 6, 0, 0, 0, 6], []),
-        (Overlong.DROP, Keep.START, [0, 0, 0, 0, 0, 0], [5, 0, 0, 0, 0, 6], [1]),
-        (Overlong.SPLIT, Keep.START, [0, 0, 0, 0, 0, 0], [5, 9, 0, 0, 0, 6], []),
-        (Overlong.ERROR, Keep.START, [0, 0, 0, 0, 0, 0], [5, 9, 0, 0, 0, 6], []),
+        (Limits(6), [(0, 5), (0, 6), (0, 6), (0, 6), (0, 6), (0, 6)]),
+        (Limits(6, keep=Keep.END), [(0, 5), (3, 9), (3, 9), (0, 6), (3, 9), (3, 9)]),
+        (Limits(6, Overlong.DROP), [(0, 5), (0, 9), (0, 9), (0, 6), (0, 9), (0, 9)]),
+        (Limits(6, Overlong.WHOLE), [(0, 5), (0, 9), (0, 9), (0, 6), (0, 9), (0, 9)]),
+        (Limits(9, max_prompt=2), [(1, 5), (0, 9), (6, 9), (4, 6), (0, 9), (0, 9)]),
+        (Limits(9, max_completion=3), [(0, 5), (0, 5), (0, 9), (0, 6), (0, 3), (0, 9)]),
+        (Limits(9, max_prompt=2, max_completion=1), [(1, 4), (0, 3), (6, 9), (4, 6), (0, 1), (0, 9)]),
+        (Limits(3, max_prompt=2, max_completion=4), [(1, 4), (0, 3), (6, 9), (4, 6), (0, 3), (0, 3)]),
+        (Limits(3, keep=Keep.END, max_prompt=2, max_completion=4), [(2, 5), (3, 6), (6, 9), (4, 6), (1, 4), (6, 9)]),
+        (Limits(3, Overlong.SPLIT, max_prompt=2, max_completion=4), [(1, 5), (0, 6), (6, 9), (4, 6), (0, 4), (0, 9)]),
     ],
 )
-def test_rows_of_six(
-    overlong: Overlong, keep: Keep, starts: list[int], lengths: list[int], left_out: list[int]
+def test_what_stays(limits: Limits, expected: list[tuple[int, int]]) -> None:
+    assert stretches(limits) == expected
+
+
+def test_what_each_limit_takes() -> None:
+    limits = Limits(3, max_prompt=2, max_completion=4)
+    found = limits.stretch(np.array([9, 9], np.int32), np.array([4, NO_COMPLETION], np.int32))
+    assert found.prompt_cut is not None
+    assert found.completion_cut is not None
+    assert (found.prompt_cut.tolist(), found.completion_cut.tolist()) == ([2, 0], [1, 0])
+    assert (found.low.tolist(), found.high.tolist()) == ([2, 0], [5, 3])
+    alone = Limits(3).stretch(np.array([9], np.int32), None)
+    assert alone.prompt_cut is None
+    assert alone.completion_cut is None
+
+
+def test_a_limit_beyond_32_bits() -> None:
+    found = Limits(2**24, max_completion=2**31 - 1).stretch(np.array([9], np.int32), np.array([4], np.int32))
+    assert (found.low.tolist(), found.high.tolist()) == ([0], [9])
+
+
+pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=20)
+limit = st.none() | st.integers(1, 14)
+
+
+@given(pairs, st.integers(2, 20), st.sampled_from(Overlong), st.sampled_from(Keep), limit, limit)
+def test_as_lists_do_it(
+    rows: list[tuple[int, int]], most: int, overlong: Overlong, keep: Keep, prompt: int | None, completion: int | None
 ) -> None:
-    kept = decide(ROWS, 6, overlong, keep)
-    assert kept.starts.tolist() == starts
-    assert kept.lengths.tolist() == lengths
-    assert np.flatnonzero(kept.overlong).tolist() == left_out
-    assert np.flatnonzero(kept.untrained).tolist() == [3, 4]
-    assert np.flatnonzero(kept.empty).tolist() == [2]
-
-
-def test_untrained_may_stay() -> None:
-    kept = decide(ROWS, 6, keep_untrained=True)
-    assert kept.lengths.tolist() == [5, 6, 0, 4, 6, 6]
-    assert not kept.untrained.any()
-
-
-def test_untrained_is_told_before_overlong() -> None:
-    """A document has one reason only: its tokens must not be counted twice."""
-    kept = decide([(9, 0), (9, 1)], 6, Overlong.DROP)
-    assert kept.untrained.tolist() == [True, False]
-    assert kept.overlong.tolist() == [False, True]
-
-
-def test_what_truncation_leaves_without_a_label_is_left_out() -> None:
-    """All its labels lie in what is cut off: a row of such documents alone would have no loss at all."""
-    rows = [(9, 1), (9, 0), (2, 1)]
-    kept = decide(rows, 2, kept_labels=0)
-    assert kept.lengths.tolist() == [0, 0, 0]
-    assert kept.cut_untrained.tolist() == [True, False, True]
-    assert kept.untrained.tolist() == [False, True, False], "tested on the whole document, and told apart"
-    assert decide(rows, 2, kept_labels=0, keep_untrained=True).lengths.tolist() == [2, 2, 2]
-    assert not decide(rows, 2, Overlong.SPLIT, kept_labels=0).cut_untrained.any(), "nothing is cut off"
-
-
-@given(documents, st.integers(2, 20), st.sampled_from(Overlong), st.sampled_from(Keep), st.booleans())
-def test_one_outcome_each(
-    rows: list[tuple[int, int]], max_length: int, overlong: Overlong, keep: Keep, keep_untrained: bool
-) -> None:
-    kept = decide(rows, max_length, overlong, keep, keep_untrained)
-    assert kept.starts.dtype == kept.lengths.dtype == np.int32
-    for index, (length, trainable) in enumerate(rows):
-        start, size = int(kept.starts[index]), int(kept.lengths[index])
-        assert 0 <= start <= start + size <= length
-        assert not kept.cut_untrained[index]
-        reasons = [bool(flags[index]) for flags in (kept.untrained, kept.overlong, kept.empty)]
-        assert sum(reasons) + (size > 0) == 1
-        assert reasons == [
-            length > 0 and trainable == 0 and not keep_untrained,
-            overlong is Overlong.DROP and length > max_length and (trainable > 0 or keep_untrained),
-            length == 0,
-        ]
-        if size == 0:
-            continue
+    lengths = np.array([sum(row) for row in rows], np.int32)
+    limits = Limits(most, overlong, keep, prompt, completion)
+    found = limits.stretch(lengths, np.array([row[0] for row in rows], np.int32))
+    assert found.low.dtype == found.high.dtype == np.int32
+    assert lengths.tolist() == [sum(row) for row in rows], "what was given is not changed"
+    for (before, after), low, high in zip(rows, found.low.tolist(), found.high.tolist(), strict=True):
+        tokens = list(range(before + after))
+        first, second = tokens[:before], tokens[before:]
+        if prompt is not None:
+            first = first[-prompt:]
+        if completion is not None:
+            second = second[:completion]
+        stays = first + second
         if overlong is Overlong.TRUNCATE:
-            assert size == min(length, max_length)
-            assert start == (length - size if keep is Keep.END else 0)
-        else:
-            assert (start, size) == (0, length)
-            assert overlong is not Overlong.DROP or length <= max_length
+            stays = stays[:most] if keep is Keep.START else stays[-most:]
+        assert tokens[low:high] == stays
 
 
-def test_given_lengths_are_not_changed() -> None:
-    lengths, trainable = np.array([9, 3], np.int32), np.array([1, 0], np.int32)
-    truncate(lengths, trainable, trainable, 4, Overlong.TRUNCATE, Keep.END, False)
-    assert lengths.tolist() == [9, 3]
-    assert trainable.tolist() == [1, 0]
+def test_where_completions_begin() -> None:
+    """A document a line: its runs, and where its completion begins."""
+    documents: list[tuple[list[tuple[int, Kind]], int]] = [
+        ([(4, Kind.PROMPT), (6, Kind.COMPLETION)], 4),
+        ([(1, Kind.SPECIAL), (4, Kind.PROMPT), (6, Kind.COMPLETION)], 4),
+        ([(2, Kind.PROMPT), (4, Kind.HISTORY), (5, Kind.HISTORY_END), (8, Kind.USER), (9, Kind.ASSISTANT)], 8),
+        ([(3, Kind.UNPROVED), (5, Kind.UNPROVED_COMPLETION)], 3),
+        ([(3, Kind.PROMPT), (3, Kind.ASSISTANT), (4, Kind.END)], 3),
+        ([(7, Kind.PROMPT)], 7),
+        ([(7, Kind.COMPLETION)], 0),
+        ([(1, Kind.SPECIAL), (7, Kind.TEXT)], NO_COMPLETION),
+        ([(0, Kind.TEXT)], NO_COMPLETION),
+    ]
+    runs = [run for each, _ in documents for run in each]
+    found = completion_starts(
+        np.array([kind for _, kind in runs], np.int8),
+        np.array([end for end, _ in runs], np.int32),
+        np.cumsum([0, *(len(each) for each, _ in documents)]),
+    )
+    assert found.tolist() == [begin for _, begin in documents]
+    assert completion_starts(np.zeros(0, np.int8), np.zeros(0, np.int32), np.zeros(1, np.int64)).tolist() == []

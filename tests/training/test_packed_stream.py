@@ -1,5 +1,6 @@
 """The stream: every row once, the same steps on any number of ranks, and exact resumption, without stored shards."""
 
+import gzip
 import hashlib
 import json
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -139,6 +141,63 @@ def test_an_epoch_holds_what_a_run_packs(
     assert live.packing.rows == live.state_dict()["rows"] >= manifest.splits["train"].rows
     assert 0.9 < live.packing.fill <= manifest.splits["train"].windows[0].fill
     assert live.packing.bound <= live.packing.rows
+
+
+@pytest.mark.parametrize("mask", ["completion", "assistant"])
+def test_tables_and_compressed_files_split_and_repeated(
+    mask: str,
+    config: dict[str, Any],
+    stream: Open,
+    read_rows: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    def chat(i: int) -> dict[str, Any]:
+        return {
+            "messages": [
+                {"role": role, "content": f"{role} {i} {turn} " * (1 + i * i % 23)}
+                for turn in range(1 + i % 4)
+                for role in ("user", "assistant")
+            ]
+        }
+
+    for number in range(5):
+        table = pa.Table.from_pylist([chat(number * 20 + i) for i in range(20)])
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+        lines = [json.dumps({"text": f"{number} {i}\n" + "a line of words\n" * (i * i % 61)}) for i in range(16)]
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    expand = {"expand": "per_turn"} if mask == "completion" else {}
+    config = {
+        **config,
+        "out": str(tmp_path / "data"),
+        "sources": [
+            {"name": "chats", "path": str(tmp_path / "*.parquet"), "repeat": 2, **expand},
+            {"name": "texts", "path": str(tmp_path / "*.gz")},
+        ],
+        "mask": mask,
+        "truncate": {"max_length": 128, "overlong": "split", "split": {"at": "turns", "overlap": 4}},
+    }
+    manifest = run(config)
+    expected: Counter[Any] = Counter()
+    for row in read_rows(tmp_path / "data"):
+        bounds = [0, *np.cumsum(row["seq_lengths"]).tolist()]
+        expected.update((tuple(row["input_ids"][a:b]), tuple(row["labels"][a:b])) for a, b in pairwise(bounds))
+    live = stream(config, rows_per_step=1)
+    batches = list(live)
+    assert all_documents(batches) == expected
+    assert live.ledger.to_json() == manifest.ledger.to_json()
+    assert live.packing.windows >= 4
+    total = live.ledger.total()
+    assert min(total.examples_split, total.examples_repeated, total.tokens_created["overlap"]) > 50
+
+    first = stream(config, rows_per_step=3, epochs=2)
+    walk = iter(first)
+    for _ in range(7):
+        next(walk)
+    state = json.loads(json.dumps(first.state_dict()))
+    assert len(json.dumps(state)) < 1024
+    second = stream(config, rows_per_step=3, epochs=2)
+    second.load_state_dict(state)
+    assert flat(list(second)) == flat(list(walk))
 
 
 def test_the_account_is_of_the_windows_begun(stream: Open) -> None:

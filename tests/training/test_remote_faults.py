@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -417,26 +418,27 @@ def test_a_real_s3_server(moto: str, tmp_path: Path) -> None:
     s3fs = pytest.importorskip("s3fs")
     options = {**NO_KEYS, "endpoint_url": moto}
     s3 = s3fs.S3FileSystem(**options, skip_instance_cache=True)
-    s3.mkdir("mules")
-    s3.pipe_file(f"mules/data/{NAME}", DATA)
-    s3.pipe_file("mules/data/manifest.json", b"[]")
-    shelf = open_shelf("s3://mules/data", cache=tmp_path, storage_options=options)
+    bucket = f"mules-{secrets.token_hex(4)}"  # the server's buckets are the whole process's
+    s3.mkdir(bucket)
+    s3.pipe_file(f"{bucket}/data/{NAME}", DATA)
+    s3.pipe_file(f"{bucket}/data/manifest.json", b"[]")
+    shelf = open_shelf(f"s3://{bucket}/data", cache=tmp_path, storage_options=options)
     assert shelf.read("manifest.json") == b"[]"
-    with pytest.raises(FileNotFoundError, match="s3://mules/data/other"):
+    with pytest.raises(FileNotFoundError, match=f"s3://{bucket}/data/other"):
         shelf.read("other")
     with shelf.hold(NAME, len(DATA), SHA) as held:
         assert held.path.read_bytes() == DATA
     other = "shards/other"
-    with pytest.raises(InputError, match=f"there is no s3://mules/data/{other}"):
+    with pytest.raises(InputError, match=f"there is no s3://{bucket}/data/{other}"):
         shelf.hold(other, 5, "0" * 64)
     with pytest.raises(FileNotFoundError, match=r"s3://stable/manifest\.json"):
         open_shelf("s3://stable", cache=tmp_path, storage_options=options).read("manifest.json")
     # What the store overwrites is seen at once: no listing or content is remembered.
-    s3.pipe_file("mules/data/manifest.json", b"[1]")
+    s3.pipe_file(f"{bucket}/data/manifest.json", b"[1]")
     assert shelf.read("manifest.json") == b"[1]"
-    s3.pipe_file(f"mules/data/{other}", DATA[:-1])
+    s3.pipe_file(f"{bucket}/data/{other}", DATA[:-1])
     with pytest.raises(PacktrainError, match="another length"):
-        open_shelf("s3://mules/data", cache=tmp_path / "b", storage_options=options, attempts=2).hold(
+        open_shelf(f"s3://{bucket}/data", cache=tmp_path / "b", storage_options=options, attempts=2).hold(
             other, len(DATA), SHA
         )
 

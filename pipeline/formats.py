@@ -1,0 +1,91 @@
+"""What the format of each source is: as the configuration says, or as its first rows do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..schemas.config import RunConfig, SourceConfig
+from ..schemas.errors import ConfigError
+from ..schemas.formats import AUTO
+from ..stages.prep import Options
+from ..stages.prep.detect import Detection, detect
+from .configfile import with_format
+from .options import format_options
+from .readers import is_reader, reader_options
+from .sources import InputFile, sample_rows
+
+SAMPLE_ROWS = 200
+"""First rows of a source's first file that `auto` is decided from."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFormat:
+    """How the rows of one source are read."""
+
+    name: str
+    """As `stages.prep.FORMATS` calls it."""
+    options: Options
+    said: str | None = None
+    """What was found and why, where the configuration left it open."""
+
+    def payload(self) -> dict[str, Any]:
+        """What the plan says of it."""
+        options: dict[str, Any] = msgspec.to_builtins(self.options.payload())
+        return {"format": self.name, "options": options}
+
+
+def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
+    """The format of every source, by its name.
+
+    Raises:
+        ConfigError: a source's rows fit no format or several, or its reader cannot be used.
+    """
+    out = {}
+    for source in config.sources:
+        out[source.name] = resolve_format(source, base, [file for file in files if file.source == source.name])
+    return out
+
+
+def resolve_format(
+    source: SourceConfig, base: Path, files: Sequence[InputFile], *, prompt_only: bool = False
+) -> SourceFormat:
+    """The format of a source.
+
+    Args:
+        files: those of the source; the first is looked into for `auto`.
+        prompt_only: completions are not asked for.
+
+    Raises:
+        ConfigError: its rows fit no format or several, or its reader cannot be used.
+    """
+    where = f"sources.{source.name}"
+    if is_reader(source.format):
+        options = reader_options(source.format, base, f"{where}.format", per_turn=source.expand == "per_turn")
+        return SourceFormat("python", options)
+    if source.format != AUTO:
+        return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
+    rows = sample_rows(files[0], SAMPLE_ROWS)
+    try:
+        found = detect(rows, {str(key): name for key, name in source.keys.items()})
+    except ConfigError as error:
+        raise ConfigError(f"{where}: format auto: of {files[0].shown}, {error}") from None
+    try:
+        resolved = with_format(source, found.format, found.keys)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
+    said = f"source {source.name}: format {found.format}, because {found.why}, in {files[0].shown}"
+    said += _about_style(resolved, found, rows)
+    return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
+
+
+def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A person who has a question and an answer may not know that they are not made turns of."""
+    if found.format not in ("prompt_completion", "preference") or source.style is not None:
+        return ""
+    prompt = found.keys.get("prompt", "prompt")
+    if not any(isinstance(row.get(prompt), str) for row in rows):
+        return ""
+    return "; texts are joined as they are (style: chat makes turns of them)"

@@ -1,0 +1,154 @@
+"""Arrow IPC files and streams: row ranges as blocks, read through a memory map.
+
+A file is, between its magic words, a stream; so both are walked message by message.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from ...schemas.errors import InputError, PacktrainError
+from .blocks import Block, BlockRows, changed
+from .tables import cut_rows, hash_table, to_rows
+
+_MAGIC_BYTES = 8
+"""ARROW1 and two bytes of nothing, before the stream within a file."""
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPlace:
+    """Rows of some record batches."""
+
+    schema: Range
+    """Bytes of the schema's message."""
+    batches: Range
+    """Bytes of the batches' messages."""
+    skip: int
+    """Rows of the first batch that belong to the block before."""
+    rows_there: int
+    """Rows of the block, `max_rows` apart."""
+    indices: Range | None
+    """Which batches, where dictionaries stand among them: these cannot be read by themselves."""
+
+    def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
+        """See `Place`."""
+        try:
+            with pa.memory_map(str(path)) as source:
+                batches = self._alone(source) if self.indices is None else self._among(source, self.indices)
+                table = pa.Table.from_batches(batches).slice(self.skip, self.rows_there)
+                whole = hash_table(table)
+        except FileNotFoundError as error:  # Arrow's own words hold the path once more
+            raise InputError(f"{path} cannot be read: No such file or directory") from error
+        except (OSError, pa.ArrowException, ValueError, IndexError, TypeError, StopIteration):
+            raise changed(path, block, False) from None
+        if whole != block.content_hash:
+            raise changed(path, block, False)
+        return to_rows(table, columns, block.take, limit)
+
+    def _alone(self, source: pa.MemoryMappedFile) -> list[pa.RecordBatch]:
+        source.seek(self.schema[0])
+        schema = pa.ipc.read_schema(source.read_buffer(self.schema[1] - self.schema[0]))
+        source.seek(self.batches[0])
+        messages = pa.ipc.MessageReader.open_stream(
+            pa.BufferReader(source.read_buffer(self.batches[1] - self.batches[0]))
+        )
+        return [pa.ipc.read_record_batch(message, schema) for message in messages]
+
+    def _among(self, source: pa.MemoryMappedFile, indices: Range) -> list[pa.RecordBatch]:
+        source.seek(self.schema[0])
+        return list(islice(pa.ipc.open_stream(source), *indices))
+
+
+def scan_arrow(path: Path, size: int, is_file: bool) -> list[Block]:
+    """The blocks of an Arrow file or stream.
+
+    Raises:
+        InputError: it is damaged or cut short.
+    """
+    try:
+        return _scan(path, size, is_file)
+    except PacktrainError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"{path} is damaged or cut short: as an Arrow {'file' if is_file else 'stream'} it cannot be read "
+            f"({str(error).rstrip('.')}); copy it again, or write it again and close its writer"
+        ) from error
+
+
+def _scan(path: Path, size: int, is_file: bool) -> list[Block]:
+    with pa.memory_map(str(path)) as source:
+        footer = pa.ipc.open_file(source) if is_file else None
+        begin = _MAGIC_BYTES if is_file else 0
+        schema, ranges, dictionaries, end = _messages(path, source, begin)
+        if footer is not None and footer.num_record_batches != len(ranges):
+            raise ValueError(f"its footer names {footer.num_record_batches} record batches, there are {len(ranges)}")
+        if footer is None and end != source.size():
+            raise ValueError(f"{source.size() - end:,} bytes follow the end of the stream")
+        source.seek(begin)
+        blocks: list[Block] = []
+        line = at = 0
+        for one in cut_rows(_valid(pa.ipc.open_stream(source)), size):
+            place = ArrowPlace(
+                schema=schema,
+                batches=(ranges[one.batch][0], ranges[one.last_batch][1]),
+                skip=one.skip,
+                rows_there=one.table.num_rows,
+                indices=(one.batch, one.last_batch + 1) if dictionaries else None,
+            )
+            digest = hash_table(one.table)
+            blocks.append(Block(at, at + one.bytes, line, one.table.num_rows, digest, place=place))
+            at += one.bytes
+            line += one.table.num_rows
+    return blocks
+
+
+def _messages(path: Path, source: pa.MemoryMappedFile, begin: int) -> tuple[Range, list[Range], bool, int]:
+    """(the schema's bytes, the batches' bytes, whether there are dictionaries, where the stream ends)."""
+    source.seek(begin)
+    reader = pa.ipc.MessageReader.open_stream(source)
+    schema: Range | None = None
+    ranges: list[Range] = []
+    dictionaries = False
+    at = begin
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            break
+        end = source.tell()
+        if message.type == "schema":
+            schema = (at, end)
+        elif message.type == "record batch":
+            ranges.append((at, end))
+        else:
+            dictionaries = True
+        at = end
+    end = source.tell()
+    if end == at:
+        raise InputError(
+            f"{path} is cut short: its Arrow stream has no mark of its end, so record batches may be missing; "
+            "copy it again, or write it again and close its writer"
+        )
+    if schema is None:
+        raise ValueError("it has no schema")
+    return schema, ranges, dictionaries, end
+
+
+def _valid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches whose offsets lie within their buffers: reading others would read other memory, or end the process."""
+    for batch in batches:
+        for column in batch.columns:
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+                if "UTF8" not in str(error) or column.type not in kinds:
+                    raise
+                # A text that is not UTF-8 costs its row only.
+                column.view(kinds[column.type]).validate(full=True)
+        yield batch

@@ -1,0 +1,132 @@
+"""What kind of file an input is: told by its first bytes, and by its name where bytes cannot tell."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from ...schemas.errors import InputError
+from .blocks import split_name
+
+
+class Container(StrEnum):
+    """How rows lie in a file."""
+
+    JSONL = "JSONL"
+    CSV = "CSV"
+    TSV = "TSV"
+    PARQUET = "Parquet"
+    ARROW_FILE = "Arrow file"
+    ARROW_STREAM = "Arrow stream"
+
+    @property
+    def separator(self) -> str:
+        """What stands between the fields of separated values."""
+        return "\t" if self is Container.TSV else ","
+
+
+class Packing(StrEnum):
+    """How a file is compressed, by Arrow's name of it."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc", ".arrows")
+"""Names of data files, for folders; with .gz or .zst behind those of text."""
+
+_PACKED = {b"\x1f\x8b": Packing.GZIP, b"\x28\xb5\x2f\xfd": Packing.ZSTD, b"\x50\x2a\x4d\x18": Packing.ZSTD}
+_PACKED_SUFFIX = {".gz": Packing.GZIP, ".gzip": Packing.GZIP, ".zst": Packing.ZSTD, ".zstd": Packing.ZSTD}
+_BINARY = {
+    b"PAR1": Container.PARQUET,
+    b"ARROW1": Container.ARROW_FILE,
+    b"\xff\xff\xff\xff": Container.ARROW_STREAM,
+}
+_BINARY_SUFFIX = {
+    ".parquet": Container.PARQUET,
+    ".arrow": Container.ARROW_FILE,
+    ".feather": Container.ARROW_FILE,
+    ".ipc": Container.ARROW_FILE,
+    ".arrows": Container.ARROW_STREAM,
+}
+_OTHERS = {
+    b"\xfd7zXZ": "compressed by xz",
+    b"BZh": "compressed by bzip2",
+    b"PK\x03\x04": "a zip archive",
+    b"PARE": "an encrypted Parquet file",
+    b"FEA1": "a Feather file of version 1",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"SQLite format 3": "an SQLite database",
+    b"\x89HDF": "an HDF5 file",
+}
+"""What a file cannot begin with if any of its lines is to be JSON in UTF-8."""
+TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), CSV, Parquet or Arrow"
+
+
+def is_data(name: str) -> bool:
+    """Whether a file in a folder looks like data, by its name."""
+    lower = name.lower()
+    for suffix in (".gz", ".gzip", ".zst", ".zstd"):
+        lower = lower.removesuffix(suffix)
+    return lower.endswith(SUFFIXES)
+
+
+def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | None]:
+    """The kind of a file, and how it is compressed.
+
+    Args:
+        path: whose name counts.
+        shown: what messages call it.
+        head: its first bytes, 16 of them where it has so many.
+
+    Raises:
+        InputError: it is none that can be read, or not what its name says.
+    """
+    _, suffixes = split_name(path.name.lower())
+    inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
+    for magic, packing in _PACKED.items():
+        if head.startswith(magic):
+            text = Path(inner).suffix if outer in _PACKED_SUFFIX else outer
+            return _text(text), packing
+    for magic, container in _BINARY.items():
+        if head.startswith(magic):
+            return container, None
+    for magic, what in _OTHERS.items():
+        if head.startswith(magic):
+            raise InputError(f"{shown} is {what}; give {TAKEN}")
+    if head and outer in _BINARY_SUFFIX:
+        raise InputError(
+            f"{shown} is called {outer}, but does not begin as a {_BINARY_SUFFIX[outer]} does: it is damaged, or no "
+            "such file; make or copy it again, or rename it after what it is"
+        )
+    if head and outer in _PACKED_SUFFIX:
+        raise InputError(
+            f"{shown} is called {outer}, but is not compressed by {_PACKED_SUFFIX[outer].value}: it is damaged, or was "
+            f"decompressed already; copy it again, or rename it without {outer}"
+        )
+    container = _text(outer)
+    if container is Container.JSONL and head.lstrip().startswith(b"["):
+        raise InputError(f"{shown} is one JSON array; give JSONL, one object a line (`jq -c '.[]'` turns one into it)")
+    return container, None
+
+
+def _text(suffix: str) -> Container:
+    return {".csv": Container.CSV, ".tsv": Container.TSV}.get(suffix, Container.JSONL)
+
+
+def refuse_inner(shown: str, head: bytes) -> None:
+    """Refuse a compressed file that holds no lines.
+
+    Raises:
+        InputError: says what it holds.
+    """
+    others = {**_OTHERS, **{magic: f"a {kind}" for magic, kind in _BINARY.items()}, **dict.fromkeys(_PACKED, "packed")}
+    for magic, what in others.items():
+        if head.startswith(magic):
+            what = "compressed twice" if what == "packed" else f"compressed, and what it holds is {what}"
+            raise InputError(f"{shown} is {what}; decompress it and give what is in it")
+    if head[257:262] == b"ustar":
+        raise InputError(f"{shown} is a tar archive; unpack it and give the files in it")
+    if head.lstrip().startswith(b"["):
+        raise InputError(
+            f"{shown} holds one JSON array; give JSONL, one object a line (`zcat {shown} | jq -c '.[]'` makes it)"
+        )

@@ -1,0 +1,101 @@
+"""Datasets by name: loaded by the `datasets` library, in a process of its own.
+
+That library takes seconds to import, keeps its settings in global state that the environment sets at import, and has
+threads. So it runs in a child, which is told before it imports anything whether the hub can be reached.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from .paths import choose_split
+
+PATIENCE = 5
+"""Seconds in which the hub must answer at all."""
+
+
+def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[tuple[Path, str]]:
+    """The Arrow files of one split of a dataset, and what their labels are made of.
+
+    Args:
+        name: `owner/name`, with `@revision` behind it where one is meant, or the path of a local folder.
+        where: the key of the configuration, for messages.
+
+    Raises:
+        ConfigError: there is no such dataset, subset or split, or the hub cannot be reached and the dataset was not
+            loaded before.
+    """
+    name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+    local = Path(name).is_dir()
+    reachable = local or _reachable()
+    environment = os.environ | {
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_ETAG_TIMEOUT": str(2 * PATIENCE),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "60",
+    }
+    if local or not reachable:
+        environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    question = {
+        "name": name,
+        "subset": subset,
+        "split": split,
+        "revision": revision or None,
+        "cache": str(cache / "hub"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        answer = {}
+    if "files" in answer:
+        stem = Path(name).name
+        return [(Path(file), f"{name}/{_label(Path(file), stem)}") for file in answer["files"]]
+    if "splits" in answer:
+        choose_split(answer["splits"], split, where, name)
+    said = str(answer.get("error") or done.stderr.strip()[-500:] or f"exit code {done.returncode}")
+    if not reachable:
+        raise ConfigError(
+            f"{where}: the hub cannot be reached, and {name} is not in its cache; load it where there is a "
+            f"connection, save it with `save_to_disk`, and name that folder here ({said})"
+        )
+    raise ConfigError(
+        f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
+        "if it is not public"
+    )
+
+
+def _label(file: Path, stem: str) -> str:
+    """`name-train`, and a number where there are several files; the library's own names hold more than that."""
+    parts = file.stem.split("-")
+    numbered = len(parts) > 3 and parts[-2] == "of"
+    return "-".join([stem, *(parts[-4:-2] if numbered else parts[-1:])])
+
+
+def _reachable() -> bool:
+    """Whether the hub answers, with whatever: a name or a right that is missing is for the library to tell."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return False
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        with urllib.request.urlopen(f"{endpoint}/api/datasets?limit=1", timeout=PATIENCE):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False

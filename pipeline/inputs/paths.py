@@ -1,0 +1,243 @@
+"""What `path` of a source names: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
+
+import glob
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from stat import S_ISDIR
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from blake3 import blake3
+
+from ...schemas.errors import ConfigError, InputError
+from .blocks import split_name
+from .containers import is_data
+
+if TYPE_CHECKING:
+    from ...schemas.config import SourceConfig
+
+HUB = "hf://"
+_HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_STATE, _DICT = "state.json", "dataset_dict.json"
+
+
+class Kind(Enum):
+    """Where an input lies."""
+
+    LOCAL = "local"
+    URL = "url"
+    HUB = "hub"
+    """A dataset that the `datasets` library loads, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One input, not looked into yet."""
+
+    kind: Kind
+    name: str
+    """A path, a URL, or the name of a dataset."""
+    size: int
+    """Bytes; 0 for a dataset of the hub."""
+    stamp: int
+    """Changes when the input does: the time of its last change in nanoseconds, or a hash of what a server says of it.
+    0 where nothing is known."""
+
+    @property
+    def path(self) -> Path:
+        """The path of a local file; of others, what their labels are made of."""
+        if self.kind is Kind.URL:
+            parts = urlsplit(self.name)
+            return Path(f"/{parts.hostname}{parts.path}")
+        return Path(self.name)
+
+    @property
+    def shown(self) -> str:
+        """The name as it may be written down: a URL without the password or the signature that it may hold."""
+        if self.kind is not Kind.URL:
+            return self.name
+        parts = urlsplit(self.name)
+        secret = f"?{blake3(parts.query.encode()).hexdigest(8)}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{secret}"
+
+
+def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
+    """The inputs of a source: in the order given, and sorted within a pattern or a folder.
+
+    Raises:
+        ConfigError: a file is missing or stands there twice, a pattern or a folder holds nothing, or `split` is
+            missing or wrong.
+        InputError: a store that a URL names cannot be reached.
+    """
+    where = f"sources.{source.name}.path"
+    found: list[Found] = []
+    for text in source.path:
+        if _URL.match(text):
+            found += _far(text, source, where, base)
+        else:
+            found += _local(text, source, where, base)
+    seen: set[object] = set()
+    for one in found:
+        key: object = one.name
+        if one.kind is Kind.LOCAL:
+            stat = one.path.stat()
+            key = (stat.st_dev, stat.st_ino)
+        if key in seen:
+            raise ConfigError(
+                f"{where}: {one.name} is listed twice, by this or another name or pattern; its rows would count twice"
+            )
+        seen.add(key)
+    return found
+
+
+def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+    if text.startswith(HUB) and not text.startswith(_HUB_FILES):
+        name = text.removeprefix(HUB)
+        if not name.strip("/"):
+            raise ConfigError(f"{where}: {text} names no dataset; write {HUB}owner/name")
+        local = base / name if name.startswith((".", "/")) else None
+        if local is not None and not local.is_dir():
+            raise ConfigError(f"{where}: there is no folder {local}; check the spelling, or the folder you are in")
+        yield Found(Kind.HUB, str(local) if local is not None else name, 0, 0)
+        return
+    _refuse_split(source, text)
+    from .remote import find_urls
+
+    for url, size, stamp in find_urls(text, where):
+        yield Found(Kind.URL, url, size, stamp)
+
+
+def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
+    path = Path(text) if Path(text).is_absolute() else base / text
+    try:
+        str(path).encode()
+        stat = path.stat()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
+        ) from None
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        if not set("*?[") & set(text):
+            raise ConfigError(
+                f"{where}: there is no file {path}; check the spelling, or the folder you are in"
+            ) from None
+        _refuse_split(source, text)
+        # Folders that are named by a pattern are not entered: a pattern says itself how deep it goes.
+        names = sorted(name for name in glob.glob(str(path), recursive=True) if Path(name).is_file())  # noqa: PTH207
+        if not names:
+            raise ConfigError(f"{where}: no file is like {path}; check the pattern, or the folder you are in") from None
+        for name in names:
+            yield from _local(name, source, where, base) if not set("*?[") & set(name) else [_stat(Path(name))]
+        return
+    except OSError as error:
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from None
+    if not S_ISDIR(stat.st_mode):
+        _refuse_split(source, text)
+        yield Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+    elif (path / _STATE).is_file() or (path / _DICT).is_file():
+        yield from _saved(path, source, where)
+    else:
+        _refuse_split(source, text)
+        files = sorted(one for one in _walk(path) if is_data(one.name))
+        if not files:
+            raise ConfigError(
+                f"{where}: {path} is a folder without data files (.jsonl, .csv, .parquet, .arrow, also .gz or .zst); "
+                "name the files, or a pattern"
+            )
+        yield from map(_stat, files)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files below a folder; what begins with a dot or an underscore is somebody's notes."""
+    try:
+        for path in folder.iterdir():
+            if path.name.startswith((".", "_")):
+                continue
+            if path.is_dir():
+                yield from _walk(path)
+            elif path.is_file():
+                yield path
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _stat(path: Path) -> Found:
+    stat = path.stat()
+    return Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+
+
+def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
+    """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
+    if not (folder / _STATE).is_file():
+        splits = _json(folder / _DICT).get("splits", [])
+        folder = folder / choose_split(splits, source.split, where, str(folder))
+    elif source.split is not None:
+        state = _json(folder / _STATE).get("_split")
+        if state != source.split:
+            raise ConfigError(
+                f"sources.{source.name}.split: {folder} holds one dataset, of split {state!r}; leave `split` out"
+            )
+    state = _json(folder / _STATE)
+    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise InputError(
+            f"{folder} was saved with an index of rows beside it, by an old version of `datasets`; load it and save it "
+            "again with a newer one"
+        )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
+    for name in map(str, names):
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f"{folder} is not whole: its {_STATE} names {name}, which is missing; copy it again")
+        yield _stat(path)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+        if isinstance(data, dict):
+            return data
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
+    raise InputError(f"{path} is no object; copy the dataset again")
+
+
+def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
+    """The split that is meant.
+
+    Raises:
+        ConfigError: it is not there, or there are several and none is named.
+    """
+    key = f"{where.removesuffix('path')}split"
+    if wanted is not None:
+        if wanted not in splits:
+            raise ConfigError(f"{key}: {what} has no split {wanted!r}; it has {', '.join(splits) or 'none'}")
+        return wanted
+    if len(splits) != 1:
+        raise ConfigError(f"{key}: {what} has the splits {', '.join(splits) or '(none)'}; say which one")
+    return splits[0]
+
+
+def _refuse_split(source: "SourceConfig", text: str) -> None:
+    for key, value in (("split", source.split), ("subset", source.subset)):
+        if value is not None:
+            raise ConfigError(
+                f"sources.{source.name}.{key}: {text} names files, which have none; leave it out, name the files of "
+                f"{value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
+            )
+
+
+def labels(paths: list[Path]) -> list[str]:
+    """The shortest tails of the paths that tell them apart; without the suffixes, where those do not matter."""
+    stems = [[*path.parent.parts, split_name(path.name)[0]] for path in paths]
+    parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
+    depth = 1
+    while len({tuple(p[-depth:]) for p in parts}) < len(parts):
+        depth += 1
+    return ["/".join(p[-depth:]) for p in parts]

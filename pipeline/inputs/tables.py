@@ -1,0 +1,126 @@
+"""Rows of Arrow tables: cut into blocks, hashed by what they hold, turned into plain values."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import blake3
+import pyarrow as pa
+
+from .blocks import BlockRows, Records
+
+STEP = 64
+"""Rows that stay together: the grain at which blocks are cut."""
+UNREADABLE = "unreadable_value"
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Neighbouring rows of a sequence of record batches."""
+
+    batch: int
+    """The first one."""
+    last_batch: int
+    skip: int
+    """Rows of the first batch before these."""
+    table: pa.Table
+    bytes: int
+
+
+def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[RowRange]:
+    """Cut rows into ranges of about `size` bytes.
+
+    Where a range begins depends only on the rows before it, and not on how they lie in batches: rows that are
+    appended leave all ranges but the last as they were.
+    """
+    block: list[tuple[int, pa.RecordBatch, int, int]] = []
+    step: list[tuple[int, pa.RecordBatch, int, int]] = []
+    block_bytes = step_rows = step_bytes = 0
+    for index, batch in enumerate(batches):
+        at = 0
+        while at < batch.num_rows:
+            count = min(STEP - step_rows, batch.num_rows - at)
+            step.append((index, batch, at, at + count))
+            step_bytes += batch.slice(at, count).nbytes
+            step_rows += count
+            at += count
+            if step_rows == STEP:
+                if block and block_bytes + step_bytes > size:
+                    yield _range(block, block_bytes)
+                    block, block_bytes = [], 0
+                _extend(block, step)
+                block_bytes += step_bytes
+                step, step_rows, step_bytes = [], 0, 0
+    if block and block_bytes + step_bytes > size:
+        yield _range(block, block_bytes)
+        block, block_bytes = [], 0
+    _extend(block, step)
+    if block:
+        yield _range(block, block_bytes + step_bytes)
+
+
+def _extend(
+    block: list[tuple[int, pa.RecordBatch, int, int]], step: list[tuple[int, pa.RecordBatch, int, int]]
+) -> None:
+    for index, batch, low, high in step:
+        if block and block[-1][0] == index:
+            block[-1] = (index, batch, block[-1][2], high)
+        else:
+            block.append((index, batch, low, high))
+
+
+def _range(block: list[tuple[int, pa.RecordBatch, int, int]], size: int) -> RowRange:
+    table = pa.Table.from_batches([batch.slice(low, high - low) for _, batch, low, high in block])
+    return RowRange(block[0][0], block[-1][0], block[0][2], table, size)
+
+
+def to_stream(table: pa.Table) -> pa.Buffer:
+    """The table as one record batch in an Arrow stream: the same bytes for the same rows, however they were chunked.
+
+    Arrow leaves undefined what stands under a null, so two writers may give equal rows other bytes. That costs an
+    encoding, and is never wrong.
+    """
+    sink = pa.BufferOutputStream()
+    # Joined with nothing, an array is copied; a slice that is written as it is takes bytes of its neighbours along.
+    columns = [pa.concat_arrays([*column.chunks, _nothing(column)]) for column in table.columns]
+    table = pa.Table.from_arrays(columns, schema=table.schema.remove_metadata())
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _nothing(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0).slice(0, 0) if column.num_chunks else pa.array([], column.type)
+
+
+def hash_table(table: pa.Table) -> str:
+    """BLAKE3 of the rows, their names and types included."""
+    return blake3.blake3(to_stream(table)).hexdigest()
+
+
+def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, limit: int | None) -> BlockRows:
+    """The first rows of a table as plain values, and those that have none.
+
+    Args:
+        columns: the only ones that are needed; None for all.
+        take, limit: how many rows at most; None for all.
+    """
+    for most in (take, limit):
+        table = table if most is None else table.slice(0, most)
+    if columns is not None:
+        table = table.select([name for name in dict.fromkeys(table.column_names) if name in columns])
+    if not table.num_columns:
+        return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
+    try:
+        return BlockRows(records=list(enumerate(table.to_pylist())))
+    except (ValueError, OverflowError, pa.ArrowException, ImportError):
+        # One value that Python cannot hold, such as a text that is not UTF-8: find its row.
+        records: Records = []
+        rejects = []
+        for number in range(table.num_rows):
+            try:
+                records += [(number, table.slice(number, 1).to_pylist()[0])]
+            except UnicodeDecodeError as error:
+                rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
+            except (ValueError, OverflowError, pa.ArrowException, ImportError) as error:
+                rejects.append((number, UNREADABLE, f"a value of the row has no form in Python ({error})"))
+        return BlockRows(records=records, rejects=rejects)

@@ -1,0 +1,293 @@
+"""The story of one example in the terminal. All of its text comes from data: it is written as it is, and nothing in it
+is obeyed."""
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ..schemas.rows import Example, Kind
+from .follow_fate import Cut
+from .follow_rows import Standing
+from .follow_tokens import Fate, Token
+from .inert import inert, inert_line
+from .inspect import MASKED, TRAINED, has_colour
+from .story import Span, Story, trained_in
+
+STYLES: dict[Kind | None, tuple[str, str]] = {
+    Kind.PROMPT: ("p", "dim"),
+    Kind.USER: ("u", "blue"),
+    Kind.SPECIAL: ("s", "yellow"),
+    Kind.HISTORY: ("h", "cyan"),
+    Kind.HISTORY_END: ("hE", "bold cyan"),
+    Kind.COMPLETION: ("C", "green"),
+    Kind.TEXT: ("T", "green"),
+    Kind.ASSISTANT: ("A", "bold green"),
+    Kind.END: ("E", "bold magenta"),
+    Kind.UNPROVED: ("?", "red"),
+    Kind.UNPROVED_COMPLETION: ("?C", "bold red"),
+    Kind.REJECTED: ("R", "red"),
+    None: ("", ""),
+}
+"""(what stands before it where there is no colour, its colour) of each kind."""
+_LINES = 4
+"""Lines that a long text may take."""
+_HEAD, _TAIL = 8, 4
+"""Of a long stretch of tokens, so many are shown."""
+
+
+class Teller:
+    """Prints stories.
+
+    Args:
+        full: shorten nothing.
+    """
+
+    def __init__(self, console: Console, *, full: bool = False) -> None:
+        self._console = console
+        self._full = full
+        self._colour = has_colour(console)
+
+    def tell(self, story: Story) -> None:
+        """Print one story, stage after stage."""
+        self._source(story)
+        self._example(story)
+        self._text(story)
+        self._tokens(story)
+        self._outcome(story)
+        for note in story.notes:
+            self._line(f"note: {note}", "yellow")
+
+    def _source(self, story: Story) -> None:
+        address, origin = story.address, story.origin
+        number = f" (document {story.doc_id:,})" if story.doc_id is not None else ""
+        self._line(f"{address.id}{number}", "bold")
+        self._title(1, "where it comes from")
+        self._line(f"source {address.source}, file {address.file}, line {address.line:,}")
+        if origin.path and not origin.said.startswith(origin.path):
+            self._line(f"{origin.path}: {origin.said}")
+        else:
+            self._line(origin.said, "" if origin.state.value == "same" else "yellow")
+        if origin.item is not None:
+            self._value(origin.value)
+
+    def _example(self, story: Story) -> None:
+        self._title(2, "the example that prep made of it")
+        example = story.example
+        if example is None:
+            self._line("none" if story.origin.item is not None else "its row is not at hand", MASKED)
+            return
+        for name, side in _sides(example):
+            if isinstance(side, str):
+                self._line(f"{name}: {self._short(side)}")
+                continue
+            for number, message in side:
+                flag = ", train: false" if message.get("train") is False or message.get("weight") == 0 else ""
+                self._line(f"{name}, message {number}, {message.get('role')}{flag}", "bold")
+                content = message.get("content")
+                self._line(self._short(content if isinstance(content, str) else _json(content)))
+                for key, value in message.items():
+                    if key not in ("role", "content", "train", "weight"):
+                        self._line(f"{key}: {self._short(_json(value))}")
+        if example.ids is not None:
+            trained = len(example.ids) if example.trained is None else sum(example.trained)
+            self._line(f"{len(example.ids):,} tokens as they were given, {trained:,} of them to be trained")
+        if example.tools:
+            self._line(f"tools: {', '.join(map(_tool, example.tools))}")
+
+    def _text(self, story: Story) -> None:
+        text = story.text
+        if text is None:
+            return
+        self._title(3, "its text, as it was rendered" if text.rendered else "its text, decoded from its tokens")
+        for what, agrees in text.checks:
+            if not agrees:
+                self._line(f"made anew, it DIFFERS from {what}", "bold red")
+        if text.checks and all(agrees for _, agrees in text.checks):
+            agreed = ", ".join(what for what, _ in text.checks)
+            self._line(f"made anew by the references, jinja2 and tokenizers; it agrees with {agreed}")
+        if text.unproved:
+            self._line(f"where the assistant's turns lie is not proved: {text.unproved}", "red")
+        kinds = dict.fromkeys(span.kind for span in text.spans if span.kind is not None)
+        if kinds:
+            self._print(Text(" · ").join([self._legend(kind) for kind in kinds]))
+        out = Text()
+        for span in text.spans:
+            out.append(self._marked(span))
+        if text.spans:
+            self._print(out)
+
+    def _legend(self, kind: Kind) -> Text:
+        mark, style = STYLES[kind]
+        return Text(_word(kind) if self._colour else f"⟦{mark}: {_word(kind)}⟧", style)
+
+    def _marked(self, span: Span) -> Text:
+        mark, style = STYLES[span.kind]
+        body = self._short(span.text)
+        if self._colour or span.kind is None:
+            return Text(inert(body), style)
+        return Text(f"⟦{mark}: {inert(body)}⟧")
+
+    def _tokens(self, story: Story) -> None:
+        if not story.tokens:
+            return
+        trained = sum(token.fate is Fate.TRAINED for token in story.tokens)
+        self._title(4, f"its {story.total:,} tokens, {trained:,} of them trained (mask {story.policy})")
+
+        def key(token: Token) -> tuple[Any, ...]:
+            return token.kind, token.turn, token.fate, token.trained, token.stands
+
+        for _, group in groupby(story.tokens, key):
+            stretch = list(group)
+            self._line(_stretch(stretch), TRAINED if stretch[0].fate is Fate.TRAINED else MASKED)
+            self._print(self._pieces(stretch))
+
+    def _pieces(self, stretch: list[Token]) -> Text:
+        style = TRAINED if stretch[0].fate is Fate.TRAINED else ""
+        shown: Iterable[Token | None] = stretch
+        if not self._full and len(stretch) > _HEAD + _TAIL + 1:
+            shown = [*stretch[:_HEAD], None, *stretch[-_TAIL:]]
+        out = Text("  ")
+        for token in shown:
+            if token is None:
+                out.append(f"… {len(stretch) - _HEAD - _TAIL:,} more …  ", "italic")
+                continue
+            out.append(f"{token.id} ", "cyan")
+            out.append(f"{_quoted(token.text)}  ", style)
+        return out
+
+    def _outcome(self, story: Story) -> None:
+        self._title(5, "what became of it")
+        if story.state != "packed":
+            words = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
+            self._line(words, "bold")
+            if story.row is not None:
+                split, row = story.row
+                self._line(f"row {row:,} of {split}:")
+                self._line(f"  packtrain inspect {_quote(story)} --row {row} --split {split}", MASKED)
+            if story.twin:
+                self._line(
+                    f"the earlier one is {story.twin}; packtrain inspect {_quote(story)} --id {shlex.quote(story.twin)}"
+                )
+            return
+        copies = f", in {story.copies:,} copies" if story.copies > 1 else ""
+        pieces = "1 piece" if len(story.standings) == 1 else f"{len(story.standings):,} pieces"
+        self._line(f"packed: {pieces}{copies}", "bold")
+        for standing in story.standings:
+            self._standing(story, standing)
+        for cut in story.cuts:
+            self._line(_cut(cut), "red")
+
+    def _standing(self, story: Story, standing: Standing) -> None:
+        end = standing.at + len(standing.ids)
+        last = standing.start + len(standing.ids) - 1
+        again = f", the first {standing.repeated:,} of them again (overlap)" if standing.repeated else ""
+        self._line(
+            f"row {standing.row:,} of {standing.split} (row {standing.shard_row:,} of {standing.shard}), its tokens "
+            f"{standing.at:,} to {end - 1:,}: tokens {standing.start:,} to {last:,} of the example{again}, "
+            f"{trained_in(standing):,} trained"
+        )
+        self._line(f"  packtrain inspect {_quote(story)} --row {standing.row} --split {standing.split}", MASKED)
+
+    def _title(self, number: int, text: str) -> None:
+        self._console.print()
+        self._line(f"{number} {text}", "bold underline" if self._colour else "")
+
+    def _value(self, value: Any) -> None:
+        """A source row, line by line."""
+        shown = value if self._full else self._shortened(value)
+        text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, default=str)
+        lines = text.split("\n")
+        most = len(lines) if self._full else 10 * _LINES
+        for line in lines[:most]:
+            self._line(line, MASKED)
+        if len(lines) > most:
+            self._line(f"… {len(lines) - most:,} more lines (--full)", "italic")
+
+    def _shortened(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._short(value)
+        if isinstance(value, dict):
+            return {str(key): self._shortened(item) for key, item in value.items()}
+        if isinstance(value, list):
+            if len(value) > _HEAD + _TAIL and not any(isinstance(one, dict) for one in value):
+                return [*map(self._shortened, value[:_HEAD]), f"… {len(value) - _HEAD:,} more"]
+            return [self._shortened(one) for one in value]
+        return value
+
+    def _short(self, text: str) -> str:
+        """A text of a few lines at most: what is cut out of its middle is counted."""
+        most = _LINES * self._console.width
+        if self._full or len(text) <= most:
+            return text
+        half = most // 2
+        return f"{text[:half]} … {len(text) - 2 * half:,} characters more … {text[-half:]}"
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._print(Text(inert(text), style))
+
+    def _print(self, text: Text) -> None:
+        # Broken by the terminal alone, so that what is copied is what is there.
+        self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def _sides(example: Example) -> Iterator[tuple[str, Any]]:
+    """(name, a text or the numbered messages) of each part of an example."""
+    number = 0
+    for name, side in (
+        ("prompt", example.prompt),
+        ("completion" if example.rejected is None else "chosen", example.completion),
+        ("rejected", example.rejected),
+        ("text", example.text),
+    ):
+        if isinstance(side, list):
+            first = number
+            yield name, [(first + index, message) for index, message in enumerate(side)]
+            number += len(side) if name == "prompt" else 0
+            number += len(side) if name == "completion" else 0
+        elif side is not None:
+            yield name, side
+
+
+def _tool(tool: Any) -> str:
+    """The name of a tool."""
+    inner = tool.get("function", tool) if isinstance(tool, dict) else tool
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return str(name) if name else _json(tool)[:40]
+
+
+def _stretch(stretch: list[Token]) -> str:
+    first, last = stretch[0], stretch[-1]
+    where = f"token {first.index:,}" if first is last else f"tokens {first.index:,} to {last.index:,}"
+    kind = f" · {_word(first.kind)}" if first.kind is not None else ""
+    turn = f" · message {first.turn}" if first.turn >= 0 else ""
+    often = ""
+    if first.stands > 1:
+        often = f", stands in {first.stands:,} pieces, trained in {first.trained:,}"
+    return f"{where}{kind}{turn} · {first.fate.value}{often}"
+
+
+def _cut(cut: Cut) -> str:
+    where = f"token {cut.begin:,}" if cut.end == cut.begin + 1 else f"tokens {cut.begin:,} to {cut.end - 1:,}"
+    return f"cut: {where} ({cut.end - cut.begin:,}), by {cut.reason}"
+
+
+def _word(kind: Kind) -> str:
+    return kind.name.lower().replace("_", " ")
+
+
+def _quote(story: Story) -> str:
+    return shlex.quote(str(story.folder))
+
+
+def _quoted(text: str) -> str:
+    """A token's text between quotes, on one line."""
+    return f"'{inert_line(text)}'"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,35 @@
+"""Conversations whose turns nothing proves, under a mask that has to know them: said, or the end of the run."""
+
+from collections.abc import Sequence
+
+from ..schemas.config import RunConfig
+from ..schemas.errors import InputError
+from .encoding import EncodedInputs
+from .selecting import mask_of
+from .sources import InputFile
+
+
+def check_proved(config: RunConfig, files: Sequence[InputFile], encoded: EncodedInputs) -> str | None:
+    """Say what a mask about turns leaves out because the turns are not proved; None where that is nothing.
+
+    Args:
+        files: whose blocks are encoded, in their order.
+
+    Raises:
+        InputError: `mask.on_unproved: error`, and there is such a conversation.
+    """
+    count = sum(record.unproved for record in encoded.records)
+    if not count or not mask_of(config).needs_turns:
+        return None
+    blocks = [(file, block) for file in files for block in file.blocks]
+    pairs = zip(blocks, encoded.records, strict=True)
+    (file, block), record = next(pair for pair in pairs if pair[1].unproved_rows)
+    line, _, why = record.unproved_rows[0]
+    what = (
+        f"of {count:,} conversations nothing says surely where the assistant's turns lie, which mask "
+        f"{config.mask.policy} has to know. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
+    )
+    mend = "put {% generation %} and {% endgeneration %} around them in the template, or take mask completion"
+    if config.mask.on_unproved == "error":
+        raise InputError(f"{what}. To leave them out, set mask.on_unproved to reject; to use them, {mend}")
+    return f"{what}. They are left out; to use them, {mend}"

@@ -1,0 +1,280 @@
+"""A compiled trace: a short program that renders every row that takes one path through a template.
+
+It is compiled from the record of one row's symbolic rendering. Where the assistant's turns lie is found in its
+*skeleton*: the text with one private character for every value. What is true of the skeleton is true for all contents,
+so runs end at the same places among the literals and values of every row.
+"""
+
+import operator
+from collections.abc import Callable
+from itertools import accumulate, chain
+from typing import Any, TypeAlias
+
+from .rendered import Rendered, Runs, runs_of, unproved_runs
+from .symbol import DERIVATIONS, INSPECTIONS, Atom, Atoms, Record, Step, TraceAbortedError
+from .turns import ASSISTANT, GENERATION, Manner, Turn, UnprovedError, Word, common_prefix, find_turns, generated_turns
+
+Instruction: TypeAlias = tuple[Callable[[Any], Any], int | slice, bool | None]
+"""(function, number of its argument, outcome of a guard or None for a value that is kept).
+
+A join takes all values, as a slice."""
+
+OPEN, CLOSE = -1, -2
+"""Atoms that stand where a generation block begins and ends. They have no text."""
+_PLANE = 0xF0000
+"""In a skeleton, value n is this character plus n: private, and not in any template."""
+_MAX_VALUES = 0xFFF0
+
+
+class Trace:
+    """A compiled trace: call `run` with the contents of a row."""
+
+    def __init__(self, program: list[Instruction], literals: list[str], output: "_Output") -> None:
+        self.checked = 0
+        """Rows that it answered as jinja2 did. The renderer counts."""
+        self.unchecked = 0
+        """Rows that went out as it answered them."""
+        self._program = program
+        self._literals = literals
+        self._output = output
+
+    def run(self, contents: list[str]) -> Rendered | None:
+        """The row's rendering, or None where a guard does not hold."""
+        values = contents + self._literals
+        for function, argument, outcome in self._program:
+            result = function(values[argument])
+            if outcome is None:
+                values.append(result)
+            elif result is not outcome:
+                return None
+        return self._output(values)
+
+
+_Output: TypeAlias = Callable[[list[str]], Rendered]
+
+
+def skeleton(atoms: Atoms) -> str:
+    """Symbolic text in which every value is one character: what is true of it is true for all contents."""
+    parts = []
+    for atom in atoms:
+        if isinstance(atom, int):
+            if atom > _MAX_VALUES:
+                raise TraceAbortedError("the template makes too many values")
+            parts.append(chr(_PLANE + atom) if atom >= 0 else "")
+        else:
+            parts.append(atom)
+    return "".join(parts)
+
+
+def _is_value(character: str) -> bool:
+    return _PLANE <= ord(character) <= _PLANE + _MAX_VALUES
+
+
+class Compiler:
+    """From a record to a trace: finds the runs in the skeleton, and numbers the values anew."""
+
+    def __init__(
+        self,
+        record: Record,
+        roles: tuple[str, ...],
+        prompt: int,
+        text: Atoms,
+        blocks: int,
+        manner: Manner,
+        head: Callable[[int], str],
+        heads: dict[int, Atoms],
+    ) -> None:
+        self.record = record
+        self.roles = roles
+        self.prompt = prompt
+        self.manner = manner
+        self.head = head
+        self.heads = heads
+        self.atoms = tuple(atom for atom in text if not isinstance(atom, int) or atom >= 0)
+        self.skeleton = skeleton(text)
+        if any(_is_value(c) for atom in self.atoms if isinstance(atom, str) for c in atom if ord(c) >= _PLANE):
+            raise TraceAbortedError("the template writes private characters")
+        self.words = self._words(text, blocks)
+
+    def trace(self) -> Trace:
+        """The compiled trace.
+
+        Raises:
+            TraceAbortedError: what belongs to whom depends on the contents.
+        """
+        whole = len(self.skeleton)
+        inside = 0 < self.prompt < len(self.roles)
+        try:
+            if self.manner.generation:
+                turns = generated_turns(self.skeleton, self.words, self.roles, self.manner)
+            else:
+                turns = find_turns(
+                    self.skeleton,
+                    self.words,
+                    self.roles,
+                    self.prompt,
+                    self.manner,
+                    lambda index: (self.head(index), None),
+                    cut=self._cut,
+                )
+        except UnprovedError as error:
+            if inside:
+                self.head(self.prompt)
+                return self._compile([self.atoms, self.heads[self.prompt]], self._unproved(error.reason))
+            return self._compile([self.atoms], self._unproved(error.reason))
+        begin = 0 if not self.prompt else whole
+        if inside:
+            begin = self._begin(turns)
+        runs = runs_of(turns, begin, whole, self.prompt, self.roles, [True] * len(self.roles), ())
+        if inside and begin not in (0, *runs.ends):
+            raise TraceAbortedError("the completion begins within a turn")
+        return self._proved(runs, begin)
+
+    def _begin(self, turns: list[Turn]) -> int:
+        """Where the completion begins, in the skeleton."""
+        turn = next((turn for turn in turns if turn.message == self.prompt), None)
+        if turn is not None and not self.manner.generation:
+            return turn.begin
+        head = self.head(self.prompt)
+        same = common_prefix(head, self.skeleton)
+        if turn is not None and same >= turn.begin:
+            return turn.begin
+        rest, more = head[same : same + 1], self.skeleton[same : same + 1]
+        if rest and more and (_is_value(rest) or _is_value(more)):
+            raise TraceAbortedError("where the completion begins depends on the contents")
+        return same
+
+    def _cut(self, place: int, rest: str) -> None:
+        """The words at `place` begin a turn unless they go on as the generation prompt does."""
+        value = ord(self.skeleton[place]) - _PLANE
+        if any(map(_is_value, rest)) or self.record.inspect((value,), "startswith", rest):
+            raise TraceAbortedError("where a turn begins depends on the contents")
+
+    def _words(self, atoms: Atoms, blocks: int) -> list[Word]:
+        """The values of the skeleton and whose they are; and the generation blocks."""
+        owners = self._owners()
+        words: list[Word] = []
+        opened: list[int] = []
+        place = 0
+        for atom in atoms:
+            if isinstance(atom, str):
+                place += len(atom)
+            elif atom >= 0:
+                words.append((place, place + 1, 2 * owners[atom]))
+                place += 1
+            elif atom == OPEN:
+                opened.append(place)
+            elif opened:
+                words.append((opened.pop(), place, GENERATION))
+        if opened or sum(code == GENERATION for _, _, code in words) != blocks:
+            raise TraceAbortedError("a generation block went through code that is not traced")
+        return sorted(words)
+
+    def _owners(self) -> list[int]:
+        """Whose each value is. What is made of the words of several is the last one's, if none is the assistant's."""
+        owners = list(range(len(self.roles)))
+        for step in self.record.steps:
+            if step.is_guard:
+                continue
+            if step.name != "cat":
+                owners.append(owners[step.source])
+                continue
+            found = [owners[atom] for atom in step.args if isinstance(atom, int)]
+            pure = len(found) == len(step.args) and len(set(found)) == 1
+            if not pure and any(self.roles[owner] == ASSISTANT for owner in found):
+                raise TraceAbortedError("words of the assistant are mixed with others")
+            owners.append(found[-1])
+        return owners
+
+    def _unproved(self, reason: str) -> "Callable[[list[Any]], _Output]":
+        prompt, everything = self.prompt, len(self.roles)
+
+        def make(taking: list[Any]) -> _Output:
+            def output(values: list[str]) -> Rendered:
+                text = "".join(taking[0](values))
+                begin = 0 if not prompt else len(text)
+                if len(taking) > 1:
+                    begin = common_prefix("".join(taking[1](values)), text)
+                return Rendered(text, begin, unproved_runs(begin, len(text), min(prompt, everything - 1)), reason)
+
+            return output
+
+        return make
+
+    def _proved(self, runs: Runs, begin: int) -> Trace:
+        """Literals are split where runs end, so that a run ends where a piece does."""
+        pieces: list[Atom] = []
+        counts: list[int] = []
+        place, ends = 0, list(runs.ends)
+        for atom in self.atoms:
+            size = 1 if isinstance(atom, int) else len(atom)
+            while ends and ends[0] < place + size and isinstance(atom, str):
+                cut = ends.pop(0) - place
+                pieces.append(atom[:cut])
+                counts.append(len(pieces))
+                atom, place, size = atom[cut:], place + cut, size - cut
+            pieces.append(atom)
+            place += size
+            while ends and ends[0] == place:
+                ends.pop(0)
+                counts.append(len(pieces))
+        assert not ends
+        which = tuple(count - 1 for count in counts)
+        at = None if begin == 0 else runs.ends.index(begin)
+        _, kinds, indices, trains = runs
+        picking = operator.itemgetter(*which) if len(which) > 1 else lambda sums: (sums[which[0]],)
+
+        def make(taking: list[Any]) -> _Output:
+            (take,) = taking
+
+            def output(values: list[str]) -> Rendered:
+                parts = take(values)
+                picked = picking(tuple(accumulate(map(len, parts))))
+                start = 0 if at is None else picked[at]
+                return Rendered("".join(parts), start, Runs(picked, kinds, indices, trains), "")
+
+            return output
+
+        return self._compile([tuple(pieces)], make)
+
+    def _compile(self, outputs: list[Atoms], make: "Callable[[list[Any]], _Output]") -> Trace:
+        """Numbers the values anew: contents, then literals, then what the needed operations make."""
+        record, contents = self.record, len(self.roles)
+        needed = {atom for atom in chain(*outputs) if isinstance(atom, int)}
+        steps: list[Step] = []
+        for step in reversed(record.steps):  # only what a guard or the text depends on
+            if step.is_guard or step.outcome in needed:
+                steps.insert(0, step)
+                needed.update(
+                    (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
+                )
+
+        literals: dict[str, int] = {"": contents}
+        for atom in chain(*outputs, *(step.args for step in steps if step.name == "cat")):
+            if isinstance(atom, str):
+                literals.setdefault(atom, contents + len(literals))
+        number: dict[Atom, int] = {index: index for index in range(contents)}
+        number.update(literals)
+
+        def taking(atoms: Atoms) -> Callable[[Any], Any]:
+            # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
+            return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
+
+        program: list[Instruction] = []
+        size = contents + len(literals)
+        for step in steps:
+            if step.is_guard:
+                guard = INSPECTIONS[step.name](*step.args)
+                program.append((guard, number[step.source], bool(step.outcome)))
+                continue
+            if step.name == "cat":
+                program.append((_join(taking(step.args)), slice(None), None))
+            else:
+                program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
+            number[step.outcome] = size
+            size += 1
+        return Trace(program, list(literals), make([taking(atoms) for atoms in outputs]))
+
+
+def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:
+    return lambda values: "".join(taking(values))

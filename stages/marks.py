@@ -1,0 +1,333 @@
+"""Renders a conversation so that every character knows the message it came from, in one pass.
+
+Contents go into the template as ropes (`rope.py`): strings that behave as themselves and remember where they came from.
+So this is both the rendering and the proof of where its words lie. The environment below answers the questions that
+templates ask most without jinja2's detour through exceptions; what it answers is what the sandbox would.
+
+Held against plain jinja2 on the first rows and on a sample, as traces are.
+"""
+
+import marshal
+from collections.abc import Callable, Mapping
+from types import BuiltinMethodType, MethodType
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context, LoopContext
+
+from ..schemas.rows import Message, Messages
+from .bounded import MAX_CHARACTERS, require_size
+from .rope import Rope, join, owned, owner_of, rope, words_of
+from .template import (
+    REASONING_KEYS,
+    BoundedEnvironment,
+    ChatTemplate,
+    GuardedNamespace,
+    compile_template,
+    make_environment,
+    plain,
+    tojson,
+)
+from .turns import GENERATION, Word
+
+_DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset({"first", "index", "index0", "last", "length", "revindex", "revindex0"})
+_SAFE_METHODS = frozenset(
+    {
+        *("strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "partition", "rpartition", "startswith"),
+        *("endswith", "upper", "lower", "title", "capitalize", "find", "index", "count", "removeprefix"),
+        *("removesuffix", "isspace", "isdigit", "isupper", "islower"),
+    }
+)
+"""Methods of a string that cannot lead out of the sandbox, nor make much of little."""
+_WORDS_KEYS = ("content", *REASONING_KEYS)
+_PART_KEYS = ("text", *_WORDS_KEYS)
+_MAX_KEPT = 1024
+
+
+class Marked:
+    """A rendering with its words."""
+
+    __slots__ = ("blocks", "text", "words")
+
+    def __init__(self, text: str, words: list[Word], blocks: int) -> None:
+        self.text = text
+        self.words = words
+        """Sorted."""
+        self.blocks = blocks
+        """How many generation blocks ran; as many of the words must be theirs."""
+
+
+class Marker:
+    """Renders with ropes.
+
+    Args:
+        template: the chat template.
+    """
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self.template = template
+        environment = make_environment(_MarkingEnvironment, template.name, template.date)
+        assert isinstance(environment, _MarkingEnvironment)
+        self._environment = environment
+        self._compiled = compile_template(environment, template.source)
+        self._render = self._compiled.root_render_func
+        self._render.__globals__["_Loop"] = LoopContext
+        self._tools: dict[bytes, list[dict[str, Any]]] = {}
+
+    def render(
+        self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
+    ) -> Marked:
+        """The text and words of messages that `own` made.
+
+        Raises:
+            RowRejectedError, TemplateError: as `ChatTemplate.render`.
+        """
+        environment = self._environment
+        environment.blocks = 0
+        inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
+        text = self.template.guarded(lambda: _concat(self._render(self._compiled.new_context(inputs))))
+        if type(text) is not Rope:
+            return Marked(text, [], environment.blocks)
+        return Marked(str.__str__(text), sorted(words_of(text)), environment.blocks)
+
+    def own(self, messages: Messages) -> Messages:
+        """Messages as the template sees them, their contents as ropes.
+
+        Raises:
+            RowRejectedError: one is not a JSON object, or there is none.
+        """
+        if not messages:
+            raise self.template.rejected("there is no message to render")
+        return [self._message(message, 2 * index) for index, message in enumerate(messages)]
+
+    def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        """Tool schemas as the template sees them. Equal ones are one object, whose JSON is made once.
+
+        Raises:
+            RowRejectedError: one is not a JSON object.
+        """
+        if tools is None:
+            return None
+        try:
+            key = marshal.dumps(tools, 2)  # tells apart all that JSON can hold, and refuses subclasses
+        except ValueError:
+            key = b""
+        kept = self._tools.get(key)
+        if kept is not None:
+            return kept
+        if not all(isinstance(tool, dict) for tool in tools):
+            raise self.template.rejected("every tool must be a JSON object")
+        made: list[dict[str, Any]] = plain(tools)
+        if key:
+            if len(self._tools) >= _MAX_KEPT:
+                self._tools.clear()
+                self._environment.kept.clear()
+            self._tools[key] = made
+            for value in (made, *made):
+                self._environment.kept[id(value)] = {}
+        return made
+
+    def _message(self, message: Any, code: int) -> Message:
+        if type(message) is dict and len(message) == 2:  # most messages are just this
+            role, content = message.get("role"), message.get("content")
+            if type(role) is str and type(content) is str:
+                return {key: role if key == "role" else owned(content, code) for key in message}
+        if not isinstance(message, Mapping):
+            raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
+        made: Message = {}
+        for key, value in message.items():
+            if value is None:
+                continue
+            if type(key) is not str:
+                made[plain(key)] = plain(value)
+            elif key in _WORDS_KEYS:
+                made[key] = owned(value, code) if type(value) is str else _deep(plain(value), code)
+            elif type(value) is str:
+                made[key] = value
+            elif key == "tool_calls" or key == "function_call":
+                made[key] = _calls(value, code + 1)
+            else:
+                made[key] = plain(value)
+        return _with_reasoning(made)
+
+
+def _with_reasoning(made: Message) -> Message:
+    """As transformers does it: what a message's reasoning is called, is called by the other names, too."""
+    for key in REASONING_KEYS:
+        reasoning = made.get(key)
+        if reasoning is not None:
+            return {"thinking": reasoning, **made, "reasoning_content": reasoning}
+    return made
+
+
+def _deep(value: Any, code: int) -> Any:
+    """Parts of a content, their texts as ropes."""
+    if type(value) is str:
+        return owned(value, code)
+    if type(value) is list:
+        return [_deep(item, code) for item in value]
+    if type(value) is dict:
+        return {
+            key: owned(item, code) if key in _PART_KEYS and type(item) is str else item for key, item in value.items()
+        }
+    return value
+
+
+def _calls(value: Any, code: int) -> Any:
+    """Tool calls, their names and arguments as ropes."""
+    if type(value) is list:
+        return [_calls(item, code) for item in value]
+    if type(value) is not dict:
+        return plain(value)
+    made = _Owned()
+    made._code = code
+    for key, item in value.items():
+        if key == "function":
+            made[key] = _calls(item, code)
+        elif key == "name":
+            made[key] = owned(item, code) if type(item) is str else plain(item)
+        elif key in ("arguments", "parameters", "input"):
+            made[key] = _all(item, code)
+        else:
+            made[plain(key)] = plain(item)
+    return made
+
+
+def _all(value: Any, code: int) -> Any:
+    if type(value) is str:
+        return owned(value, code)
+    if type(value) is list:
+        return [_all(item, code) for item in value]
+    if type(value) is dict:
+        made = _Owned()
+        made._code = code
+        for key, item in value.items():
+            made[_all(key, code)] = _all(item, code)
+        return made
+    return plain(value)
+
+
+class _Owned(dict[Any, Any]):
+    """A tool call, its function or its arguments: a dictionary that remembers the message it came from."""
+
+    __slots__ = ("_code",)
+    _code: int
+
+
+def _concat(pieces: Any) -> str:
+    parts = list(pieces)
+    size = sum(map(len, parts))
+    if size > MAX_CHARACTERS:
+        require_size(size)
+    return join(parts)
+
+
+class _QuickCode(CodeGenerator):
+    """Looks keys of plain dictionaries up where the template stands, without asking the environment."""
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
+        """See jinja2."""
+        if node.attr in _DICT_NAMES:
+            super().visit_Getattr(node, frame)
+        else:
+            self._lookup("getattr", node.node, node.attr, frame)
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        """See jinja2."""
+        if isinstance(node.arg, nodes.Const) and type(node.arg.value) is str:
+            self._lookup("getitem", node.node, node.arg.value, frame)
+        else:
+            super().visit_Getitem(node, frame)
+
+    def _lookup(self, how: str, subject: nodes.Expr, key: str, frame: Frame) -> None:
+        # One name will do for all: it is read again before anything else can set it.
+        missing = f"environment.undefined(obj=_q, name={key!r})"
+        if key in _DICT_NAMES:
+            missing = f"environment.{how}(_q, {key!r})"
+        self.write(f"((_q[{key!r}] if {key!r} in _q else {missing}) if (_q := ")
+        self.visit(subject, frame)
+        loop = f"_q.{key} if _q.__class__ is _Loop else " if how == "getattr" and key in _LOOP_NAMES else ""
+        self.write(f").__class__ is dict else {loop}environment.{how}(_q, {key!r}))")
+
+
+class _MarkingEnvironment(BoundedEnvironment):
+    """The sandbox, quicker, and remembering."""
+
+    code_generator_class = _QuickCode
+    concat = staticmethod(_concat)
+    blocks: int
+    kept: dict[int, dict[Any, str]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.blocks = 0
+        self.kept = {}
+        """JSON of the tools that `Marker` keeps, by identity and options."""
+
+        def generation(text: str) -> str:
+            self.blocks += 1
+            block = (0, len(text), GENERATION)
+            return rope(text, (*words_of(text), block))
+
+        self.generation = generation
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """See jinja2."""
+        filters: dict[str, Any] = self.filters
+        filters["tojson"] = self._tojson
+        filters["join"] = _joined(filters["join"])
+        return super().compile(*args, **kwargs)
+
+    def _tojson(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        kept = self.kept.get(id(value))
+        if kept is not None:
+            options = (args, *kwargs.items())
+            text = kept.get(options, "")
+            if not text:
+                text = kept[options] = tojson(value, *args, **kwargs)
+            return text
+        text = tojson(value, *args, **kwargs)
+        first = value[0] if type(value) is list and value else value
+        code = first._code if type(first) is _Owned else owner_of(value)
+        return text if code is None else owned(text, code)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """See jinja2."""
+        kind = type(obj)
+        if kind is dict or kind is _Owned:
+            if attribute not in _DICT_NAMES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is LoopContext or kind is GuardedNamespace:
+            if not attribute.startswith("_"):
+                try:
+                    return getattr(obj, attribute)
+                except AttributeError:
+                    pass
+        elif (kind is str or kind is Rope) and attribute in _SAFE_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """See jinja2."""
+        kind = type(__callee)
+        if (kind is BuiltinMethodType or kind is MethodType) and not kwargs:
+            subject = type(__callee.__self__)
+            if (subject is str or subject is Rope) and __callee.__name__ in _SAFE_METHODS:
+                return __callee(*args)
+        return super().call(__context, __callee, *args, **kwargs)
+
+
+def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(context: Any, value: Any, d: Any = "", attribute: Any = None) -> Any:
+        if attribute is None and not context.autoescape:
+            value = value if isinstance(value, (list, tuple, str)) else list(value)
+            if type(d) is str and isinstance(value, (list, tuple)) and any(type(item) is Rope for item in value):
+                texts = [item if isinstance(item, str) else str(item) for item in value]
+                require_size(sum(map(len, texts)) + len(d) * len(texts))
+                return join(texts, d)
+        return inner(context, value, d, attribute)
+
+    wrapper.jinja_pass_arg = inner.jinja_pass_arg  # type: ignore[attr-defined]
+    return wrapper

@@ -1,0 +1,198 @@
+"""Inspect by id in a terminal and in a pipe: colours or marks, and data that tries to be obeyed."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import packtrain as package
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.inert import inert, inert_line
+
+PROGRAM = Path(sys.executable).parent / "packtrain"
+SGR = re.compile("\x1b\\[[0-9;]*m")
+"""What colours are made of: the one thing that a terminal may be told."""
+BIDI = ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI")
+HOSTILE = "\x1b]0;owned\x07 \x1b[2J \x9b31m \r over \x08\x08\x7f [red]no markup[/red] \u202ex :smile: \u2066x\u2069"
+
+
+def test_inert_by_eye() -> None:
+    assert inert("a\tb\nc") == "a\tb\nc"
+    assert inert("\x1b[31m\r\x00\x7f\x9b") == "\\x1b[31m\\x0d\\x00\\x7f\\x9b"
+    assert inert("\u202eabc\u2066\U000e0041\ufeff") == "\\u202eabc\\u2066\\U000e0041\\ufeff"
+    assert inert("می‌خواهم 👩‍👩‍👧 über") == "می‌خواهم 👩‍👩‍👧 über"
+    assert inert_line("a\nb\tc") == "a\\nb\\tc"
+
+
+@given(st.text(st.characters()))
+def test_nothing_inert_is_a_control_character(text: str) -> None:
+    for character in inert(text):
+        assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp")
+        assert unicodedata.bidirectional(character) not in (
+            "RLO",
+            "LRO",
+            "RLE",
+            "LRE",
+            "PDF",
+            "RLI",
+            "LRI",
+            "FSI",
+            "PDI",
+        )
+    assert inert(inert(text)) == inert(text)
+    inert(text).encode()
+
+
+@pytest.fixture
+def hostile(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path], tmp_path: Path) -> Path:
+    """A dataset whose texts, roles, tools and file's name are hostile."""
+    tokenizer = make_tokenizer("tiny")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / "bad\x1b[31mname.jsonl"
+    rows: list[dict[str, Any]] = [
+        {
+            "messages": [
+                {"role": "user", "content": HOSTILE},
+                {"role": "assistant", "content": f"yes {HOSTILE}", HOSTILE: HOSTILE},
+            ],
+            "tools": [{"type": "function", "function": {"name": HOSTILE}}],
+            HOSTILE: HOSTILE,
+        },
+        {"messages": [{"role": HOSTILE}]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    package.run(
+        {
+            "out": str(tmp_path / "out"),
+            "cache": str(new_cache(tokenizer)),
+            "tokenizer": {"path": str(tokenizer)},
+            "sources": [{"name": "s", "format": "messages", "path": str(path)}],
+            "truncate": {"max_length": 4096},
+            "run": {"workers": 1},
+        }
+    )
+    return tmp_path / "out"
+
+
+ID = "s/bad\x1b[31mname:1"
+
+
+def in_terminal(*arguments: str, **environment: str) -> str:
+    """What the program writes to a terminal of its own."""
+    master, slave = pty.openpty()
+    plain = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "NO_COLOR", "COLORTERM")}
+    child = subprocess.Popen(
+        [str(PROGRAM), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+        env=plain | {"TERM": "xterm-256color", "COLUMNS": "100"} | environment,
+    )
+    os.close(slave)
+    out = b""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        if not select.select([master], [], [], 1)[0]:
+            continue
+        try:
+            data = os.read(master, 1 << 16)
+        except OSError:  # what a terminal whose other side is closed gives on Linux
+            break
+        if not data:
+            break
+        out += data
+    assert child.wait(10) == 0
+    os.close(master)
+    return out.decode()
+
+
+def is_inert(shown: str) -> None:
+    """Nothing but line ends, tabs and colours is left for a terminal to obey."""
+    left = SGR.sub("", shown).replace("\r\n", "\n")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", left)
+    assert "\\x1b[2J" in left
+    assert "[red]no markup[/red]" in left
+    assert ":smile:" in left
+    assert "\\u202ex" in left
+
+
+def test_colours_in_a_terminal(hostile: Path) -> None:
+    shown = in_terminal("inspect", str(hostile), "--id", ID, "--full")
+    is_inert(shown)
+    assert "⟦" not in shown
+    assert re.search("\x1b\\[1;32myes", shown), "what the assistant says is green"
+    assert re.search("\x1b\\[2m<\\|im_start\\|>user", shown), "what is asked is dim"
+    assert re.search("\x1b\\[1;35m<\\|im_end\\|>", shown), "the end of the turn has its own colour"
+    is_inert(in_terminal("inspect", str(hostile), "--row", "0"))
+
+
+def test_marks_in_a_pipe_and_where_nobody_wants_colour(hostile: Path, program: Callable[..., Any]) -> None:
+    done = program("inspect", hostile, "--id", ID, "--full")
+    assert done.code == 0
+    piped = done.out
+    is_inert(piped)
+    assert "\x1b" not in piped
+    assert "⟦A: assistant⟧" in piped
+    assert "⟦p: <|im_start|>user\n" in piped
+    assert "⟦A: yes \\x1b]0;owned\\x07" in piped
+    assert "⟦E: <|im_end|>⟧" in piped
+    plain = in_terminal("inspect", str(hostile), "--id", ID, "--full", NO_COLOR="1")
+    is_inert(plain)
+    assert "⟦A: yes" in plain
+    assert not re.search("\x1b\\[[0-9;]*3[0-7]m", plain), "no colour at all"
+    row = in_terminal("inspect", str(hostile), "--row", "0", NO_COLOR="1")
+    assert "⟦" in row
+    is_inert(program("inspect", hostile, "--row", "0").out)
+
+
+def test_json_is_ascii_and_whole(hostile: Path, program: Callable[..., Any]) -> None:
+    done = program("inspect", hostile, "--id", ID, "--json")
+    assert done.code == 0
+    assert done.out.isascii()
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f]", done.out)
+    story = json.loads(done.out)
+    assert story["source"]["row"]["messages"][0]["content"] == HOSTILE
+    assert story["example"]["messages" if "messages" in story["example"] else "prompt"]
+    assert "".join(span["text"] for span in story["text"]["spans"]).count(HOSTILE) == 2
+    assert story["text"]["checks"]
+    assert all(check["agrees"] for check in story["text"]["checks"])
+    assert [token["index"] for token in story["tokens"]] == list(range(story["outcome"]["tokens"]))
+    (piece,) = story["outcome"]["pieces"]
+    assert piece["trained"] == sum(token["fate"] == "trained" for token in story["tokens"])
+    rejected = json.loads(program("inspect", hostile, "--id", ID.replace(":1", ":2"), "--json").out)
+    assert rejected["outcome"]["state"] == "rejected"
+
+
+def test_options_that_do_not_go_together(hostile: Path, packtrain: Callable[..., Any]) -> None:
+    for arguments in (["--id", ID, "--row", "0"], ["--id", ID, "--doc", "0"], ["--doc", "0", "--ids"]):
+        done = packtrain("inspect", hostile, *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "give one of --row (with --split and --ids), --id and --doc" in done.err
+    for arguments in (["--full"], ["--json"], ["--width", "60"]):
+        done = packtrain("inspect", hostile, *arguments)
+        assert done.code == 2
+        assert "give --id or --doc as well" in done.err
+    wrong = packtrain("inspect", hostile, "--id", "s/bad\x1b[31mname:9")
+    assert wrong.code == 2
+    assert "\x1b" not in wrong.err
+    assert "the nearest are s/bad\\x1b[31mname:1" in wrong.err
+
+
+def test_what_is_shortened(hostile: Path, packtrain: Callable[..., Any]) -> None:
+    narrow = packtrain("inspect", hostile, "--doc", "0", "--width", "20").out
+    whole = packtrain("inspect", hostile, "--doc", "0", "--full").out
+    assert "characters more" in narrow
+    assert "characters more" not in whole
+    assert re.search(r"… \d+ more …", narrow)
+    assert len(narrow) < len(whole)

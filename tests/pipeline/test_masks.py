@@ -1,0 +1,179 @@
+"""Mask policies from the configuration to the shards: from the cache, counted, and refused where nothing is proved."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline import watchdog
+from packtrain.pipeline.encode import load_encoder
+from packtrain.pipeline.inspect import load_decoder
+from packtrain.pipeline.run import run
+from packtrain.schemas.errors import InputError, TemplateError, TokenizerError
+from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.rows import IGNORE_INDEX
+
+MakeTokenizer = Callable[..., Path]
+ReadRows = Callable[..., list[dict[str, Any]]]
+
+HIDING = (  # prints contents through `%`, so nothing can tell where they lie
+    "{% for m in messages %}{{ '<|im_start|>%s\n%s!<|im_end|>\n' % (m.role, m.content) }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+ROWS = [
+    {
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "two"},
+            {"role": "user", "content": "three"},
+            {"role": "assistant", "content": "four"},
+        ]
+    },
+    {"messages": [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]},
+    {
+        "messages": [
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "wrong", "train": False},
+            {"role": "user", "content": "three"},
+            {"role": "assistant", "content": "right"},
+        ]
+    },
+    {"messages": [{"role": "user", "content": "seven"}]},
+]
+
+
+class Packed:
+    """Runs configurations over the rows above."""
+
+    def __init__(self, folder: Path, tokenizer: Path, read_rows: ReadRows) -> None:
+        self.folder = folder
+        self.tokenizer = tokenizer
+        self.read_rows = read_rows
+        self.decoder = load_decoder(tokenizer)
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+    def run(self, name: str, mask: Any, **tokenizer: Any) -> Manifest:
+        return run(
+            {
+                "out": str(self.folder / name),
+                "cache": str(self.folder / "cache"),
+                "tokenizer": {"path": str(self.tokenizer), "engine": "tokenizers", **tokenizer},
+                "sources": [{"name": "rows", "format": "messages", "path": str(self.folder / "rows.jsonl")}],
+                "mask": mask,
+                "truncate": {"max_length": 256},
+                "pack": {"strategy": "none", "shuffle": False},
+                "run": {"workers": 1},
+            }
+        )
+
+    def trained(self, name: str) -> list[str]:
+        """What is trained of each row, as text."""
+        return [
+            self.decoder.text([one for one in row["labels"] if one != IGNORE_INDEX])
+            for row in self.read_rows(self.folder / name)
+        ]
+
+
+@pytest.fixture
+def packed(tmp_path: Path, make_tokenizer: MakeTokenizer, read_rows: ReadRows) -> Packed:
+    """With a byte-level tokenizer and a ChatML template."""
+    return Packed(tmp_path, make_tokenizer("masks"), read_rows)
+
+
+END = "<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("mask", "trained", "turns", "endless"),
+    [
+        ("completion", [f"four{END}\n", f"six{END}\n", f"right{END}\n"], 3, 0),
+        ("assistant", [f"two{END}four{END}", f"six{END}", f"right{END}"], 4, 0),
+        ("last_assistant", [f"four{END}", f"six{END}", f"right{END}"], 3, 0),
+        ({"policy": "assistant", "train_end": False}, ["twofour", "six", "right"], 4, 0),
+        ({"policy": "completion", "train_end": False}, ["four\n", "six\n", "right\n"], 3, 0),
+    ],
+)
+def test_a_policy_trains_what_it_names(packed: Packed, mask: Any, trained: list[str], turns: int, endless: int) -> None:
+    manifest = packed.run("out", mask)
+    assert sorted(packed.trained("out")) == sorted(trained)
+    entry = manifest.ledger.sources["rows"]
+    assert (entry.turns_trained, entry.turns_without_end) == (turns, endless)
+    assert entry.examples_dropped == {"untrained": 1}  # the one in which nobody answers
+
+
+def test_another_policy_costs_no_tokenization(packed: Packed) -> None:
+    packed.run("first", "completion")
+    parts = {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")}
+    assert parts
+    for number, mask in enumerate(("assistant", "last_assistant", "all", {"policy": "assistant", "train_end": False})):
+        packed.run(f"out-{number}", mask)
+    again = {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")}
+    assert again == parts
+
+
+def test_what_is_not_proved_is_rejected_by_name(packed: Packed) -> None:
+    manifest = packed.run("plain", "completion", chat_template=HIDING)
+    assert manifest.ledger.sources["rows"].examples_dropped == {"untrained": 1}
+    assert manifest.ledger.sources["rows"].rows_rejected == {}
+
+    with pytest.raises(InputError, match="nothing is left to pack") as caught:
+        packed.run("turns", "assistant", chat_template=HIDING)
+    assert "unproved" in str(caught.value)
+    lines = (packed.folder / "turns" / "rejects.jsonl").read_text().splitlines()
+    rejects = [json.loads(line) for line in lines]
+    assert [(one["line"], one["reason"]) for one in rejects] == [(1, "unproved"), (2, "unproved"), (3, "unproved")]
+    assert "chat template" in rejects[0]["detail"]
+    assert "leaves no words of it in the text" in rejects[0]["detail"]
+
+
+def test_or_refuses_the_run(packed: Packed) -> None:
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: chat template .* mask\.on_unproved") as caught:
+        packed.run("out", {"policy": "assistant", "on_unproved": "error"}, chat_template=HIDING)
+    assert caught.value.exit_code == 2
+    packed.run("fine", {"policy": "assistant", "on_unproved": "error"})
+
+
+def test_variables_reach_the_template(packed: Packed) -> None:
+    template = "{% for m in messages %}{{ m.role + flavour + m.content + '<|im_end|>' }}{% endfor %}"
+    packed.run("sweet", "all", chat_template=template, variables={"flavour": " sweet "})
+    sweet = packed.trained("sweet")
+    packed.run("sour", "all", chat_template=template, variables={"flavour": " sour "})
+    assert [text.replace("sweet", "sour") for text in sweet] == packed.trained("sour") != sweet
+
+
+def test_a_template_by_name(tmp_path: Path, make_tokenizer: MakeTokenizer, read_rows: ReadRows) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for path in make_tokenizer("masks").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    plain = "{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = [
+        {"name": "default", "template": config["chat_template"]},
+        {"name": "bare", "template": plain},
+    ]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    packed = Packed(tmp_path, folder, read_rows)
+    packed.run("bare", "all", chat_template="bare")
+    heads = [row["input_ids"][0] for row in read_rows(tmp_path / "bare")]  # a first token has no label
+    whole = [packed.decoder.text([head]) + text for head, text in zip(heads, packed.trained("bare"), strict=True)]
+    assert f"five{END}six{END}" in whole
+    packed.run("default", "assistant", chat_template="default")
+    with pytest.raises(TokenizerError, match=r"cannot read 'other': .* its templates are bare, default"):
+        packed.run("other", "all", chat_template="other")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_endless_template_stops_the_run_within_seconds(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(watchdog, "SECONDS", 1.0)
+    load_encoder.cache_clear()
+    many = "{% for i in range(99999) %}"
+    endless = "{{ messages[0].content }}" + many * 3 + "{% endfor %}" * 3
+    with pytest.raises(TemplateError, match="was stopped: it ran for more than"):
+        packed.run("out", "completion", chat_template=endless)
+    bad = "{% if messages[0].content == 'five' %}{{ 'a' * 10**10 }}{% endif %}" + HIDING
+    manifest = packed.run("reject", "completion", chat_template=bad, on_limit="reject")
+    assert manifest.ledger.sources["rows"].rows_rejected == {"template_limit": 1}

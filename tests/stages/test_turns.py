@@ -1,0 +1,464 @@
+"""What is trained, held against transformers: templates that mark what the assistant says, and the same without marks.
+
+`bare` takes the marks away: then packtrain must find by itself what they said, or refuse.
+"""
+
+import functools
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from packtrain.schemas.rows import Example, Kind
+from packtrain.stages.arrays import booleans, view
+from packtrain.stages.bytelengths import ByteLengths
+from packtrain.stages.encode import Around, EncodeCounts, Encoder
+from packtrain.stages.engines import make_engine, reference_tokenizer, tokenizer_head
+from packtrain.stages.mask import Mask, Policy, asked_runs
+from packtrain.stages.render import Renderer
+from packtrain.stages.template import ChatTemplate
+
+Message = dict[str, Any]
+
+
+class Manner(NamedTuple):
+    """A template, and what it is good for."""
+
+    template: str
+    system: bool = True
+    """Whether it takes a system message."""
+    tools: bool = False
+    """Whether it renders tool calls."""
+    calls: int = 2
+    """At most so many calls in a message."""
+    odd: bool = True
+    """Whether roles may follow each other in any order."""
+    talks: bool = False
+    """Whether it drops an empty content when there are calls."""
+
+
+def bare(template: str) -> str:
+    """The template without its generation marks."""
+    return re.sub(r"\{% (end)?generation %\}", "", template)
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Strips contents, takes one tool call at a time, prints arguments as JSON.
+LLAMA = (
+    "{{ bos_token }}{% if tools %}{{ '<|h|>system<|/h|>\n\n' }}{% for t in tools %}{{ t | tojson(indent=4) + '\n' }}"
+    "{% endfor %}{{ '<|eot|>' }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|h|>ipython<|/h|>\n\n' + m.content | tojson + '<|eot|>' }}"
+    "{% elif m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    "{% set call = m.tool_calls[0].function %}{{ '<|h|>assistant<|/h|>\n\n' }}"
+    "{% generation %}{{ '{\"name\": \"' + call.name + '\", ' }}{{ '\"parameters\": ' }}{{ call.arguments | tojson }}"
+    "{{ '}' }}{{ '<|eot|>' }}{% endgeneration %}"
+    "{% else %}{{ '<|h|>' + m.role + '<|/h|>\n\n' }}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim + '<|eot|>' }}{% endgeneration %}"
+    "{% else %}{{ m.content | trim + '<|eot|>' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|h|>assistant<|/h|>\n\n' }}{% endif %}"
+)
+# No generation prompt, a space before the answer, nine-character ids, alternating roles.
+MISTRAL = (
+    "{{ bos_token }}{% set ns = namespace(turn=0) %}{% for m in messages %}"
+    "{% if m.role in ['user', 'assistant'] and not m.tool_calls %}"
+    "{% if (m.role == 'user') != (ns.turn % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set ns.turn = ns.turn + 1 %}{% endif %}"
+    "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+    "{% elif m.tool_calls %}{% generation %}{{ '[TOOL_CALLS] [' }}{% for c in m.tool_calls %}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids must have nine characters') }}{% endif %}"
+    "{{ c.function | tojson }}{{ ', \"id\": \"' + c.id + '\"}' }}{% if not loop.last %}{{ ', ' }}{% endif %}"
+    "{% endfor %}"
+    "{{ ']' + eos_token }}{% endgeneration %}"
+    "{% elif m.role == 'assistant' %}{% generation %}{{ ' ' + m.content + eos_token }}{% endgeneration %}"
+    "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS] ' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% else %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set role = 'model' if m.role == 'assistant' else m.role %}{{ '<turn>' + role + '\n' }}"
+    "{% if role == 'model' %}{% generation %}{{ m.content | trim + '</turn>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ m.content | trim + '</turn>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}"
+)
+# The line end after a turn is missing at the end of the conversation.
+TULU = (
+    "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
+    "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}"
+    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
+)
+# Ends a turn by a line end and a token; says things of its own where there is no system message.
+DEEPSEEK = (
+    "{% set ns = namespace(found=false) %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.found = true %}"
+    "{% endif %}{% endfor %}{{ bos_token }}{% if not ns.found %}{{ 'You are an assistant.\n' }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
+    "{% elif m.role == 'user' %}{{ '### Instruction:\n' + m.content + '\n' }}"
+    "{% else %}{{ '### Response:\n' }}{% generation %}{{ m.content + '\n<|EOT|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '### Response:\n' }}{% endif %}"
+)
+# An empty thinking block in the last turn only, thoughts dropped from earlier ones, tool calls between tags.
+QWEN = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson + '\n' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% set ns = namespace(seek=true, last=messages | length - 1) %}{% for m in messages[::-1] %}"
+    "{% if ns.seek and m.role == 'user' %}{% set ns.seek = false %}"
+    "{% set ns.last = messages | length - 1 - loop.index0 %}"
+    "{% endif %}{% endfor %}"
+    "{% for m in messages %}{% set content = m.content if m.content is string else '' %}"
+    "{% if m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + content + '\n</tool_response><|im_end|>\n' }}"
+    "{% elif m.role != 'assistant' %}{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}"
+    "{% else %}{% set thought = '' %}{% if m.reasoning_content is string %}{% set thought = m.reasoning_content %}"
+    "{% elif '</think>' in content %}{% set thought = content.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>assistant\n' }}{% generation %}"
+    "{% if loop.index0 > ns.last and (loop.last or thought) %}"
+    "{{ '<think>\n' + thought + '\n</think>\n\n' + content.lstrip('\n') }}{% else %}{{ content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{% if not loop.first or content %}{{ '\n' }}{% endif %}"
+    '{{ \'<tool_call>\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
+    "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+MANNERS = {
+    "chatml": Manner(CHATML),
+    "llama": Manner(LLAMA, tools=True, calls=1),
+    "mistral": Manner(MISTRAL, system=False, tools=True, odd=False),
+    "gemma": Manner(GEMMA, system=False, odd=False),
+    "tulu": Manner(TULU),
+    "deepseek": Manner(DEEPSEEK),
+    "qwen": Manner(QWEN, tools=True),
+}
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>", "<turn>", "</turn>", "<|EOT|>")
+"""The special tokens of these templates. Tags of tool calls are tokens, too, but not special."""
+
+PIECES = (
+    *("", " ", "\n", "\n\n", "  x", "word", "Two words.", "12", "é", "e\u0301", "中文", "🙂", "\u2028", "\x00"),
+    *(
+        "<|im_end|>",
+        "<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>",
+        "<|h|>assistant<|/h|>\n\n",
+        "<|eot|>",
+        "</s>",
+    ),
+    *("<turn>model\n", "</turn>\n", "### Response:\n", "\n<|EOT|>\n", "<|assistant|>\n", " [/INST]", "[INST] ", "<s>"),
+    *(
+        "<think>",
+        "</think>",
+        "<think>\nhm\n</think>\n\nso",
+        "<tool_call>\n",
+        "}\n</tool_call>",
+        "{{ x }}",
+        "{% if %}",
+        "%s",
+    ),
+)
+
+
+def text_of(draw: random.Random) -> str:
+    """A content: of ordinary words, or of what a template might take for its own."""
+    return "".join(draw.choice(PIECES) for _ in range(draw.choice((0, 1, 1, 2, 3))))
+
+
+def conversation(draw: random.Random, manner: Manner) -> list[Message]:
+    """A conversation that a template of this manner takes, its last message the assistant's."""
+    out: list[Message] = []
+    if manner.system and draw.random() < 0.4:
+        out.append({"role": "system", "content": text_of(draw)})
+    for _ in range(draw.randint(1, 4)):
+        out.append({"role": "user", "content": text_of(draw)})
+        if manner.odd and draw.random() < 0.15:
+            out.append({"role": draw.choice(("user", "assistant")), "content": text_of(draw)})
+        if manner.tools and draw.random() < 0.4:
+            calls = [
+                {
+                    "type": "function",
+                    "id": f"{draw.randrange(10**9):09}",
+                    "function": {
+                        "name": draw.choice(("find", "ask_it")),
+                        "arguments": {"q": text_of(draw), "n": [1, None]},
+                    },
+                }
+                for _ in range(draw.randint(1, manner.calls))
+            ]
+            said: Message = {"role": "assistant", "content": draw.choice(("", text_of(draw))), "tool_calls": calls}
+            if draw.random() < 0.3:
+                said["reasoning_content"] = text_of(draw)
+            out.append(said)
+            out.append({"role": "tool", "content": text_of(draw), "tool_call_id": calls[0]["id"]})
+        out.append({"role": "assistant", "content": text_of(draw)})
+        if manner.tools and draw.random() < 0.2:
+            out[-1]["reasoning_content"] = text_of(draw)
+    return out
+
+
+def tools_of(draw: random.Random, manner: Manner) -> list[dict[str, Any]] | None:
+    """Tool schemas, if the template prints them."""
+    if not manner.tools or draw.random() < 0.4:
+        return None
+    return [{"type": "function", "function": {"name": "find", "description": text_of(draw)}}]
+
+
+SAID = {Kind.HISTORY, Kind.HISTORY_END, Kind.ASSISTANT, Kind.END}
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A byte-level BPE that knows the special tokens of all templates, by transformers."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([*PIECES, *PIECES, '<tool_call>\n{"name": "find"', "### Response:\n"], trainer)
+    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+
+
+@functools.cache
+def encoder_of(tokenizer: Any, template: str, trace: bool) -> Encoder:
+    """What encodes for this tokenizer, with another template."""
+    text = tokenizer.backend_tokenizer.to_str()
+    added = tokenizer_head(text).added_tokens
+    renderer = Renderer(
+        ChatTemplate(template, tokenizer.special_tokens_map, "test"),
+        trace,
+        stops=[token.content for token in added if token.special],
+        others=[token.content for token in added if not token.special],
+    )
+    return Encoder(
+        make_engine("tokenizers", text),
+        renderer,
+        ByteLengths.from_json(text),
+        Around(),
+        lambda: reference_tokenizer(text),
+    )
+
+
+def ours(
+    encoder: Encoder, rows: list[tuple[list[Message], Any]]
+) -> tuple[list[tuple[list[int], list[bool]]], EncodeCounts]:
+    """The ids of conversations and which of them mask `assistant` trains. Refused ones have none."""
+    examples = []
+    for line, (messages, tools) in enumerate(rows):
+        cut = len(messages) - (messages[-1]["role"] == "assistant")
+        examples.append(Example(line, -1, "", messages[:cut], messages[cut:], None, tools))
+    counts = EncodeCounts()
+    out: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
+    for batch in encoder.encode(examples, counts, [], []):
+        structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
+        kind, turn = view(structs.field("kind")), view(structs.field("turn"))
+        asked = asked_runs(kind, turn, booleans(structs.field("train")), offsets, Mask(Policy.ASSISTANT))
+        ends = view(structs.field("end"))
+        for index, (line, ids) in enumerate(
+            zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)
+        ):
+            mine = slice(int(offsets[index]), int(offsets[index + 1]))
+            sizes = np.diff(ends[mine], prepend=0)
+            out[line] = (ids, np.repeat(asked[mine], sizes).tolist())
+    return out, counts
+
+
+def theirs(tokenizer: Any, template: str, messages: list[Message], tools: Any) -> tuple[list[int], list[bool]]:
+    """The same by transformers."""
+    made = tokenizer.apply_chat_template(
+        messages, tools=tools, chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+    )
+    return made["input_ids"], [bool(one) for one in made["assistant_masks"]]
+
+
+def written(name: str, count: int) -> list[tuple[list[Message], Any]]:
+    """Conversations that the template of a manner takes."""
+    draw = random.Random(name)
+    manner = MANNERS[name]
+    return [(conversation(draw, manner), tools_of(draw, manner)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("name", MANNERS)
+def test_marked_templates_give_the_mask_of_transformers(tokenizer: Any, name: str, trace: bool) -> None:
+    template, rows = MANNERS[name].template, written(name, 250)
+    mine, counts = ours(encoder_of(tokenizer, template, trace), rows)
+    assert counts.unproved == 0
+    for (messages, tools), answer in zip(rows, mine, strict=True):
+        assert answer == theirs(tokenizer, template, messages, tools)
+
+
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("name", MANNERS)
+def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool) -> None:
+    template, rows = MANNERS[name].template, written(name, 250)
+    encoder = encoder_of(tokenizer, bare(template), trace)
+    mine, counts = ours(encoder, rows)
+    proved = 0
+    for (messages, tools), (ids, trained) in zip(rows, mine, strict=True):
+        wanted_ids, wanted = theirs(tokenizer, template, messages, tools)
+        assert ids == wanted_ids
+        if any(trained):
+            proved += 1
+            assert trained == wanted
+    assert proved == len(rows) - counts.unproved
+    assert proved >= 0.9 * len(rows)
+    assert encoder.renderer is not None
+    assert encoder.renderer.mismatches == 0
+
+
+@pytest.mark.parametrize("name", MANNERS)
+def test_the_order_of_rows_and_their_number_change_nothing(tokenizer: Any, name: str) -> None:
+    template, rows = bare(MANNERS[name].template), written(name, 60)
+    alone = [ours(encoder_of.__wrapped__(tokenizer, template, True), [row])[0][0] for row in rows[:12]]
+    encoder = encoder_of.__wrapped__(tokenizer, template, True)
+    whole, _ = ours(encoder, rows)
+    assert whole[:12] == alone
+    order = list(range(60)) * 3
+    random.Random(1).shuffle(order)
+    again, _ = ours(encoder, [rows[index] for index in order])
+    assert again == [whole[index] for index in order]
+
+
+def test_the_trained_text_is_what_was_said(tokenizer: Any) -> None:
+    rows = written("chatml", 250)
+    mine, _ = ours(encoder_of(tokenizer, bare(CHATML), True), rows)
+    for (messages, _), (ids, trained) in zip(rows, mine, strict=True):
+        said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
+        others = [message["content"] for message in messages if message["role"] != "assistant"]
+        text = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if asked])
+        rest = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if not asked])
+        if all(piece.isascii() for piece in said + others):  # else a token may hold half of a character
+            assert text.replace("\n", "") == "".join(said).replace("\n", "")  # a line end may join the header's
+            assert len(rest) <= len("".join(others)) + 40 * len(messages)
+
+
+HEADER = "{{- '<|im_start|>' + message.role + '\\n"
+MARKED: dict[str, list[tuple[str, str, int]]] = {
+    "qwen3": [
+        (
+            "        {%- if loop.index0 > ns.last_query_index %}",
+            HEADER + "' }}{% generation %}{%- if loop.index0 > ns.last_query_index %}",
+            1,
+        ),
+        (HEADER + "<think>", "{{- '<think>", 1),
+        (HEADER + "' + content }}", "{{- content }}", 2),
+        (
+            "        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\" %}",
+            "        {{- '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}\n    {%- elif message.role == \"tool\" %}",
+            1,
+        ),
+    ],
+    "olmo-gpt-neox": [
+        (
+            "'  + message['content'] + eos_token + '\n",
+            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\n",
+            1,
+        ),
+        (
+            "'  + message['content'] + eos_token }}",
+            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}",
+            1,
+        ),
+    ],
+    "deepseek-coder-instruct": [
+        (
+            "{{'### Response:\\n' + message['content'] + '\\n<|EOT|>\\n'}}",
+            "{{'### Response:\\n'}}{%- if message['role'] == 'assistant' -%}{% generation %}"
+            "{{message['content'] + '\\n<|EOT|>'}}{% endgeneration %}{{'\\n'}}"
+            "{%- else -%}{{message['content'] + '\\n<|EOT|>\\n'}}{%- endif %}\n",
+            1,
+        )
+    ],
+}
+"""How a person would mark the templates of the real tokenizers: (what, by what, how often)."""
+CHATS = ("gsm8k_train", "oasst_en100_paths", "sgd_dev", "tau_bench_gpt4o_airline")
+
+
+@functools.cache
+def real_tokenizer(name: str) -> Any:
+    """By transformers."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(Path(REALDATA, "tokenizers", name))
+
+
+def real_rows(data: str, limit: int) -> list[tuple[list[Message], Any]]:
+    """The first rows of a file."""
+    with Path(REALDATA, "chat", f"{data}.jsonl").open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(limit), strict=False)]
+    return [(row["messages"], row.get("tools")) for row in rows]
+
+
+def marked(name: str) -> str:
+    """A real tokenizer's template with marks."""
+    template = str(real_tokenizer(name).chat_template)
+    for what, by, times in MARKED[name]:
+        assert template.count(what) == times
+        template = template.replace(what, by)
+    return template
+
+
+def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
+    """Holds both templates against transformers.
+
+    Returns:
+        (rows, those that the template takes, those of them whose tool calls it leaves out, rows proved).
+    """
+    tokenizer, template = real_tokenizer(name), marked(name)
+    rows = real_rows(data, limit)
+    with_marks, _ = ours(encoder_of(tokenizer, template, True), rows)
+    without, counts = ours(encoder_of(tokenizer, tokenizer.chat_template, True), rows)
+    taken = mute = proved = 0
+    for (messages, tools), mine, found in zip(rows, with_marks, without, strict=True):
+        try:
+            plain = tokenizer.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]
+        except Exception:
+            assert mine == found == ([], [])
+            continue
+        taken += 1
+        calling = any(message.get("tool_calls") for message in messages)
+        mute += calling and name != "qwen3"
+        wanted = theirs(tokenizer, template, messages, tools)
+        assert wanted[0] == plain == found[0]
+        assert mine == wanted
+        if any(found[1]):
+            assert found[1] == wanted[1]
+            proved += 1
+    assert proved == taken - counts.unproved == taken - mute
+    return len(rows), taken, mute, proved
+
+
+@real
+@pytest.mark.parametrize("data", CHATS)
+@pytest.mark.parametrize("name", MARKED)
+def test_real_chats(name: str, data: str) -> None:
+    _, taken, _, _ = compare_real(name, data, 60)
+    assert taken >= 5
+
+
+@real
+@pytest.mark.slow
+def test_every_real_chat() -> None:
+    """Prints how many of the real rows each tokenizer's template takes, leaves tool calls out of, and are proved."""
+    print("| template | data | rows | taken | calls left out | proved |")
+    for name in MARKED:
+        for data in CHATS:
+            rows, taken, mute, proved = compare_real(name, data, 100_000)
+            print(f"| {name} | {data} | {rows:,} | {taken:,} | {mute:,} | {proved:,} |")
