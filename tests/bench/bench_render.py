@@ -2,8 +2,8 @@
 
     PACKTRAIN_REALDATA=folder python tests/bench/bench_render.py
 
-Prints a Markdown table. Both renderers of packtrain also find where the completion begins; transformers is
-asked for the text alone.
+Prints a Markdown table. Both renderers of packtrain also find where the completion begins and where the assistant's
+turns lie, for which jinja2 alone needs further renderings; transformers is asked for the text alone.
 """
 
 import json

@@ -205,7 +205,9 @@ def build(work: Path, copies: int) -> Corpus:
         size += path.stat().st_size
         text_bytes += copies * sum(len(text.encode()) for texts in file.texts for text in texts)
         examples += copies * sum(map(len, file.rows))
-        (scanned,) = scan_source(SourceConfig(name=name, format=format_name, path=(str(path),)), folder)
+        (scanned,) = scan_source(
+            SourceConfig(name=name, format=format_name, path=(str(path),)), folder, folder / "cache"
+        )
         hashes = [block.hash for block in scanned.blocks]
         if len(set(hashes)) < len(hashes):
             raise SystemExit(f"{path}: a block repeats another and would be encoded once; change the shuffling")
