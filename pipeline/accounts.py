@@ -14,6 +14,13 @@ from .selecting import Chosen
 from .sources import NOT_TAKEN
 
 
+def nothing_left(total: SourceLedger, rejects: str) -> str:
+    """What a person may do where no example is left."""
+    if total.rows_used and not total.rows_rejected:
+        return "Look at truncate.max_length, the mask, and what the filters and limits leave"
+    return f"All are in {rejects}. Check each source's format, and its keys (--set sources.0.keys.text=body)"
+
+
 def open_ledger(
     names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
 ) -> Ledger:

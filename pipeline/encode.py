@@ -26,7 +26,7 @@ from .sources import Block, prepare_block
 from .store import LocalStore
 from .watchdog import watch_templates
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever the same block and settings would encode otherwise than before."""
 PAIRS_FORMAT = 1
 """The same for preference pairs."""

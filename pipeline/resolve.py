@@ -130,7 +130,7 @@ def make_spec(
         engine=engine,
         engine_version=engine_version,
         template=template,
-        template_name=tokenizer.name,
+        template_name=tokenizer.template_from or tokenizer.name,
         variables={**special, **(variables or {})},
         date=date,
         trace=trace,

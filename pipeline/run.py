@@ -27,6 +27,7 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
 from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
+from .accounts import nothing_left
 from .conditions import check_conditions
 from .configfile import load_config
 from .encode import PAIRS_FORMAT, EncodeSpec
@@ -234,10 +235,10 @@ class Driver:
             self._write_rejects(files, encoded)
         reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
         what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
+        mend = nothing_left(total, str(self.out.path(REJECTS)))
         raise InputError(
             f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
-            f"{f' ({what})' if what else ''}.{self._first_reject(files, encoded)} All are in "
-            f"{self.out.path(REJECTS)}. Check each source's format, and its keys (--set sources.0.keys.text=body)"
+            f"{f' ({what})' if what else ''}.{self._first_reject(files, encoded)} {mend}"
         )
 
     def _first_reject(self, files: list[InputFile], encoded: EncodedInputs) -> str:

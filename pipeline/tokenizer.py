@@ -55,6 +55,8 @@ class TokenizerSpec:
     """blake3, hexadecimal, of all but the name and the template."""
     template_hash: str
     """blake3, hexadecimal, of the template, or "" without one."""
+    template_from: str = ""
+    """Where a template that replaces the tokenizer's own comes from, for people: a file's name, or the key."""
 
     def require_template(self) -> str:
         """The chat template.
@@ -89,7 +91,9 @@ class TokenizerLoading:
         answer: dict[str, Any] | None,
         child: "subprocess.Popen[bytes] | None",
         template_name: str | None = None,
+        template_from: str = "",
     ) -> None:
+        self._template_from = template_from
         self._folder = folder
         self._template = template
         self._memo = memo
@@ -139,7 +143,9 @@ class TokenizerLoading:
                 stderr=subprocess.PIPE,
                 env=os.environ | _CHILD_ENVIRONMENT,
             )
-        return cls(folder, template, memo, answer, child, template_name if named else None)
+        written = isinstance(chat_template, str) and template == chat_template
+        origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
+        return cls(folder, template, memo, answer, child, template_name if named else None, origin)
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called again.
@@ -160,6 +166,7 @@ class TokenizerLoading:
             chat_template=template,
             template_names=(),
             template_hash=_blake3(template.encode()),
+            template_from=self._template_from or f"{spec.name}, {self._template_name}",
         )
 
     def cancel(self) -> None:

@@ -23,6 +23,7 @@ from .arrays import digests as binary
 from .arrays import lists, numbers, strings
 from .bytelengths import ByteLengths
 from .engines import Encoded, Engine
+from .kept import Keeper
 from .render import Renderer
 from .rendered import Rendered, Runs
 from .runs import RunBatch, token_lists
@@ -113,6 +114,7 @@ class Encoder:
     ) -> None:
         self.engine = engine
         self.renderer = renderer
+        self.keeper = Keeper(renderer.template) if renderer is not None else None
         self.table = table
         self.around = around
         self.reference = reference
@@ -189,7 +191,10 @@ class Encoder:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
         prompt, completion = example.prompt or [], example.completion or []
-        rendered = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+        assert self.keeper is not None
+        prompt = self.keeper(prompt)  # type: ignore[arg-type]
+        completion = self.keeper(completion, len(prompt))  # type: ignore[arg-type]
+        rendered = self.renderer(prompt, completion, example.tools, check)
         if rendered.unproved:
             counts.unproved += 1
             if len(counts.unproved_rows) < _MAX_UNPROVED:

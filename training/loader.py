@@ -6,6 +6,7 @@ resuming on another number of ranks, workers or rows a step goes on exactly wher
 """
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -158,6 +159,7 @@ class PackedLoader:
             )
         self._dealt = balance is not None
         self._epochs = epochs
+        self._ended = False
         self._rows = self._tokens = 0  # handed out, by all ranks together
         self._buffers = Buffers()
         self._shape = self._fixed_shape(static_shapes)
@@ -191,8 +193,8 @@ class PackedLoader:
         """The rank's batches from where the state stands. The state moves on as batches are returned."""
         steps, first = self.steps, self._rows
         count, width = steps.left(first), self.rows_per_step
-        if not count:
-            _LOG.warning("all %d epochs of the order are read; make a loader with more epochs", self._epochs)
+        if not count and self._ended:
+            _LOG.warning("this loader has been read to its end (epochs=%d); make one with more epochs", self._epochs)
         ahead = self._shards_ahead()
         try:
             made = self._in_turn(steps, first, count) if not self.num_workers else self._early(steps, first, count)
@@ -202,6 +204,7 @@ class PackedLoader:
                 self._rows += step.real
                 self._tokens += step.tokens
                 yield batch
+            self._ended = True
         finally:
             if ahead is not None:
                 ahead.close()
@@ -267,6 +270,7 @@ class PackedLoader:
         size = 1  # of the first task, so that the first batch comes soon
         pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
         waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+        ending = sys.is_finalizing  # names of modules are gone when the interpreter ends with a loop unfinished
         try:
             while waiting or begin < end:
                 while begin < end and len(waiting) < tasks:
@@ -277,7 +281,8 @@ class PackedLoader:
                 yield from self.watchdog.wait(future, partial(self._whereabouts, position))
         finally:
             # Not waited for: what hangs in a store would keep the error from being seen.
-            pool.shutdown(wait=False, cancel_futures=True)
+            if not ending():
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
         return [self._make(steps, position) for position in positions]

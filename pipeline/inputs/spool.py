@@ -217,6 +217,6 @@ def _damaged(path: Path, packing: Packing, place: int, error: Exception) -> Inpu
     else:
         what = f"is damaged: it cannot be decompressed by {packing.value} ({said})"
     return InputError(
-        f"{path} {what}, after {place:,} decompressed bytes; copy or download it again, and check it with "
+        f"{path} {what}, somewhere behind {place:,} decompressed bytes; copy or download it again, and check it with "
         f"`{'gzip' if packing is Packing.GZIP else 'zstd'} -t`"
     )

@@ -42,7 +42,7 @@ TAIL = """\
 - The names of the sources differ. All of them have a `weight`, or none.
 - `keys`, `style` and `expand` of a source go with its format; with `auto`, with the one that is found.
 - `expand: per_turn` does not go with the mask policy `assistant`, which would train the earlier turns again.
-- `truncate.max_length` is a multiple of `pack.align`, and at most 2^24.
+- `truncate.max_length` is a multiple of `pack.align`, and at most 2^24. `truncate.split.overlap` is at most half of it.
 - `pack.strategy: wrapped` takes neither `pack.max_docs` nor a `pack.align` above 1.
 - `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they take no other `truncate.overlong` than
   the default.

@@ -419,13 +419,13 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
     """Holds both templates against transformers.
 
     Returns:
-        (rows, those that the template takes, those of them whose tool calls it leaves out, rows proved).
+        (rows, those that the template takes, those of them of which it leaves tool calls or results out, rows proved).
     """
     tokenizer, template = real_tokenizer(name), marked(name)
     rows = real_rows(data, limit)
     with_marks, _ = ours(encoder_of(tokenizer, template, True), rows)
     without, counts = ours(encoder_of(tokenizer, tokenizer.chat_template, True), rows)
-    taken = mute = proved = 0
+    taken = mute = proved = lost = 0
     for (messages, tools), mine, found in zip(rows, with_marks, without, strict=True):
         try:
             plain = tokenizer.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]
@@ -435,13 +435,19 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
         taken += 1
         calling = any(message.get("tool_calls") for message in messages)
         mute += calling and name != "qwen3"
+        if name == "olmo-gpt-neox" and any(one["role"] == "tool" and one["content"] for one in messages):
+            # Its template writes nothing of what a tool says, so such rows are refused as a whole.
+            assert calling
+            assert mine == found == ([], [])
+            lost += 1
+            continue
         wanted = theirs(tokenizer, template, messages, tools)
         assert wanted[0] == plain == found[0]
         assert mine == wanted
         if any(found[1]):
             assert found[1] == wanted[1]
             proved += 1
-    assert proved == taken - counts.unproved == taken - mute
+    assert proved == taken - counts.unproved - lost == taken - mute
     return len(rows), taken, mute, proved
 
 
