@@ -23,6 +23,7 @@ class Keeper:
         self._template = template
         self._roles: dict[tuple[str, bool], bool] = {}
         self._parts: bool | None = None
+        self._calls: bool | None = None
 
     def __call__(self, messages: Messages, first: int = 0) -> Messages:
         """The messages, lists of parts made into texts for a template that writes nothing of lists.
@@ -32,11 +33,17 @@ class Keeper:
 
         Raises:
             RowRejectedError: `lost_content`, where the template writes nothing of a message's role although it says
-                something, or of a part that is no text.
+                something, of its tool calls, or of a part that is no text.
         """
         joined: dict[int, Message] = {}
         for index, message in enumerate(messages):
             content = message.get("content")
+            if message.get("tool_calls") and not self._keeps_calls():
+                raise RowRejectedError(
+                    LOST,
+                    f"message {first + index + 1}: the chat template '{self._template.name}' writes nothing of tool "
+                    "calls; take a template that knows them",
+                )
             if type(content) is list:
                 if not self._takes_parts():
                     content = _joined(content, first + index, self._template.name)
@@ -78,6 +85,28 @@ class Keeper:
                 if texts[0] != texts[1]:
                     return True
         return not asked
+
+    def _keeps_calls(self) -> bool:
+        if self._calls is None:
+            asked = kept = False
+            for content in (None, "", "v"):
+                for arguments in ({"a": 1}, '{"a": 1}'):
+                    both = [self._calling(content, name, arguments) for name in ("aa", "bb")]
+                    texts = [text for text in both if text is not None]
+                    asked |= len(texts) == 2
+                    kept |= len(set(texts)) == 2
+            # One that takes no such conversation will say so itself.
+            self._calls = kept or not asked
+        return self._calls
+
+    def _calling(self, content: str | None, name: str, arguments: Any) -> str | None:
+        """A text with a tool call, or None where the template refuses it."""
+        call = {"type": "function", "id": "call00000", "function": {"name": name, "arguments": arguments}}
+        said: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            return self._template.render([{"role": "user", "content": "u"}, said])
+        except PacktrainError:
+            return None
 
     def _takes_parts(self) -> bool:
         if self._parts is None:

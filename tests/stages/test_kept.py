@@ -70,3 +70,26 @@ def test_a_template_that_refuses_speaks_for_itself() -> None:
     assert keeper(STRICT)(messages) is messages
     refusing = keeper("{{ raise_exception('never') }}")
     assert refusing(messages) is messages
+
+
+CALL = {"type": "function", "id": "1", "function": {"name": "f", "arguments": {}}}
+
+
+def test_tool_calls_that_the_template_skips_are_refused() -> None:
+    asked = keeper(TEXTS_ONLY)
+    with pytest.raises(RowRejectedError, match=r"message 2: the chat template 'mules' writes nothing of tool calls"):
+        asked([user("u"), {"role": "assistant", "content": None, "tool_calls": [CALL]}])
+    assert asked([user("u"), {"role": "assistant", "content": "v", "tool_calls": []}])
+
+
+def test_tool_calls_that_the_template_writes_pass() -> None:
+    calls = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
+        "{% if m.tool_calls %}{{ CALL }}{% endif %}</>{% endfor %}"
+    )
+    messages = [user("u"), {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+    for how in (
+        "m.tool_calls | tojson",
+        "m.tool_calls[0].function.name + (m.tool_calls[0].function.arguments.a | string)",
+    ):
+        assert keeper(calls.replace("CALL", how))(messages) is messages
