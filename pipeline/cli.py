@@ -65,6 +65,7 @@ def run(
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     from .configfile import load_config
     from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
+    from .next_steps import say_next
     from .run import Driver
 
     began = time.perf_counter()
@@ -102,7 +103,7 @@ def run(
         manifest = driver.run()
     print_summary(console, manifest, driver.out.root, time.perf_counter() - began)
     if demo and loaded.output.format == "arrow":
-        _say_next(console, driver.out.root)
+        say_next(console, driver.out.root)
 
 
 @app.command()
@@ -387,23 +388,3 @@ def _quoted(path: Path) -> str:
     import json
 
     return json.dumps(str(path))
-
-
-def _say_next(console: Any, out: Path) -> None:
-    """What to look at, as commands that run from here whether or not the environment is active."""
-    import os
-    import shutil
-
-    from .console import say
-
-    def near(path: str | Path) -> str:
-        relative = os.path.relpath(path)
-        return str(path) if relative.startswith("..") else relative
-
-    command = "packtrain" if shutil.which("packtrain") else near(Path(sys.executable).with_name("packtrain"))
-    say(console)
-    say(console, "Look at it:")
-    say(console, f"  {command} inspect {near(out)} --row 0")
-    say(console, f"  {command} verify {near(out)} --deep")
-    python = "python" if command == "packtrain" else near(sys.executable)
-    say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{near(out)}'))\"")

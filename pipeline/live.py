@@ -41,12 +41,12 @@ from .live_sharing import Lock, SharingExecutor
 from .live_window import PlannedWindow, plan_window
 from .observer import Observer, Silent
 from .outfolder import plan_inputs
-from .packing import Packing
+from .packing import Packing, padding_id
 from .pairs_kind import is_preference
 from .resolve import guess_engine, warm_up
 from .sources import BLOCK_BYTES, InputFile
 from .store import LocalStore
-from .tokenizer import TokenizerLoading, TokenizerSpec
+from .tokenizer import TokenizerLoading
 from .unproved import check_proved
 
 _LOG = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class LiveWindows:
         except BaseException:
             self._executor.close()
             raise
-        self._pad_id = _pad_id(self.config, self._encoding.tokenizer)
+        self._pad_id = padding_id(self.config, self._encoding.tokenizer)
         self._walking: Iterator[PlannedWindow] | None = None
         self._stops: list[threading.Event] = []
         self._said_unproved = False
@@ -370,15 +370,6 @@ def _refuse_whole(config: RunConfig) -> None:
             "the end; give each source a `repeat` instead, or pack with `packtrain run` and read the shards with "
             "PackedLoader"
         )
-
-
-def _pad_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
-    if tokenizer.pad_id is None and config.pack.align > 1:
-        raise ConfigError(
-            "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither; set pack.align to 1"
-        )
-    return tokenizer.pad_id or 0
 
 
 def _nothing(ledger: Ledger, split: str) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
+from ..schemas.errors import ConfigError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, SplitRecord
 from ..schemas.rows import PACKED
@@ -26,6 +27,7 @@ from .rowsizes import write_row_sizes
 from .selecting import Chosen, limits_of, mask_of, select
 from .splitting import turns_cut
 from .store import LocalStore
+from .tokenizer import TokenizerSpec
 from .worker import Task, perform
 
 PARTS = "_run/parts.json"
@@ -247,3 +249,17 @@ class Packing:
             for place in self.encoded.places
         )
         return DocumentsTask(self.out.root, parts, _PACKED)
+
+
+def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
+    """What alignment pads with.
+
+    Raises:
+        ConfigError: `pack.align` needs padding, and the tokenizer has none.
+    """
+    if tokenizer.pad_id is None and config.pack.align > 1:
+        raise ConfigError(
+            "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
+            f"{tokenizer.name} has neither; set pack.align to 1"
+        )
+    return tokenizer.pad_id or 0

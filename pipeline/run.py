@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
+from ..schemas.errors import InputError, IntegrityError, StoreError
 from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
@@ -48,7 +48,7 @@ from .outfolder import (
     plan_inputs,
     read_manifest,
 )
-from .packing import Packed, Packing
+from .packing import Packed, Packing, padding_id
 from .pairs_kind import is_preference
 from .planning import TOKEN_BYTES
 from .preference import PairPacking
@@ -58,7 +58,7 @@ from .selecting import Chosen, mask_of
 from .sources import InputFile, scan_sources
 from .store import LocalStore
 from .timings import Timings
-from .tokenizer import TokenizerLoading, TokenizerSpec
+from .tokenizer import TokenizerLoading
 from .unproved import check_proved
 from .workers import count_workers
 
@@ -137,7 +137,7 @@ class Driver:
             if unproved is not None:
                 self.observer.note(unproved)
             make = PairPacking if encoding.pairs else Packing
-            packing = make(self.config, self.out, encoded, self._pad_id(encoding.tokenizer), self.observer)
+            packing = make(self.config, self.out, encoded, padding_id(self.config, encoding.tokenizer), self.observer)
             self.observer.begin("plan", 0, "")
             with self.timings.stage("read lengths"):
                 chosen = packing.choose(packing.catalogue())
@@ -213,14 +213,6 @@ class Driver:
             except DistrustedError as error:
                 spec = encoding.distrust(error, spec)
         raise AssertionError("the reference engine and jinja2 were both held against themselves")
-
-    def _pad_id(self, tokenizer: TokenizerSpec) -> int:
-        if tokenizer.pad_id is None and self.config.pack.align > 1:
-            raise ConfigError(
-                "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
-                f"{tokenizer.name} has neither; set pack.align to 1"
-            )
-        return tokenizer.pad_id or 0
 
     def _require_something(self, ledger: Ledger, files: list[InputFile], encoded: EncodedInputs) -> None:
         """Refuse inputs of which nothing is left to pack; the rejects are written all the same.

@@ -1,0 +1,26 @@
+"""What a person may do after the demo, as commands that run from where they are."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from .console import say
+
+
+def say_next(console: Console, out: Path) -> None:
+    """What to look at, as commands that run from here whether or not the environment is active."""
+
+    def near(path: str | Path) -> str:
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+
+    command = "packtrain" if shutil.which("packtrain") else near(Path(sys.executable).with_name("packtrain"))
+    say(console)
+    say(console, "Look at it:")
+    say(console, f"  {command} inspect {near(out)} --row 0")
+    say(console, f"  {command} verify {near(out)} --deep")
+    python = "python" if command == "packtrain" else near(sys.executable)
+    say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{near(out)}'))\"")
