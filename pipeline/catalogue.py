@@ -13,20 +13,27 @@ from numpy.typing import NDArray
 from ..stages.arrays import view
 from ..stages.mask import Mask, asked_tokens, asked_turns, unproved_documents
 from ..stages.truncate import Limits, Overlong, completion_starts
-from .parts import EncodedPart, Segment
+from .parts import EncodedPart, PartFile, Segment
+from .stores import Store
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlace:
     """One part in the order of the run, and where its block stands."""
 
-    path: Path
+    cache: Store
+    part: PartFile
     source: int
     """Index of the source in the configuration."""
     file: str
     """Label of the file."""
     first_line: int
     """Lines of the file before the block."""
+
+    @property
+    def path(self) -> Path:
+        """A file of this machine that holds the part."""
+        return self.part.path(self.cache)
 
 
 @dataclass(frozen=True, slots=True)

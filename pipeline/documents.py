@@ -1,7 +1,6 @@
 """documents.parquet: which example, source, file and line every packed document came from."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,8 +10,8 @@ import pyarrow.parquet as pq
 from ..schemas.manifest import FileRecord
 from ..schemas.rows import DOCUMENTS
 from ..stages.arrays import numbers, strings, view
-from .parts import EncodedPart
-from .store import LocalStore
+from .parts import EncodedPart, PartFile
+from .stores import Store
 
 NAME = "documents.parquet"
 RECORD = "_run/documents.json"
@@ -24,7 +23,7 @@ GROUP_ROWS = 1 << 16
 class DocumentsPart:
     """One part of the catalogue, as this task needs it."""
 
-    path: str
+    part: PartFile
     source: str
     file: str
     first_line: int
@@ -34,7 +33,8 @@ class DocumentsPart:
 class DocumentsTask:
     """Write the table of packed documents."""
 
-    out: Path
+    out: Store
+    cache: Store
     parts: tuple[DocumentsPart, ...]
     packed: str
     """Name of the layout file with one flag a document: whether it was packed."""
@@ -45,8 +45,8 @@ class DocumentsTask:
 
 def write_documents(task: DocumentsTask) -> FileRecord:
     """Run the task: one part in memory at a time, row groups of some ten thousand documents."""
-    store = LocalStore(task.out)
-    with pa.memory_map(str(store.path(task.packed))) as source:
+    store = task.out
+    with pa.memory_map(str(store.local(task.packed))) as source:
         packed = pa.ipc.open_file(source).get_batch(0).column(0)
     with store.draft("", sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
@@ -54,7 +54,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
             group: list[pa.Table] = []
             doc_id = waiting = 0
             for part in task.parts:
-                for batch in EncodedPart(Path(part.path)).batches:
+                for batch in EncodedPart(part.part.path(task.cache)).batches:
                     table = _documents(batch, part, doc_id, packed.slice(doc_id, batch.num_rows))
                     group.append(table)
                     waiting += table.num_rows

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from ..schemas.errors import TokenizerError
+from ..schemas.errors import IntegrityError, TokenizerError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.rows import ENCODED
 from ..stages.bytelengths import ByteLengths
@@ -23,7 +23,7 @@ from ..stages.render import Renderer
 from ..stages.template import ChatTemplate
 from .parts import PartRecord
 from .sources import Block, prepare_block
-from .store import LocalStore
+from .stores import Store
 from .watchdog import watch_templates
 
 FORMAT = 3
@@ -64,12 +64,24 @@ class EncodeSpec:
             "around": msgspec.to_builtins(self.around),
         }
 
-    def save(self, store: LocalStore) -> str:
+    def save(self, store: Store) -> str:
         """Put the specification into the store, where tasks find it. Returns its name."""
         name = f"specs/{fingerprint(self.payload())}.json"
         if not store.exists(name):
             store.put_bytes(name, msgspec.json.encode(self))
         return name
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> "EncodeSpec":
+        """What was saved under a name.
+
+        Raises:
+            IntegrityError: it is gone.
+        """
+        data = store.read(name)
+        if data is None:
+            raise IntegrityError(f"{store.where(name)} vanished; run again")
+        return msgspec.json.decode(data, type=cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class EncodeTask:
     format: str
     options: Options
     max_row_bytes: int
-    cache: Path
+    cache: Store
     spec: str
     """Name of the EncodeSpec in the cache."""
     spec_payload: dict[str, Any]
@@ -149,8 +161,8 @@ def encode_block(task: EncodeTask) -> EncodeResult:
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
     began = time.perf_counter()
-    store = LocalStore(task.cache)
-    encoder = load_encoder(str(store.path(task.spec)))
+    store = task.cache
+    encoder = load_encoder(store, task.spec)
     key = task.key
     prepared = _prepare(task)
     counts, refused, samples = EncodeCounts(), list[Refused](), list[Sampled]()
@@ -171,9 +183,9 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
 
 
 @lru_cache(maxsize=2)
-def load_encoder(spec_path: str) -> Encoder:
-    """The encoder of a specification; kept, because loading a tokenizer takes a second."""
-    spec = msgspec.json.decode(Path(spec_path).read_bytes(), type=EncodeSpec)
+def load_encoder(store: Store, name: str) -> Encoder:
+    """The encoder of a specification in a store; kept, because loading a tokenizer takes a second."""
+    spec = EncodeSpec.load(store, name)
     engine = _kept.get((spec.engine, spec.tokenizer_hash)) or make_engine(spec.engine, spec.tokenizer_json)
     if engine.version != spec.engine_version:
         raise TokenizerError(

@@ -18,10 +18,10 @@ from .executors import Executor
 from .formats import SourceFormat
 from .observer import Observer
 from .options import is_plain, needs_template
-from .parts import PartRecord
+from .parts import PartFile, PartRecord
 from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine, make_spec
 from .sources import InputFile
-from .store import LocalStore
+from .stores import Store
 from .tokenizer import TokenizerSpec
 from .worker import perform
 
@@ -34,6 +34,8 @@ class EncodedInputs:
     """All blocks of all inputs, encoded."""
 
     spec: EncodeSpec
+    cache: Store
+    """Where the parts are."""
     places: tuple[PartPlace, ...]
     records: tuple[PartRecord, ...]
     """One a place."""
@@ -57,7 +59,7 @@ class Encoding:
     def __init__(
         self,
         config: RunConfig,
-        cache: LocalStore,
+        cache: Store,
         files: list[InputFile],
         tokenizer: TokenizerSpec,
         observer: Observer,
@@ -116,7 +118,7 @@ class Encoding:
             choice = msgspec.json.decode(kept, type=EngineChoice)
             if requested != "auto" or choice.name not in distrusted:
                 return choice
-        task = ResolveTask(requested, spec_name, self.cache.root, tuple(samples), distrusted)
+        task = ResolveTask(requested, spec_name, self.cache, tuple(samples), distrusted)
         (result,) = executor.map(perform, [task])
         assert isinstance(result, EngineChoice)
         for engine, verdict in result.tried:
@@ -140,7 +142,7 @@ class Encoding:
                     form.name,
                     form.options,
                     source.max_row_bytes,
-                    self.cache.root,
+                    self.cache,
                     name,
                     payload,
                     conversational,
@@ -193,7 +195,8 @@ class Encoding:
         blocks = [(file, block) for file in self.files for block in file.blocks]
         places = tuple(
             PartPlace(
-                self.cache.path(record.part).absolute(),
+                self.cache,
+                PartFile(record.part, record.bytes, record.hash),
                 self._names.index(file.source),
                 file.label,
                 block.first_line,
@@ -203,7 +206,7 @@ class Encoding:
         not_taken = Counter[str]()
         for file in self.files:
             not_taken[file.source] += file.not_taken
-        return EncodedInputs(spec, places, tuple(records), busy, dict(not_taken))
+        return EncodedInputs(spec, self.cache, places, tuple(records), busy, dict(not_taken))
 
     def distrust(self, error: DistrustedError, spec: EncodeSpec) -> EncodeSpec:
         """Remember that an engine or a trace was caught, and fall back on the reference."""

@@ -63,12 +63,12 @@ class Follower:
         cached = self.cached
         if cached is None:
             raise InputError(
-                f"no packed document of {self.dataset.store.root} has the doc id {doc:,}, and of the others nothing is "
+                f"no packed document of {self.dataset.store.url} has the doc id {doc:,}, and of the others nothing is "
                 f"known: {self.notes[0]}. documents.parquet lists the packed ones"
             )
         if not 0 <= doc < cached.count:
             raise InputError(
-                f"there is no document {doc:,} in {self.dataset.store.root}; doc ids are 0 to {cached.count - 1:,}"
+                f"there is no document {doc:,} in {self.dataset.store.url}; doc ids are 0 to {cached.count - 1:,}"
             )
         one = cached.document(cached.of_document(doc), doc)
         source, spot = self._located(doc)
@@ -186,10 +186,10 @@ class Follower:
             return
         ids = [Address(address.source, address.file, address.line, sub).id for sub in subs]
         shown = ", ".join(map(inert_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
-        raise InputError(f"there is no example {inert_line(asked)} in {self.dataset.store.root}; its row gave {shown}")
+        raise InputError(f"there is no example {inert_line(asked)} in {self.dataset.store.url}; its row gave {shown}")
 
     def _begin(self, address: Address, doc_id: int | None, origin: Origin, state: str) -> Story:
-        story = Story(address, self.dataset.store.root, doc_id, origin, state)
+        story = Story(address, self.dataset.store.url, doc_id, origin, state)
         story.notes += self.notes
         story.policy = self.config.mask.policy
         return story
@@ -244,7 +244,7 @@ def config_of(dataset: Finished) -> RunConfig:
     plan = dataset.manifest.plan["config"]
     data = {
         **plan,
-        "out": str(dataset.store.root),
+        "out": str(dataset.store.url),
         "tokenizer": {**plan["tokenizer"], "path": "-"},
         "sources": [{**source, "path": "-"} for source in plan["sources"]],
     }
@@ -252,7 +252,7 @@ def config_of(dataset: Finished) -> RunConfig:
         return RunConfig.model_validate(data)
     except ValueError as error:
         raise InputError(
-            f"{dataset.store.root} was made by another version of packtrain, whose configuration is not understood "
+            f"{dataset.store.url} was made by another version of packtrain, whose configuration is not understood "
             f"here ({error})"
         ) from error
 

@@ -6,7 +6,6 @@ checks traces and engines, too.
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from .follow_origin import Inputs, Origin
 from .reader import Finished
 from .readers import is_reader
 from .sources import columns_of
+from .stores import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,11 @@ def _options(noted: dict[str, Any], config: RunConfig, inputs: Inputs, source: s
     )
 
 
-def find_spec(dataset: Finished, cache: Path) -> EncodeSpec | None:
+def find_spec(dataset: Finished, cache: Store) -> EncodeSpec | None:
     """How the run encoded, tokenizer and template included; None where the cache has lost it."""
     try:
-        data = (cache / "specs" / f"{fingerprint(dataset.manifest.plan['encode'])}.json").read_bytes()
-        return msgspec.json.decode(data, type=EncodeSpec)
-    except (OSError, msgspec.MsgspecError):
+        return EncodeSpec.load(cache, f"specs/{fingerprint(dataset.manifest.plan['encode'])}.json")
+    except (PacktrainError, msgspec.MsgspecError):
         return None
 
 

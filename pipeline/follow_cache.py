@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..schemas.errors import IntegrityError
+from ..schemas.errors import IntegrityError, StoreError
 from ..stages.arrays import view
 from .follow_ids import Address, Document, Documents
-from .parts import EncodedPart, PartRecord
+from .parts import EncodedPart, PartFile, PartList, PartRecord
 from .reader import Finished
+from .stores import Store, open_store, scratch_of
 
 PARTS = "_run/parts.json"
 """Where packing notes which parts it read, in order."""
@@ -33,7 +34,8 @@ class _Head(msgspec.Struct):
 class Part:
     """One encoded part."""
 
-    path: Path
+    cache: Store
+    file: PartFile
     first: int
     """Doc id of its first document."""
     documents: int
@@ -46,9 +48,14 @@ class Part:
     source: int
     """Index of its source in the configuration."""
 
+    @property
+    def path(self) -> Path:
+        """A file of this machine that holds it."""
+        return self.file.path(self.cache)
+
     def record(self) -> PartRecord:
         """Its record, whole."""
-        return PartRecord.from_json(msgspec.json.decode(_record_path(self.path).read_bytes()))
+        return PartRecord.from_json(msgspec.json.decode(self.cache.read(_record_name(self.file)) or b"{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,9 @@ class EncodedDocument:
 class CachedParts:
     """The encoded parts of a run, all of them, in its order."""
 
-    def __init__(self, parts: list[Part], documents: Documents) -> None:
+    def __init__(self, store: Store, parts: list[Part], documents: Documents) -> None:
+        self.store = store
+        """The cache."""
         self.parts = parts
         self._documents = documents
 
@@ -91,9 +100,9 @@ class CachedParts:
         return self.parts[-1].first + self.parts[-1].documents if self.parts else 0
 
     @property
-    def cache(self) -> Path:
-        """The folder of the cache."""
-        return self.parts[0].path.parents[2]
+    def scratch(self) -> Path:
+        """The folder of this machine with copies of inputs."""
+        return scratch_of(self.store).root
 
     def of_document(self, doc_id: int) -> int:
         """Which part holds a document."""
@@ -193,27 +202,28 @@ def open_parts(dataset: Finished, documents: Documents) -> CachedParts | str:
     """The parts that a run was packed from, or why they cannot be had."""
     kept = dataset.store.read(PARTS)
     if kept is None:
-        return f"{dataset.store.path(PARTS)} is gone, which said where the encoded parts lie"
-    paths = [Path(path) for path in msgspec.json.decode(kept, type=list[str])]
+        return f"{dataset.store.where(PARTS)} is gone, which said where the encoded parts lie"
+    listed = msgspec.json.decode(kept, type=PartList)
+    cache = open_store(listed.cache)
     heads = []
-    for path in paths:
+    for file in listed.parts:
         try:
-            head = msgspec.json.decode(_record_path(path).read_bytes(), type=_Head)
-            whole = path.stat().st_size == head.bytes
-        except (OSError, msgspec.MsgspecError):
+            head = msgspec.json.decode(cache.read(_record_name(file)) or b"", type=_Head)
+            whole = cache.size(file.name) == head.bytes
+        except (StoreError, msgspec.MsgspecError):
             whole = False
         if not whole:
-            return f"the cache is gone: {path} is missing or damaged"
+            return f"the cache is gone: {cache.where(file.name)} is missing or damaged"
         heads.append(head)
     sources = _sources(dataset, heads)
     if sources is None:
         return "the cache holds other parts than the ledger counts"
     firsts = [0, *accumulate(head.examples for head in heads)]
     parts = [
-        Part(path, first, head.examples, head.rows, head.bytes_read, head.payload["block"], source)
-        for path, head, first, source in zip(paths, heads, firsts[:-1], sources, strict=True)
+        Part(cache, file, first, head.examples, head.rows, head.bytes_read, head.payload["block"], source)
+        for file, head, first, source in zip(listed.parts, heads, firsts[:-1], sources, strict=True)
     ]
-    return CachedParts(parts, documents)
+    return CachedParts(cache, parts, documents)
 
 
 def _sources(dataset: Finished, heads: list[_Head]) -> list[int] | None:
@@ -234,5 +244,5 @@ def _sources(dataset: Finished, heads: list[_Head]) -> list[int] | None:
     return out
 
 
-def _record_path(part: Path) -> Path:
-    return part.with_name(f"{part.name.partition('-')[0]}.json")
+def _record_name(part: PartFile) -> str:
+    return f"{part.name.rpartition('-')[0]}.json"

@@ -134,7 +134,7 @@ def unproved_detail(part: Part, one: EncodedDocument) -> str:
 
 def _catalogue(config: RunConfig, parts: Sequence[Part], *, digests: bool | None = None) -> Catalogue:
     """The run's catalogue, or a part of it. Files and lines are left out: no decision looks at them."""
-    places = [PartPlace(part.path, part.source, "", 0) for part in parts]
+    places = [PartPlace(part.cache, part.file, part.source, "", 0) for part in parts]
     holdout = Holdout(config.holdout.fraction, config.holdout.by == "group", config.seed)
     names = [source.name for source in config.sources]
     wanted = config.duplicates == "drop" if digests is None else digests
@@ -155,7 +155,7 @@ def _twin(cached: CachedParts, one: EncodedDocument, stays: Any) -> int | None:
 def _tokenizer_json(dataset: Finished, cached: CachedParts) -> str:
     from .follow_anew import find_spec
 
-    spec = find_spec(dataset, cached.cache)
+    spec = find_spec(dataset, cached.store)
     return spec.tokenizer_json if spec is not None else ""
 
 

@@ -66,7 +66,7 @@ class Documents:
 
     def __init__(self, dataset: Finished) -> None:
         self._dataset = dataset
-        self._path = dataset.store.path(NAME)
+        self._path = dataset.store.local(NAME)
 
     def by_id(self, id: str) -> Document | None:
         """The document of that id."""
@@ -95,7 +95,7 @@ class Documents:
         """The error for an id that means nothing; lists the nearest ones."""
         near = [inert_line(one) for one in self._nearest(id)]
         what = f"the nearest are {', '.join(near)}" if near else "documents.parquet lists those that were packed"
-        return InputError(f"there is no example {inert_line(id)} in {self._dataset.store.root}; {what}")
+        return InputError(f"there is no example {inert_line(id)} in {self._dataset.store.url}; {what}")
 
     def _nearest(self, id: str) -> list[str]:
         address = parse_id(id)

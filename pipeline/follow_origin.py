@@ -127,7 +127,7 @@ class Inputs:
         """From any other container, or without the cache: the file is cut again as the run cut it."""
         source = self.config.sources[self._index(address.source)]
         with TemporaryDirectory(prefix="packtrain-inspect-") as folder:
-            cache = self.cached.cache if self.cached is not None else Path(folder)
+            cache = self.cached.scratch if self.cached is not None else Path(folder)
             file = scan_file(address.source, address.file, path, source.max_row_bytes, cache)
             wanted = address.line - 1
             whole = file.hash == noted["hash"]
@@ -179,7 +179,7 @@ class Inputs:
             return None
         most = self.config.sources[self._index(source)].max_row_bytes
         try:
-            return scan_file(source, label, path, most, self.cached.cache)
+            return scan_file(source, label, path, most, self.cached.scratch)
         except PacktrainError:
             return None
 
@@ -232,10 +232,10 @@ class Inputs:
                 return near[0].path
         if self.cached is None:
             return None
-        for path in sorted((self.cached.cache / "remote").glob(f"{noted['hash'][:40]}*")):
+        for path in sorted((self.cached.scratch / "remote").glob(f"{noted['hash'][:40]}*")):
             return path
         if any(one.kind is Kind.HUB for one in found):
-            for path in sorted((self.cached.cache / "hub").rglob("*.arrow")):
+            for path in sorted((self.cached.scratch / "hub").rglob("*.arrow")):
                 if path.stat().st_size == noted["bytes"] and hash_file(path).hash == noted["hash"]:
                     return path
         return None

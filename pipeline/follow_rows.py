@@ -69,7 +69,7 @@ def find_pair(dataset: Finished, doc_id: int) -> tuple[str, int]:
                 if len(here):
                     return split, row + int(here[0])
                 row += batch.num_rows
-    raise IntegrityError(f"document {doc_id:,} is listed, but in no shard of {dataset.store.root}; verify the folder")
+    raise IntegrityError(f"document {doc_id:,} is listed, but in no shard of {dataset.store.url}; verify the folder")
 
 
 _Piece = tuple[str, int, int, int, int, int, int]
@@ -101,7 +101,7 @@ def _by_layout(dataset: Finished, doc_id: int) -> Iterator[_Piece | None]:
 
 
 def _mapped(dataset: Finished, name: str) -> pa.RecordBatch:
-    with pa.memory_map(str(dataset.store.path(name))) as source:
+    with pa.memory_map(str(dataset.store.local(name))) as source:
         return pa.ipc.open_file(source).get_batch(0)
 
 

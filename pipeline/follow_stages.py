@@ -36,7 +36,7 @@ class Stages:
         self._inputs = inputs
         self._cached = cached
         self._mask = mask_of(config)
-        self._spec = find_spec(dataset, cached.cache) if cached is not None else None
+        self._spec = find_spec(dataset, cached.store) if cached is not None else None
         self._decoder = self._find_decoder(tokenizer)
         self._again: Again | None = None
 

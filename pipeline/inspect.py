@@ -17,7 +17,7 @@ from .documents import NAME
 from .inert import inert, inert_line
 from .pairs_view import show_pair
 from .reader import Finished
-from .store import LocalStore
+from .stores import Store
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -178,9 +178,9 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
     return Group(text)
 
 
-def _names(store: LocalStore, doc_ids: list[int]) -> dict[int, str]:
+def _names(store: Store, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
-    path = store.path(NAME)
+    path = store.local(NAME)
     try:
         table = pq.read_table(path, columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
     except (OSError, pa.ArrowException) as error:

@@ -284,7 +284,7 @@ class LiveWindows:
         name = guess.save(self.cache)
         encoding.files = self.blocks.select(self.blocks.windows(0)[0])
         if encoding.missing(encoding.tasks(guess)):
-            self._executor.start(warm_up, self.cache.root, name)
+            self._executor.start(warm_up, self.cache, name)
         encoding.files = files
         choice = encoding.choose(self._executor, name)
         return encoding, encoding.spec(choice.name, choice.version)

@@ -16,6 +16,7 @@ from .inputs.paths import Kind
 from .readers import is_reader, reader_file
 from .sources import InputFile, find_inputs
 from .store import LocalStore
+from .stores import Store
 
 MANIFEST = "manifest.json"
 PLAN = "_run/plan.json"
@@ -65,11 +66,11 @@ class Request:
         }
         return cls(config.identity(), tokenizer, files, version)
 
-    def save(self, store: LocalStore) -> None:
+    def save(self, store: Store) -> None:
         """Keep it for the next run."""
         store.replace_bytes(REQUEST, msgspec.json.encode(self))
 
-    def matches(self, store: LocalStore) -> bool:
+    def matches(self, store: Store) -> bool:
         """Whether the folder was made for this very request."""
         data = store.read(REQUEST)
         return data is not None and data == msgspec.json.encode(self)
@@ -95,7 +96,7 @@ def check_folder(store: LocalStore) -> None:
         raise OutputError(f"out: {store.root} holds something else ({some}); name an empty folder, or move it away")
 
 
-def _holds_manifest(store: LocalStore) -> bool:
+def _holds_manifest(store: Store) -> bool:
     """Whether there is a manifest of packtrain's: others call a file so, too."""
     try:
         return read_manifest(store) is not None
@@ -103,7 +104,7 @@ def _holds_manifest(store: LocalStore) -> bool:
         return False
 
 
-def read_manifest(store: LocalStore) -> Manifest | None:
+def read_manifest(store: Store) -> Manifest | None:
     """The manifest of a finished dataset, or None.
 
     Raises:
@@ -117,18 +118,18 @@ def read_manifest(store: LocalStore) -> Manifest | None:
         manifest = Manifest.from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
-            f"{store.path(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
+            f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
             "restore it, or delete the folder and run again"
         ) from error
     if manifest.hash != content.get("hash"):
         raise IntegrityError(
-            f"{store.path(MANIFEST)} was changed after it was written: its hash is not its content's; "
+            f"{store.where(MANIFEST)} was changed after it was written: its hash is not its content's; "
             "restore it, or delete the folder and run again"
         )
     return manifest
 
 
-def all_there(store: LocalStore, manifest: Manifest) -> bool:
+def all_there(store: Store, manifest: Manifest) -> bool:
     """Whether every file that the manifest names is there with its size. `packtrain verify` reads contents."""
     sizes = [(file.name, file.bytes) for file in manifest.files]
     for split in manifest.splits.values():
@@ -136,7 +137,7 @@ def all_there(store: LocalStore, manifest: Manifest) -> bool:
     return all(store.size(name) == size for name, size in sizes)
 
 
-def claim(store: LocalStore, plan: dict[str, Any]) -> None:
+def claim(store: Store, plan: dict[str, Any]) -> None:
     """Write down what this folder is for, or find it written down already. Clears away what a killed run left.
 
     Raises:
@@ -158,7 +159,7 @@ def claim(store: LocalStore, plan: dict[str, Any]) -> None:
     _refuse(store, [*lines, *differences(there, here)])
 
 
-def check_config(store: LocalStore, config: RunConfig) -> None:
+def check_config(store: Store, config: RunConfig) -> None:
     """Refuse a folder that is for another configuration, before any work: `claim` compares the rest.
 
     Raises:
@@ -175,23 +176,23 @@ def _plan_bytes(plan: dict[str, Any]) -> bytes:
     return json.dumps(plan, indent=2, sort_keys=True, ensure_ascii=False).encode()
 
 
-def _read_plan(store: LocalStore) -> dict[str, Any]:
+def _read_plan(store: Store) -> dict[str, Any]:
     """What the folder was claimed for; empty where it was not."""
     try:
         plan: dict[str, Any] = json.loads(store.read(PLAN) or b"{}")
     except ValueError as error:
         raise IntegrityError(
-            f"{store.path(PLAN)} is damaged ({error}); delete {store.root}, or name another folder with --out"
+            f"{store.where(PLAN)} is damaged ({error}); delete {store.url}, or name another folder with --out"
         ) from error
     return plan
 
 
-def _refuse(store: LocalStore, lines: list[str]) -> None:
+def _refuse(store: Store, lines: list[str]) -> None:
     if lines:
         shown = "\n".join(f"  {line}" for line in lines[:20])
         more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
         raise OutputError(
-            f"out: {store.root} belongs to another run. What differs (there → here):\n{shown}{more}\n"
+            f"out: {store.url} belongs to another run. What differs (there → here):\n{shown}{more}\n"
             "Name another folder with --out (what is encoded already is used again), or delete this one."
         )
 
@@ -229,7 +230,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
 
 
-def tokenizer_folder(store: LocalStore) -> Path | None:
+def tokenizer_folder(store: Store) -> Path | None:
     """The folder of the tokenizer that a run used, as far as this machine still has it."""
     data = store.read(REQUEST)
     if data is None:

@@ -19,9 +19,9 @@ from ..schemas.rows import PACKED
 from ..stages.arrays import view
 from ..stages.layout import Pieces, lay_out
 from ..stages.mask import Mask
-from .parts import EncodedPart, Segment
+from .parts import EncodedPart, PartFile, Segment, read_parts
 from .planning import ShardPlan
-from .store import LocalStore
+from .stores import Store
 
 CHUNK_TOKENS = 1 << 18
 """Tokens laid out at once: three columns of a mebibyte stay in the cache, and are a good record batch."""
@@ -31,9 +31,10 @@ CHUNK_TOKENS = 1 << 18
 class PackTask:
     """One shard to write."""
 
-    out: Path
+    out: Store
+    cache: Store
     parts: str
-    """Name of the list of parts in `out`: paths, in the order of the catalogue."""
+    """Name of the list of parts in `out`, in the order of the catalogue."""
     layout: str
     """Name of the window's layout."""
     prefix: str
@@ -82,7 +83,7 @@ class ShardTask(Protocol):
     """What every task that writes a shard knows of it."""
 
     @property
-    def out(self) -> Path: ...
+    def out(self) -> Store: ...
     @property
     def prefix(self) -> str: ...
     @property
@@ -105,7 +106,7 @@ def put_shard(
     Raises:
         IntegrityError: the task was run before and wrote something else.
     """
-    store = LocalStore(task.out)
+    store = task.out
     suffix = "arrow" if task.format == "arrow" else "parquet"
     with store.draft(task.prefix, sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
@@ -160,14 +161,12 @@ def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
         yield pa.RecordBatch.from_pylist([], PACKED)  # datasets cannot open a stream without a batch
         return
-    folder = task.out / task.layout
-    pieces = mapped(f"{folder}-pieces.arrow")
-    row_offsets = view(mapped(f"{folder}-rows.arrow").column(0))
+    pieces = mapped(task.out.local(f"{task.layout}-pieces.arrow"))
+    row_offsets = view(mapped(task.out.local(f"{task.layout}-rows.arrow")).column(0))
     row_offsets = row_offsets[task.shard.first_row : task.shard.last_row + 1] - task.shard.first_piece
     columns = pieces.slice(task.shard.first_piece, task.shard.last_piece - task.shard.first_piece)
     doc_ids, starts, lengths, repeated, segments, begins, run_begins, run_counts = map(view, columns.columns)
-    paths = tuple(msgspec.json.decode((task.out / task.parts).read_bytes(), type=list[str]))
-    library = _library(paths, task.mask)
+    library = _library(read_parts(task.out, task.parts), task.cache, task.mask)
     padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths
     ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
     account.tokens = int(ends[-1])
@@ -213,11 +212,11 @@ def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
 class _Library:
     """The segments of all parts, opened when they are first needed."""
 
-    def __init__(self, paths: tuple[str, ...], mask: Mask) -> None:
+    def __init__(self, files: tuple[PartFile, ...], cache: Store, mask: Mask) -> None:
         self._segments: list[Segment] = []
         parts: list[int] = []
-        for index, path in enumerate(paths):
-            segments = EncodedPart(Path(path)).segments(mask)
+        for index, file in enumerate(files):
+            segments = EncodedPart(file.path(cache)).segments(mask)
             self._segments += segments
             parts += [index] * len(segments)
         self.parts = np.array(parts, dtype=np.int32)
@@ -231,11 +230,11 @@ class _Library:
 
 
 @lru_cache(maxsize=1)
-def _library(paths: tuple[str, ...], mask: Mask) -> _Library:
-    return _Library(paths, mask)
+def _library(files: tuple[PartFile, ...], cache: Store, mask: Mask) -> _Library:
+    return _Library(files, cache, mask)
 
 
-def mapped(path: str) -> pa.RecordBatch:
+def mapped(path: Path) -> pa.RecordBatch:
     """The one record batch of an Arrow file, through a memory map."""
-    with pa.memory_map(path) as source:
+    with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).get_batch(0)

@@ -22,11 +22,12 @@ from .executors import Executor
 from .observer import Observer
 from .pack import PackResult, PackTask
 from .pairs_task import PairTask
+from .parts import PartList
 from .planning import TOKEN_BYTES, WindowPlan, plan_split, put_arrow
 from .rowsizes import write_row_sizes
 from .selecting import Chosen, limits_of, mask_of, select
 from .splitting import turns_cut
-from .store import LocalStore
+from .stores import Store
 from .tokenizer import TokenizerSpec
 from .worker import Task, perform
 
@@ -69,9 +70,7 @@ class Packing:
     token_bytes = TOKEN_BYTES
     """What a token costs in them."""
 
-    def __init__(
-        self, config: RunConfig, out: LocalStore, encoded: EncodedInputs, pad_id: int, observer: Observer
-    ) -> None:
+    def __init__(self, config: RunConfig, out: Store, encoded: EncodedInputs, pad_id: int, observer: Observer) -> None:
         self.config = config
         self.out = out
         self.encoded = encoded
@@ -114,8 +113,8 @@ class Packing:
 
     def _put_lists(self, chosen: Chosen) -> None:
         """What the tasks need besides a layout: which parts there are, and which documents are packed."""
-        paths = [str(place.path) for place in self.encoded.places]
-        self.out.replace_bytes(PARTS, msgspec.json.encode(paths))
+        listed = PartList(self.encoded.cache.url, [place.part for place in self.encoded.places])
+        self.out.replace_bytes(PARTS, msgspec.json.encode(listed))
         flags = pa.RecordBatch.from_arrays([numbers(chosen.packed)], names=["packed"])
         put_arrow(self.out, _PACKED, flags)
 
@@ -222,7 +221,8 @@ class Packing:
     def _tasks(self, split: str, windows: list[WindowPlan]) -> Sequence[PackTask | PairTask]:
         return [
             PackTask(
-                self.out.root,
+                self.out,
+                self.encoded.cache,
                 PARTS,
                 window.name,
                 self._prefix(split),
@@ -245,10 +245,10 @@ class Packing:
 
     def _documents_task(self) -> DocumentsTask:
         parts = tuple(
-            DocumentsPart(str(place.path), self.names[place.source], place.file, place.first_line)
+            DocumentsPart(place.part, self.names[place.source], place.file, place.first_line)
             for place in self.encoded.places
         )
-        return DocumentsTask(self.out.root, parts, _PACKED)
+        return DocumentsTask(self.out, self.encoded.cache, parts, _PACKED)
 
 
 def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:

@@ -4,10 +4,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -15,8 +13,9 @@ from numpy.typing import NDArray
 from ..schemas.rows import PREFERENCE
 from ..stages.arrays import lists, view
 from .pack import CHUNK_TOKENS, Account, PackResult, mapped, put_shard
-from .parts import EncodedPart
+from .parts import EncodedPart, PartFile, read_parts
 from .planning import ShardPlan
+from .stores import Store
 
 _INT = pa.int32()
 LAYOUT = pa.schema(
@@ -35,7 +34,8 @@ completion which stretch of these tokens stays."""
 class PairTask:
     """One shard of pairs to write."""
 
-    out: Path
+    out: Store
+    cache: Store
     parts: str
     """Name of the list of parts in `out`: paths, in the order of the catalogue."""
     layout: str
@@ -76,12 +76,11 @@ def _batches(task: PairTask, account: Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
         yield pa.RecordBatch.from_pylist([], PREFERENCE)  # datasets cannot open a stream without a batch
         return
-    layout = mapped(f"{task.out / task.layout}-pairs.arrow")
+    layout = mapped(task.out.local(f"{task.layout}-pairs.arrow"))
     rows = layout.slice(task.shard.first_row, task.shard.last_row - task.shard.first_row)
     doc_ids, segments, begins, *stretches = map(view, rows.columns)
     starts, lengths = stretches[:3], stretches[3:]
-    paths = tuple(msgspec.json.decode((task.out / task.parts).read_bytes(), type=list[str]))
-    tokens, parts = _segments(paths)
+    tokens, parts = _segments(read_parts(task.out, task.parts), task.cache)
     ends = np.cumsum(sum(one.astype(np.int64) for one in lengths))
     first = 0
     while first < len(ends):
@@ -112,11 +111,11 @@ def _gathered(
 
 
 @lru_cache(maxsize=1)
-def _segments(paths: tuple[str, ...]) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+def _segments(files: tuple[PartFile, ...], cache: Store) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
     """The tokens of every segment, mapped, and (segments,) which part each belongs to."""
     tokens, parts = list[NDArray[np.int32]](), list[int]()
-    for index, path in enumerate(paths):
-        batches = EncodedPart(Path(path)).batches
+    for index, file in enumerate(files):
+        batches = EncodedPart(file.path(cache)).batches
         tokens += [view(batch.column("input_ids").values) for batch in batches]
         parts += [index] * len(batches)
     return tokens, np.array(parts, dtype=np.int32)

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ..schemas.errors import IntegrityError
 from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_runs
+from .stores import Store
 
 UNPROVED = "unproved"
 """The reason word for conversations whose turns are not proved, under a mask that needs them."""
@@ -68,6 +70,41 @@ class PartRecord:
         """The inverse of `to_json`."""
         tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows")}
         return cls(**{**data, **tuples})
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """Where the tokens of a part are: a name in the cache, and what must be found under it."""
+
+    name: str
+    bytes: int
+    hash: str
+
+    def path(self, cache: Store) -> Path:
+        """A file of this machine with its content."""
+        return cache.local(self.name, bytes=self.bytes, hash=self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class PartList:
+    """What the parts of a run are, and where."""
+
+    cache: str
+    """The store that holds them."""
+    parts: list[PartFile]
+    """In the order of the catalogue."""
+
+
+def read_parts(out: Store, name: str) -> tuple[PartFile, ...]:
+    """The parts of a list that was put into `out`.
+
+    Raises:
+        IntegrityError: it is gone.
+    """
+    data = out.read(name)
+    if data is None:
+        raise IntegrityError(f"{out.where(name)} vanished; run again")
+    return tuple(msgspec.json.decode(data, type=PartList).parts)
 
 
 class EncodedPart:

@@ -14,7 +14,7 @@ from ..stages.arrays import numbers
 from ..stages.plan import plan_rows
 from ..stages.sections import Sections
 from .catalogue import Catalogue
-from .store import LocalStore
+from .stores import Store
 
 if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
     from ..schemas.config import RunConfig
@@ -71,7 +71,7 @@ class WindowPlan:
 
 
 def plan_split(
-    store: LocalStore, split: str, config: "RunConfig", catalogue: Catalogue, sections: Sections
+    store: Store, split: str, config: "RunConfig", catalogue: Catalogue, sections: Sections
 ) -> list[WindowPlan]:
     """Plan every window of a split and put its layout where the shard tasks find it.
 
@@ -172,7 +172,7 @@ def _of_parts(sections: Sections, starts: NDArray[np.int64], parts: list[int]) -
     return sections.take(np.concatenate([np.arange(starts[part], starts[part + 1]) for part in sorted(parts)]))
 
 
-def _save(store: LocalStore, name: str, plan: LayoutPlan, catalogue: Catalogue, sections: Sections) -> None:
+def _save(store: Store, name: str, plan: LayoutPlan, catalogue: Catalogue, sections: Sections) -> None:
     doc_ids = sections.documents[plan.order]
     # Only sections that are packed whole have repeated tokens: a strategy that cuts gets none with any.
     repeated = sections.repeats[plan.order]
@@ -193,7 +193,7 @@ def _save(store: LocalStore, name: str, plan: LayoutPlan, catalogue: Catalogue, 
     put_arrow(store, f"{name}-rows.arrow", rows)
 
 
-def put_arrow(store: LocalStore, name: str, batch: pa.RecordBatch) -> None:
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
     """Put one record batch as an Arrow file that can be mapped."""
     with store.draft(name.rpartition("/")[0]) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:

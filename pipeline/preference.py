@@ -24,7 +24,7 @@ from .pairs_task import LAYOUT, PairTask
 from .parts import EncodedPart
 from .planning import ShardPlan, WindowPlan, cut_rows, mix64, put_arrow, window_seed
 from .selecting import Chosen, leave_out_lengths, repeated_documents, set_copies, where_from
-from .store import LocalStore
+from .stores import Store
 
 TOKEN_BYTES = 4
 _NOWHERE = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
@@ -48,9 +48,7 @@ class PairPacking(Packing):
     schema = PREFERENCE
     token_bytes = TOKEN_BYTES
 
-    def __init__(
-        self, config: RunConfig, out: LocalStore, encoded: EncodedInputs, pad_id: int, observer: Observer
-    ) -> None:
+    def __init__(self, config: RunConfig, out: Store, encoded: EncodedInputs, pad_id: int, observer: Observer) -> None:
         super().__init__(config, out, encoded, pad_id, observer)
         how = config.truncate
         self.limits = PairLimits(
@@ -164,7 +162,7 @@ class PairPacking(Packing):
     def _tasks(self, split: str, windows: list[WindowPlan]) -> Sequence[PairTask]:
         prefix, form = self._prefix(split), self.config.output.format
         return [
-            PairTask(self.out.root, PARTS, window.name, prefix, shard, form)
+            PairTask(self.out, self.encoded.cache, PARTS, window.name, prefix, shard, form)
             for window in windows
             for shard in window.shards
         ]

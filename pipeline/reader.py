@@ -11,14 +11,14 @@ from ..schemas.errors import InputError, IntegrityError
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.rows import PACKED, PREFERENCE
 from .outfolder import read_manifest
-from .store import LocalStore
+from .stores import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A dataset whose manifest is there."""
 
-    store: LocalStore
+    store: Store
     manifest: Manifest
 
     def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
@@ -27,7 +27,7 @@ class Finished:
         Raises:
             IntegrityError: the shard is missing, damaged, or has other rows than its record says.
         """
-        path = self.store.path(shard.name)
+        path = self.store.local(shard.name)
         rows = 0
         try:
             if shard.name.endswith(".parquet"):
@@ -88,7 +88,7 @@ def open_dataset(folder: Path) -> Finished:
     if not folder.is_dir():
         state = "is a file" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
-    store = LocalStore(folder)
+    store = open_store(folder)
     manifest = read_manifest(store)
     if manifest is None:
         raise InputError(

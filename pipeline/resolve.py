@@ -19,7 +19,7 @@ from ..stages.prep import Options, make_format
 from ..stages.render import Renderer
 from .encode import EncodeSpec, keep_engine, load_encoder, make_renderer
 from .sources import Block, columns_of, read_rows
-from .store import LocalStore
+from .stores import Store
 from .tokenizer import TokenizerSpec
 
 SAMPLE_ROWS = 64
@@ -45,7 +45,7 @@ class ResolveTask:
     requested: str
     spec: str
     """Name in the cache of an EncodeSpec whose tokenizer and template are meant; its engine is not looked at."""
-    cache: Path
+    cache: Store
     samples: tuple[SampleSource, ...]
     distrusted: tuple[str, ...]
     """Engines that were caught before; `auto` passes them over."""
@@ -68,8 +68,7 @@ class EngineChoice:
 
 def choose_engine(task: ResolveTask) -> EngineChoice:
     """Run the task."""
-    store = LocalStore(task.cache)
-    spec = msgspec.json.decode(store.path(task.spec).read_bytes(), type=EncodeSpec)
+    spec = EncodeSpec.load(task.cache, task.spec)
     texts, size = _sample_texts(task.samples, spec)
     resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, distrusted=task.distrusted)
     keep_engine(resolution.engine, spec.tokenizer_hash)
@@ -77,9 +76,9 @@ def choose_engine(task: ResolveTask) -> EngineChoice:
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
 
 
-def warm_up(cache: Path, spec: str) -> None:
+def warm_up(cache: Store, spec: str) -> None:
     """Load an encoder before there is work for it."""
-    load_encoder(str(LocalStore(cache).path(spec)))
+    load_encoder(cache, spec)
 
 
 def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:

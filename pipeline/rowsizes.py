@@ -10,10 +10,10 @@ from ..schemas.manifest import FileRecord, SplitRecord
 from ..schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ..stages.arrays import numbers, view
 from .planning import WindowPlan
-from .store import LocalStore
+from .stores import Store
 
 
-def write_row_sizes(store: LocalStore, folder: str, windows: Sequence[WindowPlan], align: int) -> FileRecord:
+def write_row_sizes(store: Store, folder: str, windows: Sequence[WindowPlan], align: int) -> FileRecord:
     """Put `ROW_SIZES` of a split, from its layout: nothing of a shard is read.
 
     Args:
@@ -36,12 +36,12 @@ def row_sizes_name(split: SplitRecord) -> str:
     return split.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
 
 
-def _columns(store: LocalStore, windows: Sequence[WindowPlan], align: int) -> list[pa.Array]:
+def _columns(store: Store, windows: Sequence[WindowPlan], align: int) -> list[pa.Array]:
     tokens, squares = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     for window in windows:
         with (
-            pa.memory_map(str(store.path(f"{window.name}-pieces.arrow"))) as pieces,
-            pa.memory_map(str(store.path(f"{window.name}-rows.arrow"))) as rows,
+            pa.memory_map(str(store.local(f"{window.name}-pieces.arrow"))) as pieces,
+            pa.memory_map(str(store.local(f"{window.name}-rows.arrow"))) as rows,
         ):
             lengths = view(pa.ipc.open_file(pieces).get_batch(0).column("length")).astype(np.int64)
             offsets = view(pa.ipc.open_file(rows).get_batch(0).column(0))

@@ -181,7 +181,7 @@ class Driver:
             guess = encoding.spec(*guess_engine(self.config.tokenizer.engine, encoding.distrusted()))
             name = guess.save(self.cache)
             if encoding.missing(encoding.tasks(guess)):
-                executor.start(warm_up, self.cache.root, name)
+                executor.start(warm_up, self.cache, name)
             choice = encoding.choose(executor, name)
             spec = encoding.spec(choice.name, choice.version)
         tasks = encoding.tasks(spec)
@@ -227,7 +227,7 @@ class Driver:
             self._write_rejects(files, encoded)
         reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
         what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
-        mend = nothing_left(total, str(self.out.path(REJECTS)))
+        mend = nothing_left(total, self.out.where(REJECTS))
         raise InputError(
             f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
             f"{f' ({what})' if what else ''}.{self._first_reject(files, encoded)} {mend}"
@@ -293,7 +293,7 @@ class Driver:
         self.out.sweep()  # of workers that died
         if not self.out.put_bytes(MANIFEST, data) and self.out.read(MANIFEST) != data:
             raise IntegrityError(
-                f"the run is not deterministic: {self.out.path(MANIFEST)} was written before with other content; "
+                f"the run is not deterministic: {self.out.where(MANIFEST)} was written before with other content; "
                 "please report it with the configuration"
             )
         return manifest

@@ -281,7 +281,7 @@ def _word(kind: Kind) -> str:
 
 
 def _quote(story: Story) -> str:
-    return shlex.quote(str(story.folder))
+    return shlex.quote(story.folder)
 
 
 def _quoted(text: str) -> str:

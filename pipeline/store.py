@@ -99,9 +99,28 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalStore) and self.root == other.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return str(self.root)
+
+    def where(self, name: str) -> str:
+        """Where a name is, for people."""
+        return str(self.path(name))
+
     def path(self, name: str) -> Path:
-        """The file behind a name; readers map it into memory."""
+        """The file behind a name."""
         return self.root / name
+
+    def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
+        """The file behind a name, to be mapped into memory; nothing is checked. See `stores.Store`."""
+        return self.path(name)
 
     def exists(self, name: str) -> bool:
         return self.path(name).exists()
@@ -209,6 +228,13 @@ class LocalStore:
                 draft.path.replace(self.path(name))
             except OSError as error:
                 raise explain(error, self.root) from error
+
+    def remove(self, name: str) -> None:
+        """Take a name away; it may be gone already."""
+        try:
+            self.path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise explain(error, self.path(name).parent) from error
 
     def sweep(self, folder: str = "") -> None:
         """Remove what processes that were killed on this machine left half-written."""

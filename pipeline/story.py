@@ -1,7 +1,6 @@
 """What is known of one example, from its source row to its places in packed rows."""
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..schemas.rows import IGNORE_INDEX, Example, Kind
@@ -42,7 +41,7 @@ class Story:
     """Everything that is known of one example."""
 
     address: Address
-    folder: Path
+    folder: str
     doc_id: int | None
     origin: Origin
     state: str

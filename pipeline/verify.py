@@ -94,7 +94,7 @@ def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool)
     elif actual != record.bytes:
         yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
     elif deep:
-        found = hash_file(dataset.store.path(record.name), sha256=True)
+        found = hash_file(dataset.store.local(record.name), sha256=True)
         if (found.hash, found.sha256) != (record.hash, record.sha256):
             yield Finding(record.name, "has other bytes than the manifest says")
 
@@ -107,7 +107,7 @@ class _RowSizes:
         self._tokens, self._squares = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.row = 0
         """Which comes next."""
-        with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.path(self.name))) as source:
+        with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(self.name))) as source:
             batch = pa.ipc.open_file(source).get_batch(0)
             self._tokens, self._squares = view(batch.column("tokens")), view(batch.column("squares"))
 

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from packtrain.pipeline.catalogue import Catalogue, PartPlace
+from packtrain.pipeline.parts import PartFile
 from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.tokenizer import load_tokenizer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -148,7 +150,10 @@ def bare_catalogue(sizes: list[int], sources: list[int], lengths: "NDArray[np.in
     nowhere = np.zeros(len(lengths), np.bool_)
     starts = np.cumsum([0, *sizes]).astype(np.int64)
     return Catalogue(
-        parts=tuple(PartPlace(Path(f"part-{i}"), source, "file", 0) for i, source in enumerate(sources)),
+        parts=tuple(
+            PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, ""), source, "file", 0)
+            for i, source in enumerate(sources)
+        ),
         part_starts=starts,
         segment_starts=starts,
         lengths=lengths,

@@ -108,7 +108,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ids_of(dataset: Finished) -> list[str]:
-    ids: list[str] = pq.read_table(dataset.store.path("documents.parquet")).column("id").to_pylist()
+    ids: list[str] = pq.read_table(dataset.store.local("documents.parquet")).column("id").to_pylist()
     return ids
 
 
