@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .pipeline.hub import pack_dataset
     from .pipeline.run import run
+    from .pipeline.waiting import wait
     from .schemas.config import RunConfig
     from .schemas.layout import LayoutPlan
     from .schemas.manifest import Manifest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["LayoutPlan", "Manifest", "RunConfig", "pack_dataset", "plan_rows", "run"]
+__all__ = ["LayoutPlan", "Manifest", "RunConfig", "pack_dataset", "plan_rows", "run", "wait"]
 
 _HOMES = {
     "LayoutPlan": "schemas.layout",
@@ -24,6 +25,7 @@ _HOMES = {
     "pack_dataset": "pipeline.hub",
     "plan_rows": "stages.plan",
     "run": "pipeline.run",
+    "wait": "pipeline.waiting",
 }
 
 

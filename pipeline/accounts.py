@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.ledger import Ledger, SourceLedger
-from .catalogue import Catalogue
 from .pack import PackResult
 from .parts import PartRecord
 from .selecting import Chosen
@@ -54,7 +53,7 @@ def open_ledger(
 
 
 def account_documents(
-    ledger: Ledger, names: Sequence[str], chosen: Chosen, splits: dict[str, NDArray[np.bool_]]
+    ledger: Ledger, names: Sequence[str], chosen: Chosen, splits: Mapping[str, NDArray[np.bool_]]
 ) -> None:
     """What planning decided about every document."""
     account = _Documents(ledger, names, chosen)
@@ -116,7 +115,7 @@ class _Documents:
         self.add("asked_dropped", np.where(gone, catalogue.asked, 0))
         self.add("asked_encoded", catalogue.asked)
 
-    def packed(self, splits: dict[str, NDArray[np.bool_]]) -> None:
+    def packed(self, splits: Mapping[str, NDArray[np.bool_]]) -> None:
         """Examples that are packed."""
         chosen = self.chosen
         for split, which in splits.items():
@@ -161,21 +160,21 @@ class _Documents:
         self.add("examples_repeated", further)
 
 
-def account_shards(ledger: Ledger, names: Sequence[str], catalogue: Catalogue, results: Sequence[PackResult]) -> None:
+def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackResult]) -> None:
     """What was really written: labels as they stand in the shards, and padding."""
     for result in results:
-        for part, count in result.trained.items():
-            ledger.sources[names[catalogue.parts[part].source]].labels_trained += count
-        for part, count in result.heads.items():
-            ledger.sources[names[catalogue.parts[part].source]].labels_head += count
-        for part, count in result.padding.items():
-            entry = ledger.sources[names[catalogue.parts[part].source]]
+        for source, count in result.trained_by.items():
+            ledger.sources[names[source]].labels_trained += count
+        for source, count in result.heads_by.items():
+            ledger.sources[names[source]].labels_head += count
+        for source, count in result.padding_by.items():
+            entry = ledger.sources[names[source]]
             _add(entry.tokens_created, {"alignment": count})
             entry.tokens_packed += count
         # What is written, not what was planned: so that the ledger closes only if the two agree.
-        for part, count in result.written.items():
-            entry = ledger.sources[names[catalogue.parts[part].source]]
-            entry.labels_not_asked += count - result.trained.get(part, 0) - result.heads.get(part, 0)
+        for source, count in result.written_by.items():
+            entry = ledger.sources[names[source]]
+            entry.labels_not_asked += count - result.trained_by.get(source, 0) - result.heads_by.get(source, 0)
 
 
 def account_cuts(ledger: Ledger, names: Sequence[str], cuts: Sequence[int]) -> None:

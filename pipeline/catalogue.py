@@ -78,7 +78,12 @@ class Catalogue:
     endless: NDArray[np.int32]
     """(N,) those of them that have no end-of-turn token."""
     digests: NDArray[np.uint64] | None
-    """(N,) the first 8 bytes of each digest; None where duplicates are kept."""
+    """(N, 2) the halves of each digest; None where duplicates are kept."""
+
+    @property
+    def part_segments(self) -> NDArray[np.int64]:
+        """(parts + 1,) over segments."""
+        return np.searchsorted(self.segment_starts, self.part_starts)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -112,7 +117,7 @@ def read_catalogue(
 
     Args:
         names: of the sources; a group is known by its source and its own name.
-        digests: read the beginnings of the digests, too.
+        digests: read the digests, too.
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     part_sizes: list[int] = []
@@ -124,7 +129,7 @@ def read_catalogue(
             found = _read_segment(batch, segment, limits)
             found["held_out"] = _held_out(batch, names[place.source], holdout)
             if digests:
-                found["digests"] = digest_halves(batch)[:, 0].copy()
+                found["digests"] = digest_halves(batch).copy()
             for name, values in found.items():
                 columns.setdefault(name, []).append(values)
             segment_sizes.append(batch.num_rows)
@@ -155,7 +160,7 @@ def read_catalogue(
         unproved=joined("unproved", np.bool_),
         turns=joined("turns", np.int32),
         endless=joined("endless", np.int32),
-        digests=joined("digests", np.uint64) if digests else None,
+        digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
     )
 
 

@@ -1,6 +1,8 @@
 """The command line. Each command is a thin coat over a function of the package."""
 
+import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import ConfigError, PacktrainError
+from .cli_mend import clean, repair, verify
+from .cli_wait import wait_command, with_seconds
 
 _INTERRUPTED = 130
 # Of whichever click typer was built on: its own copy, or the package.
@@ -48,8 +52,20 @@ Input = Annotated[
 def run(
     config: Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)] = None,
     settings: Set = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; overrules the configuration.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="The folder to write, or its URL; overrules the configuration.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Who runs the tasks: local, ray or static.", show_default="local")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or host:port.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Which of N runs that share the work this is, from 0.")
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option(metavar="[SECONDS]", help="Wait for another run on the same folder to end.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Run the embedded sample.")] = False,
     verify_inputs: Annotated[
@@ -67,6 +83,7 @@ def run(
     from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
     from .next_steps import say_next
     from .run import Driver
+    from .stores import resolve_place
 
     began = time.perf_counter()
     given: Path | dict[str, Any]
@@ -83,9 +100,12 @@ def run(
         given, base = _without_file(format, input, tokenizer, out), Path.cwd()
     overrides = list(settings or [])
     if out is not None and not demo:
-        overrides.append(f"out={_quoted(out.absolute())}")
+        overrides.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
     if workers is not None:
         overrides.append(f"run.workers={workers}")
+    for key, value in (("executor", executor), ("address", address), ("shard", shard), ("wait", wait)):
+        if value is not None:
+            overrides.append(f"run.{key}={value}")
     if max_length is not None:
         overrides.append(f"truncate.max_length={max_length}")
     loaded, folder = load_config(given, base, overrides)
@@ -94,16 +114,16 @@ def run(
         driver = Driver(loaded, folder, observer)
         manifest = driver.finished(verify_inputs=verify_inputs)
         if dry_run:
-            tree = pipeline_tree(loaded, driver.prospect(), driver.out.root, driver.cache.root, driver.workers())
+            tree = pipeline_tree(loaded, driver.prospect(), driver.out.url, driver.cache.url, driver.workers())
             console.print(tree)
             return
         if manifest is not None:
             say(console, f"manifest {manifest.hash[:16]}")
             return
         manifest = driver.run()
-    print_summary(console, manifest, driver.out.root, time.perf_counter() - began)
+    print_summary(console, manifest, driver.out.url, time.perf_counter() - began)
     if demo and loaded.output.format == "arrow":
-        say_next(console, driver.out.root)
+        say_next(console, driver.out.url)
 
 
 @app.command()
@@ -130,7 +150,7 @@ def prep(
             raise ConfigError("give either a configuration file, or --format and --input; not both")
         loaded, base = load_config(config, None, settings or [])
     else:
-        data = _without_file(format, input, Path("unused"), Path("unused"))
+        data = _without_file(format, input, Path("unused"), "unused")
         loaded, base = load_config(data, Path.cwd(), settings or [])
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:
@@ -151,33 +171,14 @@ def prep(
         say(console, f"  and {hidden:,} rejected rows more")
 
 
-@app.command()
-def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished dataset.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte against its hash, too.")] = False,
-) -> None:
-    """Check a dataset against its manifest, and every row's invariants."""
-    from .console import ConsoleObserver, make_console, say
-    from .verify import verify as check
-
-    console = make_console()
-    with ConsoleObserver(console) as observer:
-        outcome = check(folder, deep=deep, observer=observer)
-    for finding in outcome.findings:
-        say(console, str(finding))
-    checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
-    if not outcome.sound:
-        found = f"{len(outcome.findings):,} finding{'s' if len(outcome.findings) > 1 else ''}"
-        say(console, f"{folder} is NOT what its manifest says: {found} in {checked}")
-        say(console, "Delete the files that are named, then run the same configuration again: it writes them anew")
-        raise typer.Exit(1)
-    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"
-    say(console, f"{folder} is sound: {checked}; {how}")
+app.command()(verify)
+app.command()(repair)
+app.command()(clean)
 
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished dataset.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")],
     row: Annotated[int | None, typer.Option(help="Which packed row, from 0.", show_default="0")] = None,
     split: Annotated[str | None, typer.Option(help="Which split.", show_default="train")] = None,
     example: Annotated[
@@ -217,7 +218,7 @@ def inspect(
 
 
 def _inspect_example(
-    folder: Path,
+    folder: str,
     id: str | None,
     doc: int | None,
     tokenizer: Path | None,
@@ -226,8 +227,6 @@ def _inspect_example(
     full: bool,
     as_json: bool,
 ) -> None:
-    import json
-
     from .console import make_console
     from .follow import Follower
     from .reader import open_dataset
@@ -268,8 +267,6 @@ def loader(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a trainer would get: batches, their fill and balance, and how fast they come."""
-    import json
-
     from .console import make_console
     from .trainer_view import look, print_view
 
@@ -296,11 +293,12 @@ def loader(
         print_view(make_console(), view)
 
 
+app.command("wait")(wait_command)
+
+
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    import json
-
     from ..schemas.config import RunConfig
 
     print(json.dumps(RunConfig.model_json_schema(), indent=2))
@@ -325,8 +323,10 @@ def top(
 
 def main() -> None:
     """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way of saying Ctrl-C
     try:
-        code = app(prog_name="packtrain", standalone_mode=False)
+        code = app(with_seconds(sys.argv[1:]), prog_name="packtrain", standalone_mode=False)
         sys.stdout.flush()
     except PacktrainError as error:
         print(f"packtrain: {error}", file=sys.stderr)
@@ -349,7 +349,7 @@ def main() -> None:
 
 
 def _without_file(
-    format: str | None, inputs: list[str] | None, tokenizer: Path | None, out: Path | None
+    format: str | None, inputs: list[str] | None, tokenizer: Path | None, out: str | None
 ) -> dict[str, Any]:
     missing = [name for name, value in (("--input", inputs), ("--tokenizer", tokenizer), ("--out", out)) if not value]
     if missing:
@@ -358,7 +358,7 @@ def _without_file(
             "(--demo runs the embedded sample; packtrain schema prints what a configuration holds)"
         )
     return {
-        "out": str(out),
+        "out": out,
         "tokenizer": {"path": str(tokenizer)},
         "sources": [{"name": _source_name(format), "format": format or "auto", "path": list(inputs or [])}],
     }
@@ -369,22 +369,16 @@ def _source_name(format: str | None) -> str:
     return "data" if format is None else format.rsplit(":", 1)[-1].strip("_") or "data"
 
 
-def _demo(config: Path | None, out: Path | None) -> tuple[dict[str, Any], Path]:
+def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
     import yaml
 
     from . import demo as home
+    from .stores import beside, resolve_place
 
     if config is not None:
         raise ConfigError("--demo brings its own configuration; leave the file out")
     base = Path(home.__file__).parent
     data = yaml.safe_load((base / "demo.yaml").read_text(encoding="utf-8"))
-    target = (out or Path("runs/demo")).absolute()
-    data["out"] = str(target)
-    data["cache"] = str(target.parent / ".packtrain-cache")
+    data["out"] = resolve_place(out or "runs/demo", Path.cwd())
+    data["cache"] = beside(data["out"], ".packtrain-cache")
     return data, base
-
-
-def _quoted(path: Path) -> str:
-    import json
-
-    return json.dumps(str(path))

@@ -1,7 +1,8 @@
 """A closer look at some documents: their runs and tokens, a segment of the cache at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +10,38 @@ from numpy.typing import NDArray
 from ..stages.arrays import view
 from ..stages.mask import Mask
 from ..stages.runindex import RunIndex
-from .catalogue import Catalogue
+from .catalogue import PartPlace
 from .parts import EncodedPart, Segment
+
+
+class Placed(Protocol):
+    """N documents of some parts, and where in them they stand."""
+
+    @property
+    def parts(self) -> Sequence[PartPlace]: ...
+    @property
+    def part_starts(self) -> NDArray[np.int64]:
+        """(parts + 1,) over documents."""
+        ...
+
+    @property
+    def part_segments(self) -> NDArray[np.int64]:
+        """(parts + 1,) over segments."""
+        ...
+
+    @property
+    def segment_starts(self) -> NDArray[np.int64]:
+        """(segments + 1,) over documents."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int32]: ...
+    @property
+    def begins(self) -> NDArray[np.int32]: ...
+    @property
+    def run_begins(self) -> NDArray[np.int32]: ...
+    @property
+    def run_counts(self) -> NDArray[np.int32]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +70,10 @@ class CloseUp:
         )
 
 
-def close_up(catalogue: Catalogue, documents: NDArray[np.int64], mask: Mask) -> Iterator[CloseUp]:
+def close_up(catalogue: Placed, documents: NDArray[np.int64], mask: Mask) -> Iterator[CloseUp]:
     """The documents of the list, which rises, segment by segment. Segments with none of them are not opened."""
     at = np.searchsorted(documents, catalogue.segment_starts)
-    first_segments = np.searchsorted(catalogue.segment_starts, catalogue.part_starts)
+    first_segments = catalogue.part_segments
     for part, place in enumerate(catalogue.parts):
         segments = range(int(first_segments[part]), int(first_segments[part + 1]))
         if not len(segments) or at[segments.start] == at[segments.stop]:

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -125,7 +124,7 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def pipeline_tree(config: RunConfig, prospect: Prospect, out: Path, cache: Path, workers: int) -> Tree:
+def pipeline_tree(config: RunConfig, prospect: Prospect, out: str, cache: str, workers: int) -> Tree:
     """The pipeline as it would run, with counts, sizes and what is cached."""
     tree = Tree(Text(f"packtrain → {out}", style="bold"))
     sources = tree.add("sources")
@@ -263,7 +262,7 @@ def packing_table(manifest: Manifest) -> Table:
     return table
 
 
-def print_summary(console: Console, manifest: Manifest, out: Path, seconds: float) -> None:
+def print_summary(console: Console, manifest: Manifest, out: str, seconds: float) -> None:
     """The closing words of a run."""
     console.print(ledger_table(manifest.ledger))
     console.print()
@@ -274,7 +273,7 @@ def print_summary(console: Console, manifest: Manifest, out: Path, seconds: floa
         count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
     )
     if rejected:
-        say(console, f"{rejected:,} rows or examples were rejected; see {out / 'rejects.jsonl'}", "yellow")
+        say(console, f"{rejected:,} rows or examples were rejected; see {out}/rejects.jsonl", "yellow")
     if cut := total.examples_dropped.get("cut_untrained", 0):
         console.print(
             Text(

@@ -11,6 +11,7 @@ from ..schemas.manifest import FileRecord
 from ..schemas.rows import DOCUMENTS
 from ..stages.arrays import numbers, strings, view
 from .parts import EncodedPart, PartFile
+from .sealed import seal
 from .stores import Store
 
 NAME = "documents.parquet"
@@ -47,7 +48,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
     """Run the task: one part in memory at a time, row groups of some ten thousand documents."""
     store = task.out
     with pa.memory_map(str(store.local(task.packed))) as source:
-        packed = pa.ipc.open_file(source).get_batch(0).column(0)
+        packed = pa.ipc.open_file(source).read_all().column(0)
     with store.draft("", sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pq.ParquetWriter(sink, DOCUMENTS, compression="zstd") as writer:
@@ -55,7 +56,8 @@ def write_documents(task: DocumentsTask) -> FileRecord:
             doc_id = waiting = 0
             for part in task.parts:
                 for batch in EncodedPart(part.part.path(task.cache)).batches:
-                    table = _documents(batch, part, doc_id, packed.slice(doc_id, batch.num_rows))
+                    here = packed.slice(doc_id, batch.num_rows)
+                    table = _documents(batch, part, doc_id, pa.concat_arrays(here.chunks))
                     group.append(table)
                     waiting += table.num_rows
                     doc_id += batch.num_rows
@@ -66,7 +68,7 @@ def write_documents(task: DocumentsTask) -> FileRecord:
         put = draft.result
         store.put(draft, NAME, mend=True)
     record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
-    store.put_bytes(RECORD, msgspec.json.encode(record))
+    store.replace_bytes(RECORD, seal(msgspec.json.encode(record)))
     return record
 
 

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,11 @@ from ..stages.preference import PairEncoder
 from ..stages.prep import Options, Prepared, make_format
 from ..stages.render import Renderer
 from ..stages.template import ChatTemplate
+from .inputs.elsewhere import Origin, here
 from .parts import PartRecord
+from .sealed import seal, unseal
 from .sources import Block, prepare_block
-from .stores import Store
+from .stores import Store, scratch_of
 from .watchdog import watch_templates
 
 FORMAT = 3
@@ -67,8 +69,8 @@ class EncodeSpec:
     def save(self, store: Store) -> str:
         """Put the specification into the store, where tasks find it. Returns its name."""
         name = f"specs/{fingerprint(self.payload())}.json"
-        if not store.exists(name):
-            store.put_bytes(name, msgspec.json.encode(self))
+        if unseal(store.read(name)) is None:
+            store.replace_bytes(name, seal(msgspec.json.encode(self)))
         return name
 
     @classmethod
@@ -76,11 +78,11 @@ class EncodeSpec:
         """What was saved under a name.
 
         Raises:
-            IntegrityError: it is gone.
+            IntegrityError: it is gone, or damaged.
         """
-        data = store.read(name)
+        data = unseal(store.read(name))
         if data is None:
-            raise IntegrityError(f"{store.where(name)} vanished; run again")
+            raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
         return msgspec.json.decode(data, type=cls)
 
 
@@ -103,6 +105,10 @@ class EncodeTask:
     """A condition that examples must meet, and the version of polars that reads it."""
     pairs: bool = False
     """Whether the examples are preference pairs."""
+    origin: Origin | None = None
+    """Where the file came from, for a machine that has it not; never a part of the key."""
+
+    _key: str = field(default="", init=False, repr=False, compare=False)
 
     def payload(self) -> dict[str, Any]:
         """What the part depends on: the block's bytes, how a row is read, how it is encoded."""
@@ -123,10 +129,13 @@ class EncodeTask:
     @property
     def key(self) -> str:
         """The part's address in the cache."""
-        return fingerprint(self.payload())
+        if not self._key:  # asked for again and again, of a million tasks
+            object.__setattr__(self, "_key", fingerprint(self.payload()))
+        return self._key
 
     def __str__(self) -> str:
-        return f"{self.path} (bytes {self.block.start:,} to {self.block.end:,})"
+        first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
+        return f"{self.path} (rows {first:,} to {last:,}, bytes {self.block.start:,} to {self.block.end:,})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +235,8 @@ def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
 
 def _prepare(task: EncodeTask) -> Prepared:
     """The block's examples, and the account of its rows."""
-    prepared = prepare_block(task.path, task.block, make_format(task.format, task.options), task.max_row_bytes)
+    path = here(task.path, task.block, task.origin, scratch_of(task.cache).root)
+    prepared = prepare_block(path, task.block, make_format(task.format, task.options), task.max_row_bytes)
     if task.where is None:
         return prepared
     from ..stages.where import Where  # here, because it imports polars

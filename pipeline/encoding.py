@@ -12,16 +12,22 @@ from ..schemas.errors import EngineMismatchError, IntegrityError
 from ..stages.encode import differing
 from ..stages.engines import ENGINES, Engine, make_engine
 from .catalogue import PartPlace
+from .checking import damaged
 from .conditions import polars_version
 from .encode import EncodeResult, EncodeSpec, EncodeTask, record_name
 from .executors import Executor
 from .formats import SourceFormat
+from .inputs.elsewhere import origin_of
+from .misses import FOLDER as HISTORY
+from .misses import why_missing
 from .observer import Observer
 from .options import is_plain, needs_template
 from .parts import PartFile, PartRecord
 from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine, make_spec
+from .sealed import seal, unseal
 from .sources import InputFile
-from .stores import Store
+from .store import LocalStore
+from .stores import Store, ask_all, beside, resolve_place
 from .tokenizer import TokenizerSpec
 from .worker import perform
 
@@ -78,6 +84,10 @@ class Encoding:
         self._names = [source.name for source in config.sources]
         self._sources = {source.name: source for source in config.sources}
         self._reference: Engine | None = None
+        self._sure: set[str] = set()
+        """Parts that this process has made or checked."""
+        self._known: dict[str, PartRecord] = {}
+        """Records that a store far away has."""
 
     def spec(self, engine: str, version: str) -> EncodeSpec:
         """The specification with an engine; the template is traced unless it was caught once."""
@@ -110,9 +120,11 @@ class Encoding:
         for source in self.config.sources:
             file = next(file for file in self.files if file.source == source.name)
             form = self.formats[source.name]
-            samples.append(SampleSource(file.where(file.blocks[0]), file.blocks[0], form.name, form.options))
+            block = file.blocks[0]
+            origin = origin_of(file, source.max_row_bytes)
+            samples.append(SampleSource(file.where(block), block, form.name, form.options, origin))
         name = f"engines/{choice_key(self.tokenizer.hash, requested, samples)}.json"
-        kept = self.cache.read(name)
+        kept = unseal(self.cache.read(name))
         distrusted = self.distrusted()
         if kept is not None:
             choice = msgspec.json.decode(kept, type=EngineChoice)
@@ -124,7 +136,7 @@ class Encoding:
         for engine, verdict in result.tried:
             if engine != result.name:
                 self.observer.note(f"tokenizer engine {engine} is not used: {verdict}")
-        self.cache.replace_bytes(name, msgspec.json.encode(result))
+        self.cache.replace_bytes(name, seal(msgspec.json.encode(result)))
         return result
 
     def tasks(self, spec: EncodeSpec) -> list[EncodeTask]:
@@ -148,6 +160,7 @@ class Encoding:
                     conversational,
                     (source.where, polars_version()) if source.where is not None else None,
                     self.pairs,
+                    origin_of(file, source.max_row_bytes),
                 )
                 for block in file.blocks
             ]
@@ -155,14 +168,9 @@ class Encoding:
 
     def missing(self, tasks: list[EncodeTask]) -> list[EncodeTask]:
         """Tasks whose parts the cache does not hold; equal blocks are made once."""
-        seen: set[str] = set()
-        out = []
-        for task in tasks:
-            key = task.key
-            if key not in seen and self._record(key) is None:
-                out.append(task)
-            seen.add(key)
-        return out
+        first = {task.key: task for task in reversed(tasks)}
+        records = self._records(tasks)
+        return [first[key] for key, record in records.items() if record is None]
 
     def encode(self, executor: Executor, spec: EncodeSpec) -> EncodedInputs:
         """Encode what is missing.
@@ -171,13 +179,21 @@ class Encoding:
             DistrustedError: an engine or a trace was caught; `distrust` it and call again with another spec.
         """
         tasks = self.tasks(spec)
+        self.forget_damaged(executor, tasks)
         missing = self.missing(tasks)
         busy = 0.0
+        for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
+            self.cache.sweep(folder)
         if missing:
-            self.cache.sweep("encoded")
             self.observer.begin("encode", sum(t.block.end - t.block.start for t in missing), "B")
             try:
-                for result in executor.map(perform, missing):
+                due = {task.key: task for task in missing}
+                # Others may have the same blocks in hand: those that share the work, or just the cache.
+                every = list({task.key: task for task in tasks}.values())
+                # Of a store far away that costs a request a block, which only pays where others do surely share.
+                look = isinstance(self.cache, LocalStore) or self.config.run.shard is not None
+                made = lambda task: task.key not in due or (look and self._record(task.key) is not None)  # noqa: E731
+                for result in executor.map(perform, executor.order(every, made)):
                     assert isinstance(result, EncodeResult)
                     self._accept(result, spec)
                     busy += result.seconds
@@ -186,9 +202,9 @@ class Encoding:
             except EngineMismatchError as error:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", str(error)) from error
             self.observer.end()
-        records = []
+        records, found = [], self._records(tasks)
         for task in tasks:
-            record_or_none = self._record(task.key)
+            record_or_none = found[task.key]
             if record_or_none is None:
                 raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
             records.append(record_or_none)
@@ -208,6 +224,25 @@ class Encoding:
             not_taken[file.source] += file.not_taken
         return EncodedInputs(spec, self.cache, places, tuple(records), busy, dict(not_taken))
 
+    def say_why_missing(self, tasks: list[EncodeTask], missing: list[EncodeTask]) -> None:
+        """Tell the observer in what parts of the same rows differ, which the cache does hold."""
+        for why in why_missing(self.cache, self.files, tasks, missing):
+            self.observer.note(why)
+
+    def forget_damaged(self, executor: Executor, tasks: list[EncodeTask]) -> None:
+        """Hold parts of earlier runs against their hashes. What is damaged loses its record, and so is missing."""
+        keys: dict[PartFile, str] = {}
+        for key, record in self._records(tasks).items():
+            if record is not None and record.part not in self._sure:
+                keys[PartFile(record.part, record.bytes, record.hash)] = key
+        found = damaged(executor, self.cache, keys)
+        for file, key in keys.items():
+            if file.name in found:
+                self.cache.remove(record_name(key))
+                self.observer.note(f"{self.cache.where(file.name)} is damaged, and is made anew")
+            else:
+                self._sure.add(file.name)
+
     def distrust(self, error: DistrustedError, spec: EncodeSpec) -> EncodeSpec:
         """Remember that an engine or a trace was caught, and fall back on the reference."""
         if error.what == "template":
@@ -223,11 +258,22 @@ class Encoding:
     def _distrust_name(self, engine: str, version: str) -> str:
         return f"distrusted/{self.tokenizer.hash}-{engine}-{version}"
 
+    def _records(self, tasks: list[EncodeTask]) -> dict[str, PartRecord | None]:
+        """The record of each task that has one, by key, in the order of the tasks."""
+        keys = list(dict.fromkeys(task.key for task in tasks))
+        unknown = [key for key in keys if key not in self._known]
+        asked = dict(zip(unknown, ask_all(self.cache, self._record, unknown), strict=True))
+        if not isinstance(self.cache, LocalStore):
+            # To ask again costs two requests for every block; a folder is asked again, because parts may be removed.
+            self._known.update((key, record) for key, record in asked.items() if record is not None)
+        return {key: self._known.get(key) or asked[key] for key in keys}
+
     def _record(self, key: str) -> PartRecord | None:
-        data = self.cache.read(record_name(key))
+        data = unseal(self.cache.read(record_name(key)))
         if data is None:
             return None
-        record = PartRecord.from_json(msgspec.json.decode(data))
+        # Without what the key was made from: of a million parts, that would be gigabytes.
+        record = PartRecord.from_json({**msgspec.json.decode(data), "payload": {}})
         # A record vouches for a part of this size; anything else is a part to make again.
         return record if self.cache.size(record.part) == record.bytes else None
 
@@ -241,24 +287,31 @@ class Encoding:
             sample = differing(self._reference, result.samples)
             if sample is not None:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])
-        data = msgspec.json.encode(result.record.to_json())
+        data = seal(msgspec.json.encode(result.record.to_json()))
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
-            earlier = PartRecord.from_json(msgspec.json.decode(self.cache.read(name) or b"{}"))
-            if earlier.hash != result.record.hash:
-                raise IntegrityError(
-                    f"encoding is not deterministic: {name} was made before with another content "
-                    f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
-                )
+            there = unseal(self.cache.read(name))
+            if there is not None:
+                earlier = PartRecord.from_json(msgspec.json.decode(there))
+                if earlier.hash != result.record.hash:
+                    raise IntegrityError(
+                        f"encoding is not deterministic: {name} was made before with another content "
+                        f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
+                    )
             self.cache.replace_bytes(name, data)
+        self._sure.add(result.record.part)
 
 
 def _untraceable(spec: EncodeSpec) -> str:
     return f"untraceable/{spec.payload()['template']}"
 
 
-def cache_root(config: RunConfig, out: Path, base: Path) -> Path:
-    """Where encoded parts live: `cache:` of the configuration, or a folder beside the output."""
+def cache_root(config: RunConfig, out: str, base: Path) -> str:
+    """Where encoded parts live: `cache:` of the configuration, or a folder beside the output. A path or a URL.
+
+    Args:
+        out: as `stores.resolve_place` gives it.
+    """
     if config.cache is not None:
-        return (base / config.cache).absolute()
-    return out.absolute().parent / ".packtrain-cache"
+        return resolve_place(config.cache, base)
+    return beside(out, ".packtrain-cache")

@@ -1,21 +1,12 @@
 """Who runs the tasks. An executor maps a function over tasks and hands results back as they come.
 
 Tasks and results are small (names, ranges, counts); the data goes through the store. A task is a pure function of
-its argument, so running it again after a death is harmless.
+its argument, so running it again after a death, twice at once, or on another machine is harmless.
 """
 
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import connection, forkserver
-from types import FrameType, ModuleType
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from ..schemas.errors import PacktrainError, TaskError
 
@@ -24,6 +15,8 @@ Result = TypeVar("Result")
 
 TRIES = 3
 """How often a task may take its worker down before the run gives it up."""
+_SHOWN = 50
+"""Tasks that a message names."""
 
 ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """One tokenizer thread a process: the processes are the parallelism. Read when an engine is loaded."""
@@ -41,8 +34,28 @@ class Executor(Protocol):
         """Have the workers get ready beside what the caller does; nobody waits for it."""
         ...
 
+    def order(self, tasks: Iterable[Task], made: Callable[[Task], bool]) -> Iterable[Task]:
+        """Which tasks of a stage are done here, and in which order: what `map` is given.
+
+        Where other drivers work on the same list, what they have done meanwhile is left out and gives no result
+        here; its record stands in the store.
+
+        Args:
+            tasks: all of them, what is done already, too; the same in every driver.
+            made: whether a task is done; may be asked just before it would begin.
+        """
+        ...
+
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Results in any order. An error raised by a task is raised here; what is under way is let go."""
+        """Results in any order. An error raised by a task is raised here; what is under way is let go.
+
+        Raises:
+            TaskError: tasks took their workers down again and again; says which.
+        """
+        ...
+
+    def limit(self, workers: int) -> None:
+        """Have so many workers from now on, because of what the next tasks need. Between two calls of `map` only."""
         ...
 
     def close(self) -> None:
@@ -59,131 +72,85 @@ class InlineExecutor:
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """See `Executor`. There is nobody else to call it."""
 
+    def order(self, tasks: Iterable[Task], made: Callable[[Task], bool]) -> Iterator[Task]:
+        """See `Executor`."""
+        return not_made(tasks, made)
+
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """See `Executor`."""
         for task in tasks:
             try:
                 result = function(task)
             except Exception as error:
-                raise _named(error, task) from error
+                raise named(error, task) from error
             yield result
 
+    def limit(self, workers: int) -> None:
+        """See `Executor`. There is always one."""
+
     def close(self) -> None:
-        """Nothing to free."""
+        """Let go of the parts that tasks hold mapped: before the next run they may be made anew."""
+        from .worker import forget  # here, because workers import what is in this module
+
+        forget()
 
 
-class LocalExecutor:
-    """A pool of processes on this machine. The death of a worker costs its tasks a try, not the run.
+def not_made(tasks: Iterable[Task], made: Callable[[Task], bool]) -> Iterator[Task]:
+    """What one driver alone has to do."""
+    return (task for task in tasks if not made(task))
 
-    The workers come from a fork server that has the imports done: starting one takes milliseconds, and a driver
-    full of threads is never forked.
+
+class Quarantine:
+    """What becomes of tasks whose workers die.
+
+    Args:
+        policy: `stop` gives the run up at the first task that has used up its tries; `continue` leaves it out, lets
+            all others go on, and fails at the end.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if self._context.get_start_method() == "forkserver":
-            self._context.set_forkserver_preload([f"{__package__}.worker"])
-            with _deaf_to_interrupts():
-                forkserver.ensure_running()  # returns at once: the imports go on beside what the driver does
+    def __init__(self, policy: Literal["stop", "continue"] = "stop") -> None:
+        self.policy = policy
+        self._lost: list[str] = []
 
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have each worker but one call a function now, whose result nobody waits for: loading a tokenizer, say."""
-        pool = self._pool or self._new_pool()
-        self._pool = pool
-        with _without_main(), _interrupted_later():
-            for _ in range(self.workers - 1):
-                pool.submit(function, *arguments)
+    def give_up(self, task: object, why: str, tries: int) -> bool:
+        """Count a death; whether the task is out of tries.
 
-    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """See `Executor`. At most two tasks a worker are under way, so that the queue holds no memory."""
-        waiting = iter(tasks)
-        again: list[tuple[Task, int]] = []
-        running: dict[Future[Result], tuple[Task, int]] = {}
-        try:
-            while True:
-                # After a death nobody knows which task did it: the suspects run alone, one by one.
-                suspects = bool(again) or any(tries for _, tries in running.values())
-                while len(running) < (1 if suspects else 2 * self.workers):
-                    if again:
-                        task, tries = again.pop()
-                    else:
-                        try:
-                            task, tries = next(waiting), 0
-                        except StopIteration:
-                            break
-                    self._submit(function, task, tries, running)
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    task, tries = running.pop(future)
-                    try:
-                        result = future.result()
-                    except BrokenProcessPool as error:
-                        if tries + 1 >= TRIES:
-                            raise TaskError(
-                                f"a worker died {TRIES} times over {task}; out of memory, or a crash in a native "
-                                "library. Try fewer workers (--workers 1), or the reference engine "
-                                "(--set tokenizer.engine=tokenizers)"
-                            ) from error
-                        again.append((task, tries + 1))
-                        self._drop_pool()
-                        continue
-                    except Exception as error:
-                        raise _named(error, task) from error
-                    yield result
-        finally:
-            for future in running:
-                future.cancel()
+        Args:
+            why: how the worker ended, such as `killed by SIGSEGV`.
+            tries: deaths over this task, this one among them.
 
-    def close(self) -> None:
-        """Stop the workers; tasks that have not begun are let go, and those under way are waited for.
-
-        A second Ctrl-C does not wait.
+        Raises:
+            TaskError: it is, and the policy is to stop.
         """
-        pool, self._pool = self._pool, None
-        if pool is None:
+        if tries < TRIES:
+            return False
+        self._lost.append(f"a worker died {tries} times over {task}: {why}")
+        if self.policy == "stop":
+            self.check()
+        return True
+
+    def check(self) -> None:
+        """Fail if anything was left out.
+
+        Raises:
+            TaskError: names every task, so that its input can be looked at.
+        """
+        if not self._lost:
             return
-        workers = list((pool._processes or {}).values())
-        try:
-            pool.shutdown(wait=True, cancel_futures=True)
-        except KeyboardInterrupt:
-            for worker in workers:
-                worker.kill()
-            raise
-
-    def _submit(
-        self,
-        function: Callable[[Task], Result],
-        task: Task,
-        tries: int,
-        running: dict[Future[Result], tuple[Task, int]],
-    ) -> None:
-        for _ in range(2):
-            pool = self._pool or self._new_pool()
-            self._pool = pool
-            try:
-                with _without_main(), _interrupted_later():
-                    running[pool.submit(function, task)] = (task, tries)
-                return
-            except BrokenProcessPool:
-                # It broke while idle or under another task, whose future will tell; take a new one.
-                self._drop_pool()
-        raise TaskError("workers die as soon as they start; look above for what they printed")
-
-    def _drop_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=False)
-            self._pool = None
-
-    def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_settle)
+        lost, self._lost = self._lost, []
+        kept = "What else could be done is done, and is kept for the next run. " if self.policy == "continue" else ""
+        mend = (
+            f"{kept}Mend the input that is named or leave it out, try fewer workers (--workers 1), of which each has "
+            "more memory, or the reference engine (--set tokenizer.engine=tokenizers)"
+        )
+        if len(lost) == 1:
+            raise TaskError(f"{lost[0]}. {mend}")
+        shown = "".join(f"\n  {line}" for line in lost[:_SHOWN])
+        more = f"\n  and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
+        raise TaskError(f"{len(lost):,} tasks were given up:{shown}{more}\n{mend}")
 
 
-def _named(error: Exception, task: object) -> Exception:
+def named(error: Exception, task: object) -> Exception:
     """What packtrain raises on purpose says where it came from; anything else is given its task's name."""
     if isinstance(error, PacktrainError):
         return error
@@ -191,62 +158,3 @@ def _named(error: Exception, task: object) -> Exception:
         f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete "
         "the cache and run again; if that does not help, please report it with the input that is named"
     )
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started here ignore Ctrl-C from their first moment; the driver hears it and ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # elsewhere Python sets no handlers
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Hold Ctrl-C back while a worker starts: half-started, nobody would end it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if held and callable(handler):
-        handler(*held[0])
-
-
-def _settle() -> None:
-    """In a new worker: one thread an engine; Ctrl-C is the driver's business; and end when the driver does."""
-    limit_threads()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    driver = multiprocessing.parent_process()
-    if driver is not None:
-        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    # Without this, workers whose driver was killed would wait for tasks for ever.
-    connection.wait([sentinel])
-    os._exit(1)
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide `__main__` while a worker starts.
-
-    multiprocessing runs the main script again in every worker, to find functions defined there. Ours are not, and
-    a person's script that calls `packtrain.run` without a `__main__` guard would start itself without end.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

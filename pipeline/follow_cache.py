@@ -13,6 +13,7 @@ from ..stages.arrays import view
 from .follow_ids import Address, Document, Documents
 from .parts import EncodedPart, PartFile, PartList, PartRecord
 from .reader import Finished
+from .sealed import unseal
 from .stores import Store, open_store, scratch_of
 
 PARTS = "_run/parts.json"
@@ -55,7 +56,7 @@ class Part:
 
     def record(self) -> PartRecord:
         """Its record, whole."""
-        return PartRecord.from_json(msgspec.json.decode(self.cache.read(_record_name(self.file)) or b"{}"))
+        return PartRecord.from_json(msgspec.json.decode(unseal(self.cache.read(_record_name(self.file))) or b"{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def open_parts(dataset: Finished, documents: Documents) -> CachedParts | str:
     heads = []
     for file in listed.parts:
         try:
-            head = msgspec.json.decode(cache.read(_record_name(file)) or b"", type=_Head)
+            head = msgspec.json.decode(unseal(cache.read(_record_name(file))) or b"", type=_Head)
             whole = cache.size(file.name) == head.bytes
         except (StoreError, msgspec.MsgspecError):
             whole = False

@@ -10,6 +10,7 @@ import numpy as np
 from ..schemas.config import RunConfig
 from ..schemas.errors import PacktrainError
 from .catalogue import Catalogue, Holdout, PartPlace, read_catalogue
+from .deciding import select
 from .follow_cache import CachedParts, EncodedDocument, Part
 from .follow_ids import Address
 from .follow_rows import Standing
@@ -17,7 +18,7 @@ from .inputs.blocks import split_name
 from .outfolder import REJECTS
 from .parts import EncodedPart
 from .reader import Finished
-from .selecting import limits_of, mask_of, select
+from .selecting import limits_of, mask_of
 
 WHY = {
     "empty": "it has no token",

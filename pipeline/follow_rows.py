@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
 from ..stages.arrays import view
@@ -83,10 +85,9 @@ def _by_layout(dataset: Finished, doc_id: int) -> Iterator[_Piece | None]:
         for window, certificate in enumerate(record.windows):
             name = f"_run/layout/{split}-{window:05d}"
             try:
-                pieces = _mapped(dataset, f"{name}-pieces.arrow")
+                doc_ids, *columns = _pieces(dataset, f"{name}-pieces.arrow")
                 offsets = view(_mapped(dataset, f"{name}-rows.arrow").column(0))
-                here = np.flatnonzero(view(pieces.column("doc_id")) == doc_id).tolist()
-                columns = [view(pieces.column(key)) for key in ("start", "length", "repeated")]
+                here = np.flatnonzero(doc_ids == doc_id).tolist()
             except (OSError, pa.ArrowException, KeyError):
                 yield None
                 return
@@ -98,6 +99,14 @@ def _by_layout(dataset: Finished, doc_id: int) -> Iterator[_Piece | None]:
                 start, length, repeated = (int(column[piece]) for column in columns)
                 yield split, base + row, piece - int(offsets[row]), doc_id, start, length, repeated
             base += certificate.rows
+
+
+def _pieces(dataset: Finished, name: str) -> list[NDArray[Any]]:
+    """The doc ids, starts, lengths and repeated tokens of a layout's pieces."""
+    with pa.memory_map(str(dataset.store.local(name))) as source:
+        table = pa.ipc.open_file(source).read_all()
+    columns = [table.column(key).chunks for key in ("doc_id", "start", "length", "repeated")]
+    return [np.concatenate([view(chunk) for chunk in chunks]) for chunks in columns]
 
 
 def _mapped(dataset: Finished, name: str) -> pa.RecordBatch:

@@ -27,11 +27,12 @@ from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.ledger import Ledger
+from .cache_use import CacheUse
 from .conditions import check_conditions, polars_version
 from .configfile import load_config
 from .encode import EncodeSpec, EncodeTask
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
-from .executors import Executor, InlineExecutor, LocalExecutor
+from .executors import Executor, InlineExecutor
 from .formats import resolve_formats
 from .live_ahead import ahead
 from .live_blocks import Blocks
@@ -39,6 +40,7 @@ from .live_notes import scan_inputs
 from .live_room import Held, Room
 from .live_sharing import Lock, SharingExecutor
 from .live_window import PlannedWindow, plan_window
+from .local_executor import LocalExecutor
 from .observer import Observer, Silent
 from .outfolder import plan_inputs
 from .packing import Packing, padding_id
@@ -46,6 +48,7 @@ from .pairs_kind import is_preference
 from .resolve import guess_engine, warm_up
 from .sources import BLOCK_BYTES, InputFile
 from .store import LocalStore
+from .stores import open_store, resolve_place, scratch_of
 from .tokenizer import TokenizerLoading
 from .unproved import check_proved
 
@@ -97,7 +100,8 @@ class LiveWindows:
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
-        self.cache = _SweptOnce(cache_root(self.config, (folder / self.config.out).absolute(), folder))
+        self.cache = _SweptOnce(_cache_folder(self.config, folder))
+        self._use = CacheUse(self.cache)
         self._room = Room(self.cache, cache_bytes)
         self._observer = observer or _Logged()
         self._executor: Executor = LocalExecutor(workers) if workers else InlineExecutor()
@@ -164,6 +168,7 @@ class LiveWindows:
         """End the walk and free the workers."""
         self.stop()
         self._end()
+        self._use.release()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
         places = self._places(epoch, number, epochs)
@@ -354,6 +359,13 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int, cache
         )
     if workers < 0:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 to encode in this one")
+
+
+def _cache_folder(config: RunConfig, base: Path) -> Path:
+    """Where parts are kept: in the cache of runs; in the scratch folder where that is far away."""
+    place = cache_root(config, resolve_place(config.out, base), base)
+    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+    return scratch_of(open_store(place, scratch=scratch)).root
 
 
 def _refuse_whole(config: RunConfig) -> None:

@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .planning import mix64, window_seed
 from .sources import InputFile
+from .windows import mix64, window_seed
 
 BLOCK_ORDER = 2**63
 """Seeds the order of an epoch's blocks, where the number of a window seeds the order of its rows."""

@@ -55,7 +55,7 @@ def _scan(source: SourceConfig, base: Path, cache: LocalStore) -> list[InputFile
     files = scan_source(source, base, cache.root)
     # Else something changed meanwhile, and the note would be of neither state.
     if name is not None and _name(source, find_inputs(source, base)) == name:
-        cache.replace_bytes(name, _write(files, cache))
+        cache.replace_bytes(name, write_note(files, cache))
     return files
 
 
@@ -74,7 +74,7 @@ def _name(source: SourceConfig, found: Sequence[Found]) -> str | None:
     return f"scans/source-{fingerprint([FORMAT, inputs, how])}.json"
 
 
-def _write(files: Sequence[InputFile], cache: LocalStore) -> bytes:
+def write_note(files: Sequence[InputFile], cache: LocalStore) -> bytes:
     """The note: plain data, but for a block's place, which says its kind, and its own file, which says its size."""
     plain = msgspec.to_builtins(list(files), enc_hook=str)
     for file, noted in zip(files, plain, strict=True):
@@ -93,8 +93,8 @@ def _read(note: bytes, cache: LocalStore) -> list[InputFile] | None:
         plain = msgspec.json.decode(note)
         files = []
         for noted in plain:
-            blocks = tuple(_block(entry, cache) for entry in noted.pop("blocks"))
-            file = msgspec.convert({**noted, "blocks": ()}, InputFile, dec_hook=_path)
+            blocks = tuple(read_block(entry, cache) for entry in noted.pop("blocks"))
+            file = msgspec.convert({**noted, "blocks": ()}, InputFile, dec_hook=read_path)
             if file.path.stat().st_size != file.size:
                 return None  # of what lies far away, the copy in the cache
             files.append(replace(file, blocks=blocks))
@@ -103,7 +103,7 @@ def _read(note: bytes, cache: LocalStore) -> list[InputFile] | None:
     return files
 
 
-def _block(entry: dict[str, Any], cache: LocalStore) -> Block:
+def read_block(entry: dict[str, Any], cache: LocalStore) -> Block:
     """A block of a note; ValueError where its own file has gone."""
     place, spooled = entry.pop("place"), entry.pop("spooled")
     block = msgspec.convert({**entry, "place": None, "spooled": None}, Block)
@@ -118,6 +118,6 @@ def _block(entry: dict[str, Any], cache: LocalStore) -> Block:
     return block
 
 
-def _path(kind: type, text: str) -> Path:
+def read_path(kind: type, text: str) -> Path:
     """The one field that JSON has no type for."""
     return Path(text)

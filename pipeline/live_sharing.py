@@ -105,9 +105,17 @@ class SharingExecutor:
         """See `Executor`."""
         self._executor.start(function, *arguments)
 
+    def limit(self, workers: int) -> None:
+        """See `Executor`."""
+        self._executor.limit(workers)
+
     def close(self) -> None:
         """See `Executor`."""
         self._executor.close()
+
+    def order(self, tasks: Iterable[Task], made: Callable[[Task], bool]) -> Iterable[Task]:
+        """See `Executor`."""
+        return self._executor.order(tasks, made)
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """See `Executor`. What others encode meanwhile gives no result: its record stands in the cache.

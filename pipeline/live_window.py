@@ -24,7 +24,8 @@ from .catalogue import Catalogue
 from .documents import example_ids
 from .packing import Packing
 from .parts import EncodedPart
-from .planning import inner_cuts, permute_rows, window_seed
+from .planning import inner_cuts, permute_rows
+from .windows import window_seed
 
 DOC_BITS = 32
 """A document's id is its block's number times 2**32 plus its place in the block: the same in every window and epoch,

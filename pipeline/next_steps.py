@@ -8,12 +8,15 @@ from pathlib import Path
 from rich.console import Console
 
 from .console import say
+from .stores import is_url
 
 
-def say_next(console: Console, out: Path) -> None:
+def say_next(console: Console, out: str) -> None:
     """What to look at, as commands that run from here whether or not the environment is active."""
 
     def near(path: str | Path) -> str:
+        if is_url(str(path)):
+            return str(path)
         relative = os.path.relpath(path)
         return str(path) if relative.startswith("..") else relative
 

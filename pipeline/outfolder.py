@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import IntegrityError, OutputError
+from ..schemas.errors import IntegrityError, OutputError, StoreError
 from ..schemas.manifest import Manifest
 from .inputs.paths import Kind
+from .manifests import MANIFEST as MANIFEST
+from .manifests import read_manifest as read_manifest
 from .readers import is_reader, reader_file
 from .sources import InputFile, find_inputs
 from .store import LocalStore
-from .stores import Store
+from .stores import Store, ask_all
 
-MANIFEST = "manifest.json"
 PLAN = "_run/plan.json"
 REQUEST = "_run/request.json"
 REJECTS = "rejects.jsonl"
@@ -76,24 +77,29 @@ class Request:
         return data is not None and data == msgspec.json.encode(self)
 
 
-def check_folder(store: LocalStore) -> None:
+def check_folder(store: Store) -> None:
     """Refuse a folder that holds something else.
 
     Raises:
         OutputError: it is a file, or it has content that no run of packtrain put there.
     """
     try:
-        there = next(path for path in (store.root, *store.root.parents) if path.exists())
-        if not there.is_dir():
-            raise OutputError(f"out: {there} is a file; name a folder")
-        if there != store.root or store.exists(PLAN) or _holds_manifest(store):
+        if isinstance(store, LocalStore):
+            there = next(path for path in (store.root, *store.root.parents) if path.exists())
+            if not there.is_dir():
+                raise OutputError(f"out: {there} is a file; name a folder")
+            if there != store.root:
+                return
+        if store.exists(PLAN) or _holds_manifest(store):
             return
-        held = sorted(path.name for path in store.root.iterdir() if path.name not in ("_run", REJECTS))
+        held = sorted(name for name in store.top() if name not in ("_run", REJECTS))
+    except StoreError:
+        raise
     except OSError as error:
-        raise OutputError(f"out: {store.root} cannot be read: {error.strerror}; name another folder") from None
+        raise OutputError(f"out: {store.url} cannot be read: {error.strerror}; name another folder") from None
     if held:
         some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
-        raise OutputError(f"out: {store.root} holds something else ({some}); name an empty folder, or move it away")
+        raise OutputError(f"out: {store.url} holds something else ({some}); name an empty folder, or move it away")
 
 
 def _holds_manifest(store: Store) -> bool:
@@ -104,37 +110,12 @@ def _holds_manifest(store: Store) -> bool:
         return False
 
 
-def read_manifest(store: Store) -> Manifest | None:
-    """The manifest of a finished dataset, or None.
-
-    Raises:
-        IntegrityError: there is one that cannot be read, or whose hash is not its content's.
-    """
-    data = store.read(MANIFEST)
-    if data is None:
-        return None
-    try:
-        content = json.loads(data)
-        manifest = Manifest.from_json(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrityError(
-            f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
-            "restore it, or delete the folder and run again"
-        ) from error
-    if manifest.hash != content.get("hash"):
-        raise IntegrityError(
-            f"{store.where(MANIFEST)} was changed after it was written: its hash is not its content's; "
-            "restore it, or delete the folder and run again"
-        )
-    return manifest
-
-
 def all_there(store: Store, manifest: Manifest) -> bool:
     """Whether every file that the manifest names is there with its size. `packtrain verify` reads contents."""
     sizes = [(file.name, file.bytes) for file in manifest.files]
     for split in manifest.splits.values():
         sizes += [(shard.name, shard.bytes) for shard in split.shards]
-    return all(store.size(name) == size for name, size in sizes)
+    return all(ask_all(store, lambda one: store.size(one[0]) == one[1], sizes))
 
 
 def claim(store: Store, plan: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ from ..stages.arrays import view
 from ..stages.layout import Pieces, lay_out
 from ..stages.mask import Mask
 from .parts import EncodedPart, PartFile, Segment, read_parts
-from .planning import ShardPlan
+from .planning import ShardPlan, read_rows
+from .sealed import seal, unseal
 from .stores import Store
 
 CHUNK_TOKENS = 1 << 18
@@ -34,7 +35,7 @@ class PackTask:
     out: Store
     cache: Store
     parts: str
-    """Name of the list of parts in `out`, in the order of the catalogue."""
+    """Name of the list of the window's parts in `out`."""
     layout: str
     """Name of the window's layout."""
     prefix: str
@@ -59,14 +60,14 @@ class PackResult:
     """A shard, and what the ledger wants to know of it."""
 
     shard: ShardRecord
-    trained: dict[int, int]
-    """Labels that count, by part."""
-    heads: dict[int, int]
-    """Labels lost at the heads of pieces, by part."""
-    padding: dict[int, int]
-    """Alignment padding, by part."""
-    written: dict[int, int]
-    """All tokens, padding included, by part."""
+    trained_by: dict[int, int]
+    """Labels that count, by the number of their source."""
+    heads_by: dict[int, int]
+    """Labels lost at the heads of pieces, by source."""
+    padding_by: dict[int, int]
+    """Alignment padding, by source."""
+    written_by: dict[int, int]
+    """All tokens, padding included, by source."""
     record: str
     """Name of the record that this result was put under."""
     seconds: float
@@ -126,9 +127,12 @@ def put_shard(
     shard = ShardRecord(name, put.bytes, put.hash, put.sha256, rows, account.tokens, account.trained, account.max_docs)
     trained, heads, padding, written = account.totals
     result = PackResult(shard, trained, heads, padding, written, task.record, time.perf_counter() - began)
-    if not store.put_bytes(task.record, msgspec.json.encode(result)):
-        earlier = msgspec.json.decode(store.read(task.record) or b"{}", type=PackResult)
-        if earlier.shard != shard:
+    data = seal(msgspec.json.encode(result))
+    if not store.put_bytes(task.record, data):
+        there = unseal(store.read(task.record))
+        if there is None:
+            store.replace_bytes(task.record, data)
+        elif (earlier := msgspec.json.decode(there, type=PackResult)).shard != shard:
             raise IntegrityError(
                 f"packing is not deterministic: {task} was {earlier.shard.name} before and is {name} now; "
                 "please report it with the configuration"
@@ -137,7 +141,7 @@ def put_shard(
 
 
 class Account:
-    """Adds up what was laid out, by part of the cache (and so by source)."""
+    """Adds up what was laid out, by source."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -149,24 +153,25 @@ class Account:
         """Labels that count, in all."""
         return sum(self.totals[0].values())
 
-    def add(self, parts: NDArray[np.int32], *counts: NDArray[np.generic]) -> None:
+    def add(self, sources: NDArray[np.int32], *counts: NDArray[np.generic]) -> None:
         """Trained labels, lost heads, padding and all tokens of each piece."""
         for totals, values in zip(self.totals, counts, strict=True):
-            sums = np.bincount(parts, weights=values)
-            for part in np.flatnonzero(sums).tolist():
-                totals[part] = totals.get(part, 0) + int(sums[part])
+            sums = np.bincount(sources, weights=values)
+            for source in np.flatnonzero(sums).tolist():
+                totals[source] = totals.get(source, 0) + int(sums[source])
 
 
 def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
         yield pa.RecordBatch.from_pylist([], PACKED)  # datasets cannot open a stream without a batch
         return
-    pieces = mapped(task.out.local(f"{task.layout}-pieces.arrow"))
     row_offsets = view(mapped(task.out.local(f"{task.layout}-rows.arrow")).column(0))
     row_offsets = row_offsets[task.shard.first_row : task.shard.last_row + 1] - task.shard.first_piece
-    columns = pieces.slice(task.shard.first_piece, task.shard.last_piece - task.shard.first_piece)
-    doc_ids, starts, lengths, repeated, segments, begins, run_begins, run_counts = map(view, columns.columns)
-    library = _library(read_parts(task.out, task.parts), task.cache, task.mask)
+    pieces = task.out.local(f"{task.layout}-pieces.arrow")
+    columns = read_rows(pieces, task.shard.first_piece, task.shard.last_piece)
+    doc_ids, starts, lengths, repeated, segments, begins, run_begins, run_counts = columns
+    listed = read_parts(task.out, task.parts)
+    library = _library(tuple(listed.parts), tuple(listed.sources), task.cache, task.mask)
     padded = -(-lengths // task.align) * task.align if task.align > 1 else lengths
     ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
     account.tokens = int(ends[-1])
@@ -180,12 +185,8 @@ def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
         here = slice(low, high)
         begin = (begins[here] + starts[here]).tolist()
         end = (begins[here] + starts[here] + lengths[here]).tolist()
-        run_begin = run_begins[here].tolist()
-        run_end = (run_begins[here] + run_counts[here]).tolist()
-        numbers = segments[here].tolist()
-        tokens, runs = library.views(numbers)
-        coded = np.concatenate([r[a:b] for r, a, b in zip(runs, run_begin, run_end, strict=True)])
-        asked = coded >= 0
+        tokens = library.tokens(segments[here])
+        run_ends, asked = library.runs(segments[here], run_begins[here], run_counts[here])
         run_offsets = np.zeros(high - low + 1, dtype=np.int64)
         np.cumsum(run_counts[here], out=run_offsets[1:])
         laid = lay_out(
@@ -196,7 +197,7 @@ def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
                 repeated=repeated[here],
                 doc_ids=doc_ids[here],
                 row_offsets=row_offsets[first : last + 1] - low,
-                run_ends=np.where(asked, coded, ~coded),
+                run_ends=run_ends,
                 run_asked=asked,
                 run_offsets=run_offsets,
             ),
@@ -204,34 +205,58 @@ def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
             task.pad_id,
         )
         padding = padded[here] - lengths[here]
-        account.add(library.parts[segments[here]], laid.trained, laid.heads, padding, padded[here])
+        account.add(library.sources[segments[here]], laid.trained, laid.heads, padding, padded[here])
         yield laid.batch
         first = last
 
 
 class _Library:
-    """The segments of all parts, opened when they are first needed."""
+    """The segments of a window's parts. Tokens and runs stay in the files; a bit a run says whether it is asked for."""
 
-    def __init__(self, files: tuple[PartFile, ...], cache: Store, mask: Mask) -> None:
-        self._segments: list[Segment] = []
-        parts: list[int] = []
-        for index, file in enumerate(files):
-            segments = EncodedPart(file.path(cache)).segments(mask)
-            self._segments += segments
-            parts += [index] * len(segments)
-        self.parts = np.array(parts, dtype=np.int32)
-        self._tokens = [segment.tokens for segment in self._segments]
-        self._runs = [segment.runs for segment in self._segments]
+    def __init__(self, files: tuple[PartFile, ...], sources: tuple[int, ...], cache: Store, mask: Mask) -> None:
+        owners: list[int] = []
+        bits: list[NDArray[np.uint8]] = []
+        self._tokens: list[NDArray[np.int32]] = []
+        self._ends: list[NDArray[np.int32]] = []
+        for file, source in zip(files, sources, strict=True):
+            for batch in EncodedPart(file.path(cache)).batches:
+                segment = Segment.of(batch, mask)
+                self._tokens.append(segment.tokens)
+                self._ends.append(view(batch.column("runs").values.field("end")))
+                bits.append(np.packbits(segment.runs >= 0, bitorder="little"))
+                owners.append(source)
+        self.sources = np.array(owners, dtype=np.int32)
+        """(segments,) which source each belongs to."""
+        sizes = np.array([0, *map(len, bits)], dtype=np.int64)
+        self._begins = 8 * np.cumsum(sizes)
+        """(segments + 1,) the bit of each one's first run."""
+        self._bits = np.concatenate([np.zeros(0, np.uint8), *bits])
 
-    def views(self, numbers: list[int]) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
-        """The token and run arrays of each piece's segment."""
-        tokens, runs = self._tokens, self._runs
-        return [tokens[n] for n in numbers], [runs[n] for n in numbers]
+    def tokens(self, segments: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """All tokens of each piece's segment."""
+        tokens = self._tokens
+        return [tokens[n] for n in segments.tolist()]
+
+    def runs(
+        self, segments: NDArray[np.int32], begins: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """(runs,) where the runs of each piece's document end, one after another, and whether they are asked for."""
+        ends = self._ends
+        spans = zip(segments.tolist(), begins.tolist(), (begins + counts).tolist(), strict=True)
+        found = np.concatenate([ends[n][a:b] for n, a, b in spans])
+        first = np.cumsum(counts, dtype=np.int64) - counts
+        bit = np.arange(len(found)) + np.repeat(self._begins[segments] + begins - first, counts)
+        return found, (self._bits[bit >> 3] >> (bit & 7).astype(np.uint8) & 1).view(np.bool_)
 
 
 @lru_cache(maxsize=1)
-def _library(files: tuple[PartFile, ...], cache: Store, mask: Mask) -> _Library:
-    return _Library(files, cache, mask)
+def _library(files: tuple[PartFile, ...], sources: tuple[int, ...], cache: Store, mask: Mask) -> _Library:
+    return _Library(files, sources, cache, mask)
+
+
+def forget_library() -> None:
+    """Let go of the parts that are mapped."""
+    _library.cache_clear()
 
 
 def mapped(path: Path) -> pa.RecordBatch:

@@ -61,7 +61,7 @@ def write_pairs(task: PairTask) -> PackResult:
     return put_shard(task, PREFERENCE, _batches(task, account), account, began)
 
 
-def _account(account: Account, parts: NDArray[np.int32], lengths: list[NDArray[np.int32]]) -> None:
+def _account(account: Account, sources: NDArray[np.int32], lengths: list[NDArray[np.int32]]) -> None:
     """Add rows with so many tokens of prompt, chosen and rejected completion."""
     prompt, chosen, rejected = (one.astype(np.int64) for one in lengths)
     # Without a prompt, nothing comes before the first token of a completion that it could be predicted from.
@@ -69,7 +69,7 @@ def _account(account: Account, parts: NDArray[np.int32], lengths: list[NDArray[n
     written = prompt + chosen + rejected
     account.tokens += int(written.sum())
     account.max_docs = 1
-    account.add(parts, chosen + rejected - heads, heads, np.zeros_like(heads), written)
+    account.add(sources, chosen + rejected - heads, heads, np.zeros_like(heads), written)
 
 
 def _batches(task: PairTask, account: Account) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,8 @@ def _batches(task: PairTask, account: Account) -> Iterator[pa.RecordBatch]:
     rows = layout.slice(task.shard.first_row, task.shard.last_row - task.shard.first_row)
     doc_ids, segments, begins, *stretches = map(view, rows.columns)
     starts, lengths = stretches[:3], stretches[3:]
-    tokens, parts = _segments(read_parts(task.out, task.parts), task.cache)
+    listed = read_parts(task.out, task.parts)
+    tokens, sources = _segments(tuple(listed.parts), tuple(listed.sources), task.cache)
     ends = np.cumsum(sum(one.astype(np.int64) for one in lengths))
     first = 0
     while first < len(ends):
@@ -93,7 +94,7 @@ def _batches(task: PairTask, account: Account) -> Iterator[pa.RecordBatch]:
             for start, length, field in zip(starts, lengths, list(PREFERENCE)[:3], strict=True)
         ]
         columns.append(lists(np.arange(last - first + 1), doc_ids[here], PREFERENCE.field("doc_ids").type))
-        _account(account, parts[segments[here]], [length[here] for length in lengths])
+        _account(account, sources[segments[here]], [length[here] for length in lengths])
         yield pa.RecordBatch.from_arrays(columns, schema=PREFERENCE)
         first = last
 
@@ -111,11 +112,18 @@ def _gathered(
 
 
 @lru_cache(maxsize=1)
-def _segments(files: tuple[PartFile, ...], cache: Store) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
-    """The tokens of every segment, mapped, and (segments,) which part each belongs to."""
-    tokens, parts = list[NDArray[np.int32]](), list[int]()
-    for index, file in enumerate(files):
+def _segments(
+    files: tuple[PartFile, ...], sources: tuple[int, ...], cache: Store
+) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+    """The tokens of every segment, mapped, and (segments,) which source each belongs to."""
+    tokens, owners = list[NDArray[np.int32]](), list[int]()
+    for file, source in zip(files, sources, strict=True):
         batches = EncodedPart(file.path(cache)).batches
         tokens += [view(batch.column("input_ids").values) for batch in batches]
-        parts += [index] * len(batches)
-    return tokens, np.array(parts, dtype=np.int32)
+        owners += [source] * len(batches)
+    return tokens, np.array(owners, dtype=np.int32)
+
+
+def forget_segments() -> None:
+    """Let go of the parts that are mapped."""
+    _segments.cache_clear()

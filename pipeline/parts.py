@@ -93,10 +93,12 @@ class PartList:
     """The store that holds them."""
     parts: list[PartFile]
     """In the order of the catalogue."""
+    sources: list[int] = field(default_factory=list)
+    """Which source each belongs to."""
 
 
-def read_parts(out: Store, name: str) -> tuple[PartFile, ...]:
-    """The parts of a list that was put into `out`.
+def read_parts(out: Store, name: str) -> PartList:
+    """A list that was put into `out`.
 
     Raises:
         IntegrityError: it is gone.
@@ -104,7 +106,7 @@ def read_parts(out: Store, name: str) -> tuple[PartFile, ...]:
     data = out.read(name)
     if data is None:
         raise IntegrityError(f"{out.where(name)} vanished; run again")
-    return tuple(msgspec.json.decode(data, type=PartList).parts)
+    return msgspec.json.decode(data, type=PartList)
 
 
 class EncodedPart:

@@ -2,25 +2,27 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.layout import Certificate, LayoutPlan
-from ..schemas.splitmix import GOLDEN, mix
-from ..stages.arrays import numbers
+from ..stages.arrays import numbers, view
 from ..stages.plan import plan_rows
 from ..stages.sections import Sections
-from .catalogue import Catalogue
+from .parts import PartList
 from .stores import Store
+from .windows import Window, mix64, window_seed
 
 if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
     from ..schemas.config import RunConfig
 
-WINDOW_TOKENS = 4_000_000_000
-"""Planned together when the configuration says nothing: one window for most datasets, some 500 MB of plan."""
+PIECES_AT_ONCE = 1 << 20
+"""Pieces of a layout that are written at once."""
 TOKEN_BYTES = 12
 """input_ids, labels and position_ids, four bytes each."""
 
@@ -64,50 +66,45 @@ class WindowPlan:
     certificate: Certificate | None
     """None for rows that are not packed."""
     shards: tuple[ShardPlan, ...]
-    cut_documents: NDArray[np.int64]
-    """(cuts,) documents that the strategy cut, once for each cut."""
-    cut_places: NDArray[np.int32]
-    """(cuts,) the token of the document before which it was cut."""
+
+    @property
+    def parts(self) -> str:
+        """Name of the list of the window's parts."""
+        return f"{self.name}-parts.json"
 
 
-def plan_split(
-    store: Store, split: str, config: "RunConfig", catalogue: Catalogue, sections: Sections
-) -> list[WindowPlan]:
-    """Plan every window of a split and put its layout where the shard tasks find it.
+def plan_window(
+    store: Store, split: str, number: int, first_shard: int, config: "RunConfig", window: Window
+) -> tuple[WindowPlan, LayoutPlan]:
+    """Plan a window of a split and put its layout, and the list of its parts, where the shard tasks find them.
 
     Args:
-        sections: the stretches of documents that belong to this split.
+        number: of the window within the split.
+        first_shard: how many shards the windows before have.
     """
-    windows: list[WindowPlan] = []
-    shard = 0
-    for number, mine in enumerate(_windows(config, catalogue, sections)):
-        plan = plan_rows(
-            mine.lengths,
-            config.truncate.max_length,
-            config.pack.strategy,
-            max_docs=config.pack.max_docs,
-            align=config.pack.align,
-        )
-        if config.pack.shuffle:
-            plan = permute_rows(plan, window_seed(config.seed, number))
-        name = f"_run/layout/{split}-{number:05d}"
-        _save(store, name, plan, catalogue, mine)
-        shards = _shards(plan, number, shard, config)
-        shard += len(shards)
-        windows.append(WindowPlan(name, plan.certificate, shards, *inner_cuts(plan, mine)))
-    return windows
+    plan = plan_rows(
+        window.sections.lengths,
+        config.truncate.max_length,
+        config.pack.strategy,
+        max_docs=config.pack.max_docs,
+        align=config.pack.align,
+    )
+    if config.pack.shuffle:
+        plan = permute_rows(plan, window_seed(config.seed, number))
+    name = f"_run/layout/{split}-{number:05d}"
+    _save(store, name, plan, window)
+    return WindowPlan(name, plan.certificate, _shards(plan, number, first_shard, config)), plan
 
 
 def inner_cuts(plan: LayoutPlan, sections: Sections) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(cuts,) documents that the strategy itself cut, once for each cut, and (cuts,) the token before which it did."""
+    """(cuts,) documents that the strategy itself cut, once for each cut, and (cuts,) the token before which it did.
+
+    Args:
+        sections: what was planned.
+    """
     inner = np.flatnonzero(plan.starts)
     which = plan.order[inner]
     return sections.documents[which], plan.starts[inner].astype(np.int32) + sections.starts[which]
-
-
-def window_seed(seed: int, number: int) -> int:
-    """The seed of one window's order. Mixed, not added: SplitMix64's seeds must not lie its own step apart."""
-    return int(mix64(np.array([number], dtype=np.uint64), seed)[0])
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
@@ -127,78 +124,61 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets, plan.certificate)
 
 
-def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
-    with np.errstate(over="ignore"):
-        return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
+def _save(store: Store, name: str, plan: LayoutPlan, window: Window) -> None:
+    sections = window.sections
+    listed = PartList(
+        window.parts[0].cache.url if window.parts else "",
+        [place.part for place in window.parts],
+        [place.source for place in window.parts],
+    )
+    store.replace_bytes(f"{name}-parts.json", msgspec.json.encode(listed))
 
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
+            here = slice(first, first + PIECES_AT_ONCE)
+            section = plan.order[here]
+            document = sections.documents[section]
+            columns = [
+                window.documents[document],
+                plan.starts[here].astype(np.int32) + sections.starts[section],
+                plan.lengths[here],
+                # Only sections that are packed whole have repeated tokens: a strategy that cuts gets none with any.
+                sections.repeats_of(section),
+                (np.searchsorted(window.segment_starts, document, side="right") - 1).astype(np.int32),
+                window.begins[document],
+                window.run_begins[document],
+                window.run_counts[document],
+            ]
+            yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=PIECES)
 
-def _windows(config: "RunConfig", catalogue: Catalogue, sections: Sections) -> Iterator[Sections]:
-    """What is planned together, in catalogue order within a window.
-
-    With several windows the parts are dealt to them in an order chosen by the seed, source by source in turn, so
-    that every window sees every source.
-    """
-    limit = config.pack.window_tokens or WINDOW_TOKENS
-    if int(sections.lengths.sum(dtype=np.int64)) <= limit:
-        yield sections  # also when there are none: an empty split still has a shard to open
-        return
-    # Running sums, and not reduceat, which knows no empty range: a part may have no document at all.
-    sums = np.zeros(len(sections) + 1, dtype=np.int64)
-    np.cumsum(sections.lengths, out=sums[1:])
-    starts = np.searchsorted(sections.documents, catalogue.part_starts)
-    totals = np.diff(sums[starts])
-    sources = np.array([part.source for part in catalogue.parts])
-    keys = mix64(np.arange(len(totals), dtype=np.uint64), config.seed)
-    # The place of a part in its own source, as a share: sorting by it interleaves sources of any sizes evenly.
-    share = np.zeros(len(totals))
-    for source in np.unique(sources):
-        mine = np.flatnonzero(sources == source)
-        mine = mine[np.argsort(keys[mine], kind="stable")]
-        share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
-    window: list[int] = []
-    size = 0
-    for part in np.lexsort((sources, share)).tolist():
-        if window and size + int(totals[part]) > limit:
-            yield _of_parts(sections, starts, window)
-            window, size = [], 0
-        window.append(part)
-        size += int(totals[part])
-    if window and size:
-        yield _of_parts(sections, starts, window)
-
-
-def _of_parts(sections: Sections, starts: NDArray[np.int64], parts: list[int]) -> Sections:
-    return sections.take(np.concatenate([np.arange(starts[part], starts[part + 1]) for part in sorted(parts)]))
-
-
-def _save(store: Store, name: str, plan: LayoutPlan, catalogue: Catalogue, sections: Sections) -> None:
-    doc_ids = sections.documents[plan.order]
-    # Only sections that are packed whole have repeated tokens: a strategy that cuts gets none with any.
-    repeated = sections.repeats[plan.order]
-    segment = (np.searchsorted(catalogue.segment_starts, doc_ids, side="right") - 1).astype(np.int32)
-    columns = [
-        doc_ids,
-        plan.starts.astype(np.int32) + sections.starts[plan.order],
-        plan.lengths,
-        repeated,
-        segment,
-        catalogue.begins[doc_ids],
-        catalogue.run_begins[doc_ids],
-        catalogue.run_counts[doc_ids],
-    ]
-    batch = pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=PIECES)
-    put_arrow(store, f"{name}-pieces.arrow", batch)
+    put_batches(store, f"{name}-pieces.arrow", PIECES, pieces())
     rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"])
     put_arrow(store, f"{name}-rows.arrow", rows)
 
 
 def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
     """Put one record batch as an Arrow file that can be mapped."""
+    put_batches(store, name, batch.schema, iter([batch]))
+
+
+def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Put record batches as an Arrow file that can be mapped, one of them in memory at a time."""
     with store.draft(name.rpartition("/")[0]) as draft:
-        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
-            writer.write_batch(batch)
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
         store.put(draft, name, mend=True)
+
+
+def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
+    """Rows first .. last - 1 of such a file, column by column; of numbers alone, none of them null."""
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all().slice(first, last - first)
+    columns = []
+    for column in table.columns:
+        chunks = [view(chunk) for chunk in column.chunks]
+        columns.append(chunks[0] if len(chunks) == 1 else np.concatenate(chunks))
+    return columns
 
 
 def _shards(plan: LayoutPlan, window: int, first_index: int, config: "RunConfig") -> tuple[ShardPlan, ...]:

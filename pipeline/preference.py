@@ -1,7 +1,9 @@
 """Preference data: encoded pairs → what stays of them, in which order, and the account of it. Nothing is packed."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +19,20 @@ from ..stages.pairs import PairCut, PairLengths, PairLimits
 from ..stages.selection import Selection
 from ..stages.truncate import Keep, Limits, Overlong
 from .catalogue import Catalogue, Holdout, read_catalogue
+from .deciding import decide
 from .encoding import EncodedInputs
 from .observer import Observer
-from .packing import PARTS, Packing, Plans
+from .packing import PARTS, Packing
 from .pairs_task import LAYOUT, PairTask
 from .parts import EncodedPart
-from .planning import ShardPlan, WindowPlan, cut_rows, mix64, put_arrow, window_seed
-from .selecting import Chosen, leave_out_lengths, repeated_documents, set_copies, where_from
+from .planning import ShardPlan, WindowPlan, cut_rows, put_arrow
+from .rowsizes import RowWeights
+from .selecting import Chosen, leave_out_lengths, where_from
 from .stores import Store
+from .survey import Survey, split_names, splits_of
+from .windows import Lot, mix64, window_seed
 
 TOKEN_BYTES = 4
-_NOWHERE = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +53,16 @@ class PairPacking(Packing):
     schema = PREFERENCE
     token_bytes = TOKEN_BYTES
 
-    def __init__(self, config: RunConfig, out: Store, encoded: EncodedInputs, pad_id: int, observer: Observer) -> None:
-        super().__init__(config, out, encoded, pad_id, observer)
+    def __init__(
+        self,
+        config: RunConfig,
+        out: Store,
+        encoded: EncodedInputs,
+        pad_id: int,
+        observer: Observer,
+        scratch: Path | None = None,
+    ) -> None:
+        super().__init__(config, out, encoded, pad_id, observer, scratch)
         how = config.truncate
         self.limits = PairLimits(
             how.max_length,
@@ -59,6 +72,7 @@ class PairPacking(Packing):
             how.max_completion_length,
         )
         self._found: _Found | None = None
+        self._chosen: Chosen | None = None
 
     @property
     def found(self) -> _Found:
@@ -113,17 +127,29 @@ class PairPacking(Packing):
             self._refuse_overlong(catalogue, cut.overlong & selection.stays)
         selection.leave_out((cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
         selection.leave_out(self.found.cut_equal, "cut_equal")
-        if config.duplicates == "drop":
-            selection.leave_out(repeated_documents(catalogue, selection.stays), "duplicate")
         chosen = Chosen(catalogue, selection, None)
-        set_copies(chosen, config)
+        decide(chosen, config)
         return chosen
 
-    def plan(self, chosen: Chosen) -> Plans:
-        """The layout of every split, put where the tasks find it."""
-        plans = {split: [self._plan(split, chosen, which)] for split, which in self._splits(chosen.catalogue).items()}
-        self._put_lists(chosen)
-        return Plans(plans, [0] * len(self.names))
+    def survey(self) -> Survey:
+        """Decide about every pair; all of them are in memory, for they are put into one order."""
+        catalogue = self.catalogue()
+        self._chosen = chosen = self.choose(catalogue)
+        survey = Survey(
+            self._opened(), tuple(split_names(self.config)), len(catalogue.parts), cuts=[0] * len(self.names)
+        )
+        everything = Lot(np.arange(len(catalogue.parts)), np.arange(len(catalogue)), chosen)
+        survey.add(everything, self.names, self.config, cuts=False)
+        return survey
+
+    def _windows(self, survey: Survey, weights: dict[str, RowWeights]) -> Iterator[tuple[str, WindowPlan]]:
+        chosen = self._chosen
+        assert chosen is not None
+        for split, which in splits_of(self.config, chosen.catalogue).items():
+            began = time.perf_counter()
+            planned = self._plan(split, chosen, which)
+            self._planning += time.perf_counter() - began
+            yield split, planned
 
     def _plan(self, split: str, chosen: Chosen, which: NDArray[np.bool_]) -> WindowPlan:
         catalogue, config = chosen.catalogue, self.config
@@ -150,24 +176,21 @@ class PairPacking(Packing):
         put_arrow(self.out, f"{name}-pairs.arrow", batch)
         ends = np.cumsum(kept.all[documents], dtype=np.int64)
         if not len(ends):
-            return WindowPlan(name, None, (ShardPlan(0, 0, 0, 0, 0, 0, 0),), *_NOWHERE)
+            return WindowPlan(name, None, (ShardPlan(0, 0, 0, 0, 0, 0, 0),))
         cuts = cut_rows(ends, TOKEN_BYTES, config.output.shard_bytes).tolist()
         sizes = np.diff(ends[np.array(cuts[1:]) - 1], prepend=0).tolist()
         shards = (
             ShardPlan(0, index, first, last, first, last, tokens)
             for index, (first, last, tokens) in enumerate(zip(cuts[:-1], cuts[1:], sizes, strict=True))
         )
-        return WindowPlan(name, None, tuple(shards), *_NOWHERE)
+        return WindowPlan(name, None, tuple(shards))
 
-    def _tasks(self, split: str, windows: list[WindowPlan]) -> Sequence[PairTask]:
+    def _shard_tasks(self, split: str, window: WindowPlan) -> Iterator[PairTask]:
         prefix, form = self._prefix(split), self.config.output.format
-        return [
-            PairTask(self.out, self.encoded.cache, PARTS, window.name, prefix, shard, form)
-            for window in windows
-            for shard in window.shards
-        ]
+        for shard in window.shards:
+            yield PairTask(self.out, self.encoded.cache, PARTS, window.name, prefix, shard, form)
 
-    def _row_sizes(self, plans: Plans) -> tuple[FileRecord, ...]:
+    def _row_sizes(self, weights: dict[str, RowWeights]) -> tuple[FileRecord, ...]:
         return ()  # for packtrain's own loader, which takes packed rows
 
     def _refuse_overlong(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:

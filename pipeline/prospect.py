@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from .resolve import EngineChoice
 from .sources import InputFile
+from .workers import Need
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,5 @@ class Prospect:
     room_needed: int
     """Bytes."""
     room_free: int
+    memory: Need | None = None
+    """What encoding needs; None where nothing is to be encoded."""

@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.errors import InputError, IntegrityError
+from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.rows import PACKED, PREFERENCE
 from .outfolder import read_manifest
-from .stores import Store, open_store
+from .store import LocalStore
+from .stores import Store, open_store, resolve_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +28,22 @@ class Finished:
         Raises:
             IntegrityError: the shard is missing, damaged, or has other rows than its record says.
         """
-        path = self.store.local(shard.name)
-        rows = 0
+        rows, path = 0, self.store.where(shard.name)
         try:
+            file = self.store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
             if shard.name.endswith(".parquet"):
-                for batch in pq.ParquetFile(path).iter_batches():
+                for batch in pq.ParquetFile(file).iter_batches():
                     rows += batch.num_rows
                     yield self._checked(batch)
             else:
-                with pa.memory_map(str(path)) as source:
+                with pa.memory_map(str(file)) as source:
                     for batch in pa.ipc.open_stream(source):
                         rows += batch.num_rows
                         yield self._checked(batch)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing; run the same configuration again to write it anew") from None
+        except PacktrainError:
+            raise
         except (OSError, pa.ArrowException, ValueError) as error:
             raise IntegrityError(f"{path} cannot be read: {error}") from error
         if rows != shard.rows:
@@ -78,17 +81,20 @@ class Finished:
         raise IntegrityError("the shards have fewer rows than the manifest says")
 
 
-def open_dataset(folder: Path) -> Finished:
+def open_dataset(folder: str | Path) -> Finished:
     """Open a finished dataset.
+
+    Args:
+        folder: where it is, or its URL.
 
     Raises:
         InputError: there is none in the folder.
         IntegrityError: its manifest is damaged.
     """
-    if not folder.is_dir():
-        state = "is a file" if folder.exists() else "does not exist"
+    store = open_store(resolve_place(str(folder), Path.cwd()))
+    if isinstance(store, LocalStore) and not store.root.is_dir():
+        state = "is a file" if store.root.exists() else "does not exist"
         raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
-    store = open_store(folder)
     manifest = read_manifest(store)
     if manifest is None:
         raise InputError(

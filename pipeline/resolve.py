@@ -18,8 +18,9 @@ from ..stages.gate import resolve_engine
 from ..stages.prep import Options, make_format
 from ..stages.render import Renderer
 from .encode import EncodeSpec, keep_engine, load_encoder, make_renderer
+from .inputs.elsewhere import Origin, here
 from .sources import Block, columns_of, read_rows
-from .stores import Store
+from .stores import Store, scratch_of
 from .tokenizer import TokenizerSpec
 
 SAMPLE_ROWS = 64
@@ -36,6 +37,8 @@ class SampleSource:
     block: Block
     format: str
     options: Options
+    origin: Origin | None = None
+    """See `EncodeTask`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class EngineChoice:
 def choose_engine(task: ResolveTask) -> EngineChoice:
     """Run the task."""
     spec = EncodeSpec.load(task.cache, task.spec)
-    texts, size = _sample_texts(task.samples, spec)
+    texts, size = _sample_texts(task.samples, spec, scratch_of(task.cache).root)
     resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, distrusted=task.distrusted)
     keep_engine(resolution.engine, spec.tokenizer_hash)
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
@@ -144,7 +147,7 @@ def make_spec(
     )
 
 
-def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec) -> tuple[list[str], int]:
+def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Path) -> tuple[list[str], int]:
     """The sample's texts, and how many bytes of input they came from."""
     renderer = None
     if spec.template is not None:
@@ -155,7 +158,8 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec) -> tuple[li
         if source.block.too_long:
             continue
         form = make_format(source.format, source.options)
-        rows = read_rows(source.path, source.block, sys.maxsize, columns_of(form), SAMPLE_ROWS)
+        path = here(source.path, source.block, source.origin, scratch)
+        rows = read_rows(path, source.block, sys.maxsize, columns_of(form), SAMPLE_ROWS)
         row_bytes = (source.block.end - source.block.start) // max(source.block.lines, 1)
         characters = 0
         for item in [*(rows.lines or ()), *(rows.records or ())]:

@@ -1,34 +1,57 @@
 """What every packed row weighs, in a file of its own: ordering and balancing a dataset should open no shard."""
 
-from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..schemas.layout import LayoutPlan
 from ..schemas.manifest import FileRecord, SplitRecord
 from ..schemas.rows import ROW_SIZES, ROW_SIZES_NAME
-from ..stages.arrays import numbers, view
-from .planning import WindowPlan
+from ..stages.arrays import numbers
+from .spill import explained, nameless
 from .stores import Store
 
 
-def write_row_sizes(store: Store, folder: str, windows: Sequence[WindowPlan], align: int) -> FileRecord:
-    """Put `ROW_SIZES` of a split, from its layout: nothing of a shard is read.
+class RowWeights:
+    """`ROW_SIZES` of a split, put together window by window from their plans: nothing of a shard is read.
 
     Args:
-        folder: of the split below the output, "" or its name and a slash.
-        windows: whose layouts stand in the store, in the order of their shards.
         align: tokens that every piece is padded to a multiple of.
+        scratch: a folder for files without a name, so that a billion rows need no memory.
     """
-    with store.draft(folder, sha256=True) as draft:
-        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ROW_SIZES) as writer:
-            # Always one batch: readers map it and look nowhere else.
-            writer.write_batch(pa.RecordBatch.from_arrays(_columns(store, windows, align), schema=ROW_SIZES))
-        put = draft.result
-        name = f"{folder}{ROW_SIZES_NAME}"
-        store.put(draft, name, mend=True)
-    return FileRecord(name, put.bytes, put.hash, put.sha256)
+
+    def __init__(self, align: int, scratch: Path) -> None:
+        self._align = align
+        self._scratch = scratch
+        self._files = [(nameless(scratch), kind) for kind in (np.int32, np.int64)]
+
+    def add(self, plan: LayoutPlan) -> None:
+        """Add the rows of the next window."""
+        lengths = plan.lengths.astype(np.int64)
+        lengths = -(-lengths // self._align) * self._align
+        for (file, kind), values in zip(self._files, (lengths, lengths * lengths), strict=True):
+            with explained(self._scratch):
+                file.write(_row_sums(values, plan.row_offsets).astype(kind, copy=False).data)
+                file.flush()
+
+    def put(self, store: Store, folder: str) -> FileRecord:
+        """Put the file of the split.
+
+        Args:
+            folder: of the split below the output, "" or its name and a slash.
+        """
+        with store.draft(folder, sha256=True) as draft:
+            with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ROW_SIZES) as writer:
+                # Always one batch: readers map it and look nowhere else.
+                columns = [numbers(_mapped(file, kind)) for file, kind in self._files]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=ROW_SIZES))
+            put = draft.result
+            name = f"{folder}{ROW_SIZES_NAME}"
+            store.put(draft, name, mend=True)
+        return FileRecord(name, put.bytes, put.hash, put.sha256)
 
 
 def row_sizes_name(split: SplitRecord) -> str:
@@ -36,19 +59,11 @@ def row_sizes_name(split: SplitRecord) -> str:
     return split.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
 
 
-def _columns(store: Store, windows: Sequence[WindowPlan], align: int) -> list[pa.Array]:
-    tokens, squares = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    for window in windows:
-        with (
-            pa.memory_map(str(store.local(f"{window.name}-pieces.arrow"))) as pieces,
-            pa.memory_map(str(store.local(f"{window.name}-rows.arrow"))) as rows,
-        ):
-            lengths = view(pa.ipc.open_file(pieces).get_batch(0).column("length")).astype(np.int64)
-            offsets = view(pa.ipc.open_file(rows).get_batch(0).column(0))
-            lengths = -(-lengths // align) * align
-            tokens.append(_row_sums(lengths, offsets).astype(np.int32))
-            squares.append(_row_sums(lengths * lengths, offsets))
-    return [numbers(np.concatenate(tokens)), numbers(np.concatenate(squares))]
+def _mapped(file: IO[bytes], kind: "type[np.generic]") -> NDArray[Any]:
+    file.flush()
+    if not file.tell():
+        return np.zeros(0, dtype=kind)
+    return np.memmap(file, dtype=kind, mode="r")
 
 
 def _row_sums(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:

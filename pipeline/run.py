@@ -27,14 +27,19 @@ from ..schemas.errors import InputError, IntegrityError, StoreError
 from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
+from ..schemas.run_section import RunSection
 from .accounts import nothing_left
+from .backends import open_executor
+from .cache_use import CacheUse
 from .conditions import check_conditions
 from .configfile import load_config
+from .driver_lock import DriverLock, driving
 from .encode import PAIRS_FORMAT, EncodeSpec
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
-from .executors import Executor, InlineExecutor, LocalExecutor
+from .executors import Executor
 from .formats import resolve_formats
 from .huggingface import dataset_dict, dataset_info, dataset_state
+from .misses import note_parts
 from .observer import Observer, Silent
 from .outfolder import (
     MANIFEST,
@@ -53,14 +58,18 @@ from .pairs_kind import is_preference
 from .planning import TOKEN_BYTES
 from .preference import PairPacking
 from .prospect import Prospect
+from .recall import remember
+from .rejects import first_reject, reject_lines
 from .resolve import guess_engine, warm_up
-from .selecting import Chosen, mask_of
+from .scan_notes import SharedScan
+from .selecting import mask_of
 from .sources import InputFile, scan_sources
-from .store import LocalStore
+from .stores import Store, open_store, require_conditional, resolve_place, scratch_of
+from .survey import Survey
 from .timings import Timings
 from .tokenizer import TokenizerLoading
 from .unproved import check_proved
-from .workers import count_workers
+from .workers import Need, count_workers, encoding_need, packing_need
 
 TIMINGS = "_run/timings.json"
 
@@ -97,8 +106,11 @@ class Driver:
         self.config = config
         self.base = base
         self.observer = observer
-        self.out = LocalStore((base / config.out).absolute())
-        self.cache = LocalStore(cache_root(config, self.out.root, base))
+        scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+        place = resolve_place(config.out, base)
+        self.out = open_store(place, scratch=scratch)
+        self.cache = open_store(cache_root(config, place, base), scratch=scratch, keep=True)
+        self.scratch = scratch_of(self.cache)
         self.timings = Timings()
 
     def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
@@ -117,19 +129,32 @@ class Driver:
         if manifest is None or not request.matches(self.out) or not all_there(self.out, manifest):
             return None
         if verify_inputs:
-            files = scan_sources(self.config.sources, self.base, self.cache.root)
+            files = scan_sources(self.config.sources, self.base, self.scratch.root)
             if plan_inputs(files) != manifest.plan["inputs"]:
                 return None
-        self.observer.note(f"{self.out.root} is finished already; nothing to do")
+        self.observer.note(f"{self.out.url} is finished already; nothing to do")
         return manifest
 
     def run(self) -> Manifest:
-        """Do what is not done yet."""
-        with self._executor() as executor:
+        """Do what is not done yet.
+
+        Raises:
+            BusyError: another driver works on the same output folder.
+        """
+        require_conditional(self.out, self.cache)
+        with driving(self.out, shard=self.config.run.shard, wait=self.config.run.wait) as lock:
+            finished = self.finished() if lock.waited else None
+            return finished or self._run(lock)
+
+    def _run(self, lock: DriverLock) -> Manifest:
+        request = self._request()  # before anything is read: what changes from now on is another input
+        with self._executor(self.config.run) as executor:
             self.observer.begin("load inputs and tokenizer", 0, "")
             encoding, spec, prospect = self._prepare(executor)
             self.observer.end()
-            self._require_room(prospect.room_needed, "encoding and packing", self.out, self.cache)
+            self._require_room(prospect.room_needed, "encoding and packing", self.out, self.scratch)
+            if prospect.memory is not None:
+                self._fit(executor, prospect.memory)
             with self.timings.stage("encode"):
                 encoded = self._encode(encoding, executor, spec)
             self.timings.seconds["encode, summed over workers"] = encoded.busy
@@ -137,24 +162,32 @@ class Driver:
             if unproved is not None:
                 self.observer.note(unproved)
             make = PairPacking if encoding.pairs else Packing
-            packing = make(self.config, self.out, encoded, padding_id(self.config, encoding.tokenizer), self.observer)
+            pad_id = padding_id(self.config, encoding.tokenizer)
+            packing = make(self.config, self.out, encoded, pad_id, self.observer, self.scratch.root)
             self.observer.begin("plan", 0, "")
             with self.timings.stage("read lengths"):
-                chosen = packing.choose(packing.catalogue())
-            self._require_something(packing.opened(chosen), encoding.files, encoded)
+                survey = packing.survey()
+            self.observer.end()
+            self._require_something(survey.ledger, encoding.files, encoded)
+            self._fit(executor, packing_need(survey, encoded.places, self.config, pairs=encoding.pairs))
             # Only now: a run that fails over its configuration or its data leaves the folder free for a mended one.
+            lock.check()
             plan = self._plan(encoding, encoded)
             claim(self.out, plan)
+            self._note_inputs(encoding.files)
             rejects = self._write_rejects(encoding.files, encoded)
-            packed = self._pack(executor, packing, chosen)
+            packed = self._pack(executor, packing, survey)
+        lock.check()
         manifest = self._commit(plan, packed, rejects, packing.schema)
-        Request.of(self.config, self.base, _version()).save(self.out)
+        if request is not None:
+            request.save(self.out)
         self._write_timings()
         return manifest
 
     def prospect(self) -> Prospect:
         """Scan and resolve, then stop: nothing but the cache's notes is written."""
-        with self._executor() as executor:
+        here = self.config.run.model_copy(update={"executor": "local", "shard": None})
+        with self._executor(here) as executor:
             return self._prepare(executor)[2]
 
     def _prepare(self, executor: Executor) -> tuple[Encoding, EncodeSpec, Prospect]:
@@ -162,10 +195,10 @@ class Driver:
         template = named = self.config.tokenizer.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(self.base / template)
-        cache = self.cache.root / "tokenizers"
+        cache = self.scratch.root / "tokenizers"
         with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=cache) as loading:
             with self.timings.stage("scan"):
-                files = scan_sources(self.config.sources, self.base, self.cache.root)
+                files = self._scan()
             formats = resolve_formats(self.config, self.base, files)
             for form in formats.values():
                 if form.said is not None:
@@ -186,6 +219,7 @@ class Driver:
             spec = encoding.spec(choice.name, choice.version)
         tasks = encoding.tasks(spec)
         missing = encoding.missing(tasks)
+        encoding.say_why_missing(tasks, missing)
         missing_bytes = sum(task.block.end - task.block.start for task in missing)
         total_bytes = sum(task.block.end - task.block.start for task in tasks)
         tokens = int(total_bytes * choice.tokens_per_byte)
@@ -201,15 +235,24 @@ class Driver:
             estimated_tokens=tokens,
             # The sample may be off by a fifth; ids of the parts, three columns of the shards, and their tables.
             room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - self._written()),
-            room_free=min(self.out.free_bytes(), self.cache.free_bytes()),
+            room_free=min(free for one in (self.out, self.scratch) if (free := one.free_bytes()) is not None),
+            memory=encoding_need((task.block for task in missing), choice.name) if missing else None,
         )
         return encoding, spec, prospect
+
+    def _scan(self) -> list[InputFile]:
+        if self.config.run.shard is None:
+            return scan_sources(self.config.sources, self.base, self.scratch.root)
+        shared = SharedScan(self.config.run.shard, self.cache, self.scratch)
+        return scan_sources(self.config.sources, self.base, self.scratch.root, shared)
 
     def _encode(self, encoding: Encoding, executor: Executor, spec: EncodeSpec) -> EncodedInputs:
         # One fall back for a template and one for an engine; the reference itself cannot be caught.
         for _ in range(3):
             try:
-                return encoding.encode(executor, spec)
+                encoded = encoding.encode(executor, spec)
+                note_parts(self.cache, encoding.files, encoding.tasks(spec))
+                return encoded
             except DistrustedError as error:
                 spec = encoding.distrust(error, spec)
         raise AssertionError("the reference engine and jinja2 were both held against themselves")
@@ -228,25 +271,17 @@ class Driver:
         reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
         what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
         mend = nothing_left(total, self.out.where(REJECTS))
+        first = first_reject(files, encoded.records, unproved=mask_of(self.config).needs_turns)
         raise InputError(
             f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
-            f"{f' ({what})' if what else ''}.{self._first_reject(files, encoded)} {mend}"
+            f"{f' ({what})' if what else ''}.{first} {mend}"
         )
 
-    def _first_reject(self, files: list[InputFile], encoded: EncodedInputs) -> str:
-        blocks = [(file, block) for file in files for block in file.blocks]
-        for (file, block), record in zip(blocks, encoded.records, strict=True):
-            for line, _, reason, detail in record.refusals(unproved=mask_of(self.config).needs_turns)[:1]:
-                return f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
-        return ""
-
-    def _pack(self, executor: Executor, packing: Packing, chosen: Chosen) -> Packed:
-        with self.timings.stage("plan"):
-            plans = packing.plan(chosen)
-        self.observer.end()
-        self._require_room(plans.tokens * (packing.token_bytes + 1) - self._written(), "the shards", self.out)
-        with self.timings.stage("pack"):
-            packed = packing.write(executor, chosen, plans)
+    def _pack(self, executor: Executor, packing: Packing, survey: Survey) -> Packed:
+        self._require_room(survey.tokens * (packing.token_bytes + 1) - self._written(), "the shards", self.out)
+        with self.timings.stage("plan and pack"):
+            packed = packing.write(executor, survey)
+        self.timings.seconds["plan"] = packed.planning
         self.timings.seconds["pack, summed over workers"] = packed.busy
         return packed
 
@@ -289,7 +324,7 @@ class Driver:
             files=tuple(sorted(files, key=lambda file: file.name)),
             ledger=packed.ledger,
         )
-        data = json.dumps(manifest.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
+        data = manifest.to_bytes()
         self.out.sweep()  # of workers that died
         if not self.out.put_bytes(MANIFEST, data) and self.out.read(MANIFEST) != data:
             raise IntegrityError(
@@ -304,52 +339,56 @@ class Driver:
         return FileRecord(name, len(data), hash_bytes(data), hashlib.sha256(data).hexdigest())
 
     def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
-        lines = []
-        blocks = [(file, block) for file in files for block in file.blocks]
-        for (file, block), record in zip(blocks, encoded.records, strict=True):
-            for line, sub, reason, detail in record.refusals(unproved=mask_of(self.config).needs_turns):
-                entry: dict[str, Any] = {
-                    "source": file.source,
-                    "file": file.shown,
-                    "line": block.first_line + line + 1,
-                    "reason": reason,
-                    "detail": detail,
-                }
-                if sub >= 0:
-                    entry["example"] = sub
-                lines.append(msgspec.json.encode(entry))
-        return self._put(REJECTS, b"".join(line + b"\n" for line in lines))
+        return self._put(REJECTS, reject_lines(files, encoded.records, unproved=mask_of(self.config).needs_turns))
 
     def _written(self) -> int:
         """Bytes of shards that an interrupted run has put already."""
-        names = (name for name in self.out.names() if "shards/" in name and not name.startswith("_run/"))
-        return sum(self.out.size(name) or 0 for name in names)
+        sizes = self.out.sizes()
+        return sum(sizes[name] for name in sizes if "shards/" in name and not name.startswith("_run/"))
 
-    def _require_room(self, needed: int, what: str, *stores: LocalStore) -> None:
+    def _require_room(self, needed: int, what: str, *stores: Store) -> None:
         for store in stores:
             free = store.free_bytes()
-            if needed > free:
+            if free is not None and needed > free:
                 raise StoreError(
                     f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that "
-                    f"holds {store.root} has {free / 2**20:,.0f} MiB free; free some room, or point --out and "
+                    f"holds {store.url} has {free / 2**20:,.0f} MiB free; free some room, or point --out and "
                     "`cache` elsewhere"
                 )
 
     @contextmanager
-    def _executor(self) -> Iterator[Executor]:
+    def _executor(self, section: RunSection) -> Iterator[Executor]:
         workers = self.workers()
         asked = self.config.run.workers
         if asked is not None and workers < asked:
             self.observer.note(f"{workers:,} of {asked:,} workers: run.memory has no room for more")
-        executor: Executor = InlineExecutor() if workers == 1 else LocalExecutor(workers)
-        try:
-            yield executor
-        finally:
-            executor.close()
+        executor = open_executor(section, workers, self.out, self.cache)
+        with CacheUse(self.scratch):
+            try:
+                yield executor
+            finally:
+                executor.close()
+
+    def _fit(self, executor: Executor, need: Need) -> None:
+        """No more workers than memory has room for, now that more is known of what they will do.
+
+        Raises:
+            ConfigError: there is no room for one.
+        """
+        workers = count_workers(self.config.run, need)
+        if workers < self.workers() and need.why:
+            self.observer.note(f"{workers:,} of {self.workers():,} workers: {need.why}")
+        executor.limit(workers)
 
     def workers(self) -> int:
         """How many workers run."""
         return count_workers(self.config.run)
+
+    def _note_inputs(self, files: list[InputFile]) -> None:
+        remember(self.out, self.config, self.base, self.cache, files)
+
+    def _request(self) -> Request | None:
+        return Request.of(self.config, self.base, _version())
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))

@@ -1,4 +1,4 @@
-"""What is packed: one decision after another about every document, from the catalogue on. Nothing is tokenized."""
+"""What is packed of a document by itself: one decision after another, from the catalogue on. Nothing is tokenized."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.config import FilterConfig, RunConfig
-from ..schemas.errors import ConfigError, InputError
+from ..schemas.errors import InputError
 from ..stages.arrays import view
-from ..stages.duplicates import later_ones, suspects
 from ..stages.mask import Mask, Policy
-from ..stages.sampling import copies_of, passes_of
 from ..stages.sections import Sections, lay_open
 from ..stages.selection import Selection
 from ..stages.truncate import Keep, Limits, Overlong
-from .catalogue import Catalogue, PartPlace, digest_halves
+from .catalogue import Catalogue, PartPlace
 from .parts import UNPROVED, EncodedPart
 from .splitting import SplitDocuments, Splitter, split_documents
-
-MAX_PASSES = 10_000
-"""Copies of an example beyond which a mix is a mistake."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +68,15 @@ def limits_of(config: RunConfig) -> Limits:
     )
 
 
-def select(catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: str) -> Chosen:
-    """Decide about every document. The order of the steps gives the reason where there are several.
+def select_alone(
+    catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: str, refused: "Refused | None" = None
+) -> Chosen:
+    """Decide what can be decided about each document by itself; see `deciding` for the rest.
 
-    Duplicates are looked for among what would be packed: a copy of something that is left out for another reason, by
-    its source's filter say, is the first of its kind.
+    The order of the steps gives the reason where there are several.
+
+    Args:
+        refused: collects documents that are too long where that is an error, instead of raising it.
 
     Raises:
         InputError: `overlong: error`, and a document is too long.
@@ -95,7 +94,10 @@ def select(catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: 
     if limits.overlong is Overlong.DROP:
         selection.leave_out(long, "overlong")
     if limits.overlong is Overlong.ERROR:
-        _refuse_overlong(catalogue, long & selection.stays, config)
+        found = refused or Refused()
+        found.add(catalogue, long & selection.stays)
+        if refused is None:
+            found.check(config)
     split = None
     labels = catalogue.asked_kept - catalogue.head_kept
     if limits.overlong is Overlong.SPLIT:
@@ -103,43 +105,19 @@ def select(catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: 
         labels[split.documents] = split.labels
     if not config.keep_untrained:
         selection.leave_out(labels <= 0, "cut_untrained")
-    chosen = Chosen(catalogue, selection, split)
-    if config.duplicates == "drop":
-        selection.leave_out(repeated_documents(catalogue, selection.stays), "duplicate")
-    # weights and repeats
-    set_copies(chosen, config)
-    return chosen
+    return Chosen(catalogue, selection, split)
 
 
-def set_copies(chosen: Chosen, config: RunConfig) -> None:
-    """How often each document of the training split is packed; what is held out is there once, and not mixed."""
-    if all(source.weight is None and source.repeat is None for source in config.sources):
-        return
-    catalogue, selection = chosen.catalogue, chosen.selection
-    tokens = chosen.packed_tokens()
-    mixed = selection.stays & ~catalogue.held_out & (tokens > 0)
-    bounds = source_bounds(catalogue, len(config.sources))
-    stocks = [int(tokens[low:high][mixed[low:high]].sum()) for low, high in bounds]
-    passes = passes_of(stocks, [s.weight for s in config.sources], [s.repeat for s in config.sources])
-    for source, often in zip(config.sources, passes, strict=True):
-        if often > MAX_PASSES:
-            raise ConfigError(
-                f"sources.{source.name}.weight asks for every example {float(often):,.0f} times; lower it, or limit it "
-                f"by `repeat` (at most {MAX_PASSES:,})"
-            )
-    for number, (low, high) in enumerate(bounds):
-        wanted = copies_of(np.where(mixed[low:high], tokens[low:high], 0), passes[number], config.seed, number)
-        selection.copies[low:high] = np.where(mixed[low:high], wanted, selection.copies[low:high])
-        out = np.zeros(len(catalogue), dtype=np.bool_)
-        out[low:high] = mixed[low:high] & (wanted == 0)
-        selection.leave_out(out, "not_sampled")
+def source_bounds(part_starts: NDArray[np.int64], owners: Sequence[int], sources: int) -> list[tuple[int, int]]:
+    """(first document, one past the last) of each source: parts stand in the order of the sources.
 
-
-def source_bounds(catalogue: Catalogue, sources: int) -> list[tuple[int, int]]:
-    """(first document, one past the last) of each source: parts stand in the order of the sources."""
-    owners = np.array([part.source for part in catalogue.parts])
-    first = catalogue.part_starts[np.searchsorted(owners, np.arange(sources), side="left")]
-    last = catalogue.part_starts[np.searchsorted(owners, np.arange(sources), side="right")]
+    Args:
+        part_starts: (parts + 1,) over documents.
+        owners: the source of each part.
+        sources: how many there are.
+    """
+    first = part_starts[np.searchsorted(owners, np.arange(sources), side="left")]
+    last = part_starts[np.searchsorted(owners, np.arange(sources), side="right")]
     return list(zip(first.tolist(), last.tolist(), strict=True))
 
 
@@ -174,34 +152,36 @@ def _split(
     return split_documents(catalogue, documents, splitter)
 
 
-def repeated_documents(catalogue: Catalogue, eligible: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(N,) which eligible documents have the digest of an earlier eligible one."""
-    assert catalogue.digests is not None
-    found = suspects(catalogue.digests, eligible)
-    second = np.zeros(len(found), dtype=np.uint64)
-    at = np.searchsorted(found, catalogue.part_starts)
-    for part, place in enumerate(catalogue.parts):
-        if at[part] == at[part + 1]:
-            continue
-        halves = np.concatenate([digest_halves(batch) for batch in EncodedPart(place.path).batches])
-        second[at[part] : at[part + 1]] = halves[found[at[part] : at[part + 1]] - catalogue.part_starts[part], 1]
-    out = np.zeros(len(catalogue), dtype=np.bool_)
-    out[found[later_ones(catalogue.digests[found], second)]] = True
-    return out
+class Refused:
+    """Examples that are too long where that is an error: how many, and the first."""
 
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: tuple[PartPlace, int, int] | None = None
 
-def _refuse_overlong(catalogue: Catalogue, long: NDArray[np.bool_], config: RunConfig) -> None:
-    found = np.flatnonzero(long)
-    if not len(found):
-        return
-    first = int(found[0])
-    place, line = where_from(catalogue, first)
-    raise InputError(
-        f"{len(found):,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first one "
-        f"has {int(catalogue.high[first] - catalogue.low[first]):,} tokens and stands in {place.file} of source "
-        f"{config.sources[place.source].name!r}, line {line:,}. Set truncate.overlong to truncate, drop or split, "
-        "raise truncate.max_length, or pack with bfd_split"
-    )
+    def add(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:
+        """Count those of `long`, (N,)."""
+        found = np.flatnonzero(long)
+        self.count += len(found)
+        if len(found) and self._first is None:
+            first = int(found[0])
+            self._first = (*where_from(catalogue, first), int(catalogue.high[first] - catalogue.low[first]))
+
+    def check(self, config: RunConfig) -> None:
+        """Complain if there is any.
+
+        Raises:
+            InputError: names the first.
+        """
+        if self._first is None:
+            return
+        place, line, tokens = self._first
+        raise InputError(
+            f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
+            f"one has {tokens:,} tokens and stands in {place.file} of source {config.sources[place.source].name!r}, "
+            f"line {line:,}. Set truncate.overlong to truncate, drop or split, raise truncate.max_length, or pack with "
+            "bfd_split"
+        )
 
 
 def where_from(catalogue: Catalogue, document: int) -> tuple[PartPlace, int]:

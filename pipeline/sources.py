@@ -9,11 +9,12 @@ as they were.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import blake3
 import msgspec
@@ -55,32 +56,63 @@ _SCANS = 4
 """Files that are scanned at once: hashing and decompressing leave Python's lock alone."""
 
 
-def scan_sources(sources: "Iterable[SourceConfig]", base: Path, cache: Path) -> list[InputFile]:
+@dataclass(frozen=True, slots=True)
+class ToScan:
+    """One input that was found."""
+
+    found: Found
+    name: Path
+    """What its label is made of."""
+    label: str
+    origin: str
+    """See `InputFile`."""
+    far: tuple[int, int] | None
+    """See `InputFile`."""
+    get: Callable[[], Path]
+    """Gives the file on this disk; fetches what is far away."""
+
+
+class ScanOrder(Protocol):
+    """Scans several inputs in an order of its own, and may know some already."""
+
+    def files(
+        self, inputs: Sequence[ToScan], scan: Callable[[ToScan], InputFile], max_row_bytes: int, threads: int
+    ) -> list[InputFile]:
+        """The inputs as they are scanned, in their order."""
+        ...
+
+
+def scan_sources(
+    sources: "Iterable[SourceConfig]", base: Path, cache: Path, order: ScanOrder | None = None
+) -> list[InputFile]:
     """All files of all sources, in order; see `scan_source`."""
-    return [file for source in sources for file in scan_source(source, base, cache)]
+    return [file for source in sources for file in scan_source(source, base, cache, order)]
 
 
-def scan_source(source: "SourceConfig", base: Path, cache: Path) -> list[InputFile]:
+def scan_source(source: "SourceConfig", base: Path, cache: Path, order: ScanOrder | None = None) -> list[InputFile]:
     """All files of a source, hashed and cut, down to its `max_rows`.
 
     Args:
         cache: where copies of what is far away are kept, and blocks of what is compressed.
+        order: who scans them otherwise than one after another.
 
     Raises:
         ConfigError: see `inputs.paths.find_inputs`.
         InputError: a file is empty, damaged, or cannot be read.
     """
-    opened = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
-    named = labels([path for _, path, _ in opened])
+    found = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
+    named = labels([one.name for one in found])
 
-    def scan(one: tuple[tuple[Path, Path, str], str]) -> InputFile:
-        (path, _, origin), label = one
-        file = scan_file(source.name, label, path, source.max_row_bytes, cache)
-        return replace(file, origin=origin)
+    def scan(one: ToScan) -> InputFile:
+        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
+        return replace(file, origin=one.origin, far=one.far)
 
-    items = list(zip(opened, named, strict=True))
+    items = [replace(one, label=label) for one, label in zip(found, named, strict=True)]
     threads = min(len(items), _SCANS, os.cpu_count() or 1)
-    if threads > 1:
+    if order is not None:
+        ordered = order.files(items, scan, source.max_row_bytes, threads)
+        files = [replace(file, source=source.name) for file in ordered]
+    elif threads > 1:
         with ThreadPoolExecutor(threads) as pool:
             files = list(pool.map(scan, items))
     else:
@@ -88,19 +120,25 @@ def scan_source(source: "SourceConfig", base: Path, cache: Path) -> list[InputFi
     return files if source.max_rows is None else _first_rows(files, source.max_rows)
 
 
-def _open(found: Found, source: "SourceConfig", cache: Path) -> list[tuple[Path, Path, str]]:
-    """(file on this disk, what its label is made of, where it came from) of one input."""
+def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
+    """The files of one input."""
     where = f"sources.{source.name}.path"
     if found.kind is Kind.HUB:
         from .inputs import hub
 
         loaded = hub.load(found.name, source.subset, source.split, cache, where)
-        return [(path, Path(name), f"hf://{found.name}/{path.name}") for path, name in loaded]
+        return [
+            ToScan(found, Path(name), "", f"hf://{found.name}/{path.name}", None, partial(Path, path))
+            for path, name in loaded
+        ]
     if found.kind is Kind.URL:
         from .inputs import remote
 
-        return [(remote.fetch(found.name, found.size, found.stamp, cache), found.path, found.shown)]
-    return [(found.path, found.path, "")]
+        # An address with a password or a signature goes into no task and no note.
+        far = (found.size, found.stamp) if found.shown == found.name else None
+        fetch = partial(remote.fetch, found.name, found.size, found.stamp, cache)
+        return [ToScan(found, found.path, "", found.shown, far, fetch)]
+    return [ToScan(found, found.path, "", "", None, lambda: found.path)]
 
 
 def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:

@@ -1,6 +1,7 @@
 """Splitting long documents, from the cache alone: where they are cut, and what becomes of the pieces."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from ..stages.mask import Mask
 from ..stages.sections import Sections
 from ..stages.split import Places, split
 from .catalogue import Catalogue
-from .closeup import CloseUp, close_up
+from .closeup import CloseUp, Placed, close_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _places(close: CloseUp, splitter: Splitter, breaks: Breaks | None) -> Places
 
 
 def turns_cut(
-    catalogue: Catalogue, documents: NDArray[np.int64], places: NDArray[np.int64], mask: Mask
+    catalogue: Placed, documents: NDArray[np.int64], places: NDArray[np.integer[Any]], mask: Mask
 ) -> NDArray[np.bool_]:
     """(K,) whether each cut goes through a trained turn of its document.
 

@@ -141,16 +141,34 @@ class LocalStore:
         except OSError as error:
             raise StoreError(f"{self.path(name)} cannot be read: {error.strerror}") from error
 
+    def top(self) -> list[str]:
+        """What stands at the top: names without a folder, and folders."""
+        return [path.name for path in self.root.iterdir()] if self.root.is_dir() else []
+
+    def hash(self, name: str, *, sha256: bool = False) -> Put | None:
+        """Size and hash of what is there, read anew; None where there is no such name."""
+        try:
+            return hash_file(self.path(name), sha256=sha256)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path(name)} cannot be read: {error.strerror}") from error
+
     def names(self, folder: str = "") -> list[str]:
         """Names below a folder, sorted, temporary files left out."""
+        return list(self.sizes(folder))
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Names below a folder and their bytes, sorted, temporary files left out."""
         base = self.path(folder) if folder else self.root
         if not base.is_dir():
-            return []
-        return sorted(
-            path.relative_to(self.root).as_posix()
-            for path in base.rglob("*")
-            if path.is_file() and not path.name.startswith(_TEMPORARY)
-        )
+            return {}
+        found = {}
+        for path in base.rglob("*"):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if path.is_file() and not path.name.startswith(_TEMPORARY):
+                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return {name: found[name] for name in sorted(found)}
 
     @contextmanager
     def draft(self, folder: str, *, sha256: bool = False) -> Iterator[Draft]:
@@ -189,17 +207,11 @@ class LocalStore:
             IntegrityError: what the disk holds is not what was written.
             StoreError: the disk is full or refuses.
         """
-        expected = draft.result
         target = self.path(name)
         try:
             with draft.path.open("rb") as file:
                 os.fsync(file.fileno())
-            actual = hash_file(draft.path)
-            if actual != expected:
-                raise IntegrityError(
-                    f"{target}: {expected.bytes:,} bytes were written, but reading them back gave "
-                    f"{actual.bytes:,} bytes of another content; the disk or its memory is failing"
-                )
+            expected = read_back(draft, str(target))
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(draft.path, target)
@@ -300,6 +312,22 @@ def hash_file(path: Path, *, sha256: bool = False) -> Put:
                 second.update(view[:count])
             size += count
     return Put(size, digest.hexdigest(), second.hexdigest() if second is not None else "")
+
+
+def read_back(draft: Draft, where: str) -> Put:
+    """What was written to a draft, after a look at whether the disk gives it back.
+
+    Raises:
+        IntegrityError: it does not.
+    """
+    expected = draft.result
+    actual = hash_file(draft.path)
+    if actual != expected:
+        raise IntegrityError(
+            f"{where}: {expected.bytes:,} bytes were written, but reading them back gave "
+            f"{actual.bytes:,} bytes of another content; the disk or its memory is failing"
+        )
+    return expected
 
 
 def sync_folder(folder: Path) -> None:

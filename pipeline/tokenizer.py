@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from ..schemas.errors import TokenizerError
+from .sealed import seal, unseal
 
 _FORMAT = 1
 # Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
@@ -199,7 +200,7 @@ class TokenizerLoading:
                 f"{missing} The folder holds: {listing}"
             )
         if self._memo is not None:
-            _write_atomically(self._memo, out)
+            _write_atomically(self._memo, seal(out))
         return answer
 
 
@@ -313,7 +314,7 @@ def _read_memo(memo: Path | None) -> dict[str, Any] | None:
     if memo is None:
         return None
     try:
-        answer = msgspec.json.decode(memo.read_bytes(), type=dict[str, Any])
+        answer = msgspec.json.decode(unseal(memo.read_bytes()) or b"", type=dict[str, Any])
     except (OSError, ValueError):
         return None
     if not answer.keys() >= _ANSWER_KEYS:

@@ -19,7 +19,7 @@ from .outfolder import MANIFEST
 from .pairs_check import check_pairs, count_pairs
 from .reader import Finished, open_dataset
 from .rowsizes import row_sizes_name
-from .store import hash_file
+from .unfinished import refuse_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class Finding:
 
     where: str
     what: str
+
+    @property
+    def name(self) -> str:
+        """The file that it was found in."""
+        return self.where.partition(", row ")[0]
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -48,7 +53,7 @@ class Verification:
         return not self.findings
 
 
-def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None) -> Verification:
+def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None = None) -> Verification:
     """Check a dataset: every row's invariants, sizes and counts; with `deep`, every byte against its hash.
 
     Raises:
@@ -56,19 +61,24 @@ def verify(folder: Path, *, deep: bool = False, observer: Observer | None = None
         IntegrityError: the manifest itself is damaged.
     """
     observer = observer or Silent()
+    refuse_unfinished(folder, deep=deep)
     dataset = open_dataset(folder)
     manifest = dataset.manifest
     findings: list[Finding] = []
     try:
         manifest.ledger.check()
     except IntegrityError as error:
-        findings.append(Finding("manifest.json", str(error)))
+        findings.append(Finding(MANIFEST, str(error)))
+    if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
+        findings.append(Finding(MANIFEST, "has other bytes than were written, though it says the same"))
     for file in manifest.files:
         findings += _check_file(dataset, file, deep)
+    damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for split in manifest.splits.values():
         sizes, first = _RowSizes(dataset, split), 0
+        sizes.gone = sizes.name in damaged
         for shard in split.shards:
             sizes.row, first = first, first + shard.rows
             found = list(_check_file(dataset, shard, deep))
@@ -94,8 +104,8 @@ def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool)
     elif actual != record.bytes:
         yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
     elif deep:
-        found = hash_file(dataset.store.local(record.name), sha256=True)
-        if (found.hash, found.sha256) != (record.hash, record.sha256):
+        found = dataset.store.hash(record.name, sha256=True)
+        if found is None or (found.hash, found.sha256) != (record.hash, record.sha256):
             yield Finding(record.name, "has other bytes than the manifest says")
 
 
@@ -107,12 +117,16 @@ class _RowSizes:
         self._tokens, self._squares = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.row = 0
         """Which comes next."""
+        self.gone = False
+        """Whether the file is known to be damaged: that is said once."""
         with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(self.name))) as source:
             batch = pa.ipc.open_file(source).get_batch(0)
             self._tokens, self._squares = view(batch.column("tokens")), view(batch.column("squares"))
 
     def check(self, batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
         """(row, what is wrong) for the first of the next rows that is said to weigh something else."""
+        if self.gone:
+            return
         here = slice(self.row, self.row + batch.num_rows)
         self.row += batch.num_rows
         sizes = _sizes(batch.column("seq_lengths"))

@@ -9,37 +9,12 @@ import re
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
+from .run_section import RunSection
+from .section import Section, Size
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
-
-
-def parse_size(value: Any) -> Any:
-    """`256MiB`, `2 GiB`, `1e9` or a plain number of bytes, as a number of bytes."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip().lower().removesuffix("b").strip()
-    digits = text.rstrip("kmgti").strip()
-    unit = text[len(digits) :].strip()
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{value!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
-
-
-Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["integer", "string"]})]
 Paths = Annotated[
     tuple[str, ...],
     WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
@@ -58,12 +33,6 @@ _FORMAT_SCHEMA: dict[str, Any] = {
 }
 
 
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, values are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
 class TokenizerConfig(Section):
     """Which tokenizer, and how it is run."""
 
@@ -72,7 +41,7 @@ class TokenizerConfig(Section):
     chat_template: str | None = None
     """A template that replaces the tokenizer's own: a path to a file, the template itself, or the name of one of the
     tokenizer's templates where it has several."""
-    variables: dict[str, Any] = {}
+    variables: dict[str, Any] = Field(default={})
     """What the template sees by name besides the special tokens, such as `{enable_thinking: false}`."""
     on_limit: Literal["error", "reject"] = "error"
     """A template that runs for seconds, or makes hundreds of megabytes, is stopped: that ends the run, or with `reject`
@@ -145,7 +114,7 @@ class SourceConfig(Section):
     others are repeated to match it. What is held out is not mixed."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
-    keys: dict[FormatKey, str] = {}
+    keys: dict[FormatKey, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
     formats that have these columns are looked for."""
     style: Literal["plain", "chat"] | None = None
@@ -292,17 +261,6 @@ class PackConfig(Section):
     """Every piece is padded to a multiple of this; the padding is never trained."""
 
 
-class RunSection(Section):
-    """Where and how fast: never part of the identity."""
-
-    workers: int | None = Field(default=None, ge=1)
-    """Worker processes. Null: one for each core."""
-    executor: Literal["local"] = "local"
-    """Who runs the tasks."""
-    memory: Size | None = None
-    """An upper limit for what runs at once; more workers than fit are not started. Null: half of the machine's."""
-
-
 class OutputConfig(Section):
     """What the shards look like."""
 
@@ -320,9 +278,10 @@ class RunConfig(Section):
     seed: int = Field(default=42, ge=0, lt=2**63)
     """Seeds the order of the rows and the choice of the held-out groups."""
     out: str
-    """The folder to write. It must be empty, missing, or an earlier or interrupted run of the same identity."""
+    """The folder to write, or a URL such as `s3://bucket/packed`. It must be empty, missing, or an earlier or
+    interrupted run of the same identity."""
     cache: str | None = None
-    """The folder of encoded parts, shared between runs. Null: `.packtrain-cache` beside `out`."""
+    """The folder of encoded parts, or its URL, shared between runs. Null: `.packtrain-cache` beside `out`."""
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""

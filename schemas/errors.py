@@ -41,6 +41,10 @@ class OutputError(PacktrainError, ValueError):
     exit_code = 2
 
 
+class BusyError(OutputError):
+    """Another run works on the output folder; says which, where and since when."""
+
+
 class StoreError(PacktrainError, OSError):
     """Reading or writing the store failed, or there is no room."""
 
@@ -59,6 +63,10 @@ class StalledError(PacktrainError, TimeoutError):
 
 class TaskError(PacktrainError, RuntimeError):
     """A task failed after its tries; names the task and its input."""
+
+
+class RunDiedError(PacktrainError, RuntimeError):
+    """The run that somebody waits for has failed, has died, or never began."""
 
 
 class RowRejectedError(PacktrainError, ValueError):

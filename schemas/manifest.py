@@ -1,5 +1,6 @@
 """The manifest: written last, it makes a folder a finished dataset and names every byte of it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -114,6 +115,10 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         """The manifest file's content: the payload and its hash."""
         return {"hash": self.hash, **self.payload()}
+
+    def to_bytes(self) -> bytes:
+        """The manifest file, to the byte."""
+        return json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Manifest":

@@ -1,12 +1,16 @@
 """How often each example of a source is packed: repeats, and weights that mix sources to shares of tokens."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.splitmix import GOLDEN, mix
+
+_DRAW_BITS = 12
+"""A source's keys are counted in 2**12 pieces of their range: 32 KiB, and a piece has few of a billion documents."""
 
 
 def passes_of(stocks: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
@@ -33,27 +37,113 @@ def passes_of(stocks: Sequence[int], weights: Sequence[float | None], repeats: S
     return [share * scale / stock if stock else Fraction(0) for share, stock in zip(shares, stocks, strict=True)]
 
 
-def copies_of(tokens: NDArray[np.int64], passes: Fraction, seed: int, source: int) -> NDArray[np.int32]:
-    """(N,) how often each document of a source is packed, for `passes` through its tokens.
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How often each document of one source is packed: a decision that needs nothing but the document itself.
 
-    Whole passes take every document. Of what is left, documents are taken in an order that only the seed and their
-    places in the source decide, until the sum is as near to it as one document allows.
+    Every one `whole` times. Those before `border`, in the order that `draw_keys` and places give, once more.
+    """
+
+    whole: int
+    border: tuple[int, int]
+    """(key, place) of the first document that is not taken once more."""
+
+    def copies(
+        self, keys: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        """(N,) how often; 0 for documents without tokens.
+
+        Args:
+            keys: (N,) from `draw_keys`.
+            places: (N,) of the documents within their source.
+        """
+        key, place = self.border
+        if key >> 64:
+            more = np.ones(len(keys), dtype=np.bool_)
+        else:
+            more = (keys < np.uint64(key)) | ((keys == np.uint64(key)) & (places < place))
+        return np.where(tokens > 0, self.whole + more, 0).astype(np.int32)
+
+
+class Draw:
+    """Finds the `Quota` of one source, of which nobody holds all documents at once.
+
+    1. `count` every document: the sum of tokens, and how it spreads over the range of keys.
+    2. Say for how many passes: `aim`. Where these are not whole, the border lies in one small piece of the range.
+    3. `look` at every document again; those in that piece are kept. Then ask for the `quota`.
+
+    Of what whole passes leave, documents are taken in the order of their keys until the sum is as near to the target
+    as one document allows.
+    """
+
+    def __init__(self) -> None:
+        self.stock = 0
+        """Tokens of all documents."""
+        self._spread = np.zeros(1 << _DRAW_BITS, dtype=np.int64)
+        self._whole, self._target, self._before = 0, 0.0, 0
+        self._piece: int | None = None
+        self._kept: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def count(self, keys: NDArray[np.uint64], tokens: NDArray[np.int64]) -> None:
+        """Add documents: (N,) keys and tokens, 0 for one that does not take part."""
+        piece = (keys >> np.uint64(64 - _DRAW_BITS)).astype(np.int64)
+        np.add.at(self._spread, piece, tokens)
+        self.stock += int(tokens.sum())
+
+    def aim(self, passes: Fraction) -> bool:
+        """Take so many passes through the tokens that were counted. Whether documents must be looked at again."""
+        self._whole = passes.numerator // passes.denominator
+        self._target = float((passes - self._whole) * self.stock)
+        if self._target <= 0:
+            return False
+        sums = np.cumsum(self._spread)
+        self._piece = min(int(np.searchsorted(sums, self._target, side="right")), len(sums) - 1)
+        self._before = int(sums[self._piece] - self._spread[self._piece])
+        return True
+
+    def look(self, keys: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
+        """Show the same documents again, with their (N,) places in the source."""
+        if self._piece is None:
+            return
+        here = (keys >> np.uint64(64 - _DRAW_BITS) == np.uint64(self._piece)) & (tokens > 0)
+        self._kept.append((keys[here], places[here], tokens[here]))
+
+    def quota(self) -> Quota:
+        """What was found."""
+        if self._piece is None:
+            return Quota(self._whole, (0, 0))
+        keys, places, tokens = (np.concatenate(column) for column in zip(*self._kept, strict=True))
+        order = np.lexsort((places, keys))
+        sums = self._before + np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(tokens[order])])
+        # Sums rise, so the nearest one is here, or the first of the next piece that has any, which is farther off
+        # than the last one here: the target lies before the end of this piece.
+        count = int(np.argmin(np.abs(sums - self._target)))
+        if count == len(order):
+            return Quota(self._whole, ((self._piece + 1) << (64 - _DRAW_BITS), 0))
+        return Quota(self._whole, (int(keys[order[count]]), int(places[order[count]])))
+
+
+def draw_keys(places: NDArray[np.int64], seed: int, source: int) -> NDArray[np.uint64]:
+    """(N,) in which order documents of a source are taken: by the seed and their places in the source alone.
+
+    Args:
+        source: the number of the source, so that sources of one size are not drawn alike.
+    """
+    with np.errstate(over="ignore"):
+        key = np.uint64(seed % 2**64) ^ mix(np.array([source + 1], dtype=np.uint64) * GOLDEN)[0]
+        return mix((places.astype(np.uint64) + np.uint64(1)) * GOLDEN + key)
+
+
+def copies_of(tokens: NDArray[np.int64], passes: Fraction, seed: int, source: int) -> NDArray[np.int32]:
+    """(N,) how often each document of a source is packed, for `passes` through its tokens; see `Draw`.
 
     Args:
         tokens: (N,) what one copy of each document brings into the rows; 0 for one that does not take part.
-        source: the number of the source, so that sources of one size are not drawn alike.
     """
-    whole = passes.numerator // passes.denominator
-    copies = np.where(tokens > 0, whole, 0).astype(np.int32)
-    target = float((passes - whole) * int(tokens.sum()))
-    if target <= 0:
-        return copies
-    places = np.flatnonzero(tokens)
-    with np.errstate(over="ignore"):
-        key = np.uint64(seed % 2**64) ^ mix(np.array([source + 1], dtype=np.uint64) * GOLDEN)[0]
-        hashes = mix((places.astype(np.uint64) + np.uint64(1)) * GOLDEN + key)
-    order = places[np.argsort(hashes, kind="stable")]
-    sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(tokens[order])])
-    count = int(np.argmin(np.abs(sums - target)))
-    copies[order[:count]] += 1
-    return copies
+    places = np.arange(len(tokens), dtype=np.int64)
+    keys = draw_keys(places, seed, source)
+    draw = Draw()
+    draw.count(keys, tokens)
+    if draw.aim(passes):
+        draw.look(keys, places, tokens)
+    return draw.quota().copies(keys, places, tokens)

@@ -31,6 +31,10 @@ class Sections:
         """(M,) `repeated`, also where it is None."""
         return np.zeros_like(self.lengths) if self.repeated is None else self.repeated
 
+    def repeats_of(self, index: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(K,) `repeated` of some sections."""
+        return np.zeros(len(index), dtype=np.int32) if self.repeated is None else self.repeated[index]
+
     @property
     def fresh(self) -> NDArray[np.int32]:
         """(M,) tokens that no section before has."""

@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from packtrain.pipeline.catalogue import Catalogue, PartPlace
+from packtrain.pipeline.catalogue import PartPlace
 from packtrain.pipeline.parts import PartFile
+from packtrain.pipeline.planning import WindowPlan, plan_window
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.tokenizer import load_tokenizer
+from packtrain.pipeline.windows import WINDOW_TOKENS, Window, compose
+from packtrain.schemas.config import RunConfig
+from packtrain.stages.sections import Sections
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
@@ -144,39 +148,43 @@ def read_rows() -> Callable[..., list[dict[str, Any]]]:
     return read
 
 
-def bare_catalogue(sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]") -> Catalogue:
-    """A catalogue of parts with so many documents each, for planning: only lengths and places mean anything."""
-    nothing = np.zeros(len(lengths), np.int32)
-    nowhere = np.zeros(len(lengths), np.bool_)
+def _plan_windows(
+    store: LocalStore, config: RunConfig, sizes: list[int], sources: list[int], lengths: "NDArray[np.int32]"
+) -> list[WindowPlan]:
+    """Plans parts with so many documents each, whose layouts go into the store."""
     starts = np.cumsum([0, *sizes]).astype(np.int64)
-    return Catalogue(
-        parts=tuple(
-            PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, ""), source, "file", 0)
-            for i, source in enumerate(sources)
-        ),
-        part_starts=starts,
-        segment_starts=starts,
-        lengths=lengths,
-        asked=nothing,
-        head=nowhere,
-        low=nothing,
-        high=lengths,
-        asked_kept=nothing,
-        head_kept=nowhere,
-        prompt_cut=None,
-        completion_cut=None,
-        begins=nothing,
-        run_begins=nothing,
-        run_counts=nothing,
-        held_out=nowhere,
-        unproved=nowhere,
-        turns=nothing,
-        endless=nothing,
-        digests=None,
-    )
+    places = [
+        PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, ""), source, "file", 0)
+        for i, source in enumerate(sources)
+    ]
+    sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    plans: list[WindowPlan] = []
+    limit = config.pack.window_tokens or WINDOW_TOKENS
+    for number, parts in enumerate(compose(np.diff(sums[starts]), sources, limit, config.seed)):
+        of_parts = [np.arange(starts[part], starts[part + 1]) for part in parts]
+        of_parts = [documents[lengths[documents] > 0] for documents in of_parts]
+        documents = np.concatenate(of_parts)
+        at = np.cumsum([0, *map(len, of_parts)]).astype(np.int64)
+        nothing = np.zeros(len(documents), np.int32)
+        sections = Sections(np.arange(len(documents)), nothing, lengths[documents])
+        window = Window(
+            parts=tuple(places[part] for part in parts),
+            part_starts=at,
+            part_segments=np.arange(len(at)),
+            segment_starts=at,
+            documents=documents,
+            lengths=lengths[documents],
+            begins=nothing,
+            run_begins=nothing,
+            run_counts=nothing,
+            sections=sections,
+        )
+        shards = sum(len(plan.shards) for plan in plans)
+        plans.append(plan_window(store, "train", number, shards, config, window)[0])
+    return plans
 
 
 @pytest.fixture(scope="session")
-def make_catalogue() -> Callable[[list[int], list[int], "NDArray[np.int32]"], Catalogue]:
-    """See `bare_catalogue`."""
-    return bare_catalogue
+def plan_windows() -> Callable[..., list[WindowPlan]]:
+    """See `_plan_windows`."""
+    return _plan_windows

@@ -94,6 +94,9 @@ class InputFile:
     """Rows beyond the source's `max_rows`."""
     origin: str = ""
     """The URL or the name of the dataset that it came from; empty for a file that lies where it was named."""
+    far: tuple[int, int] | None = None
+    """(size, stamp) of what a URL names, by which `inputs.remote` knows its copy; None where another machine cannot
+    fetch it by `origin`."""
 
     @property
     def shown(self) -> str:

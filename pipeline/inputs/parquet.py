@@ -18,7 +18,7 @@ from ...schemas.errors import InputError, PacktrainError
 from ...schemas.fingerprint import fingerprint
 from ..store import LocalStore
 from .blocks import Block, BlockRows, changed
-from .spool import FORMAT, read_note, spool, unspool
+from .spool import FORMAT, read_note, spool, unspool, write_note
 from .tables import cut_rows, to_rows, to_stream
 
 TOO_LARGE = 4
@@ -174,7 +174,7 @@ def _kept(file: Any, group: int, size: int, key: str, store: LocalStore) -> list
         digest = blake3.blake3(data).hexdigest()
         spooled, stored = spool(store, digest, data, "arrow.zst")
         noted.append(_Noted(one.table.num_rows, one.bytes, digest, spooled, stored))
-    store.replace_bytes(name, msgspec.json.encode(noted))
+    write_note(store, name, noted)
     return noted
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.fingerprint import fingerprint
+from ..sealed import seal, unseal
 from ..store import LocalStore
 from .blocks import Block, BlockRows, changed
 from .containers import Container, Packing, refuse_inner
@@ -80,13 +81,18 @@ _Kind = TypeVar("_Kind")
 
 def read_note(store: LocalStore, name: str, kind: type[_Kind]) -> _Kind | None:
     """What an earlier scan noted; None where there is nothing, or nothing that can be read: scanning says it anew."""
-    kept = store.read(name)
+    kept = unseal(store.read(name))
     if kept is None:
         return None
     try:
-        return msgspec.json.decode(kept, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.convert(msgspec.json.decode(kept)["note"], kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
         return None
+
+
+def write_note(store: LocalStore, name: str, note: object) -> None:
+    """Keep what a scan found, for `read_note`."""
+    store.replace_bytes(name, seal(msgspec.json.encode({"note": note})))
 
 
 def scan_compressed(
@@ -129,7 +135,7 @@ def scan_compressed(
             spooled, count = ("", 0) if one.too_long else spool(store, hash, one.data)
             noted.append(_Noted(one.start, one.end, one.first_line, one.lines, hash, one.too_long, spooled, count))
     note = _Note(noted, list(header.columns) if header else None)
-    store.replace_bytes(name, msgspec.json.encode(note))
+    write_note(store, name, note)
     return _blocks(note, kind, store)
 
 

@@ -1,21 +1,30 @@
 """How tests of this folder run the program, in this process or as a person does; and what a run or a stream packed."""
 
+import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from packtrain.pipeline import objects, objectstore
 from packtrain.pipeline.cli import main
 from packtrain.pipeline.live import LiveWindows
 from packtrain.pipeline.live_window import PlannedWindow
+from packtrain.pipeline.run import run as run_packtrain
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from tests.bench.faulty import Faulty
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 
@@ -142,3 +151,93 @@ def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]
         return _pieces_of(rows, [names[doc] for row in rows for doc in row["doc_ids"]])
 
     return pieces
+
+
+@dataclass(frozen=True)
+class Little:
+    """A small corpus of three sources with a held-out part and a row that is rejected, and an undisturbed run of it."""
+
+    folder: Path
+    """Holds `inputs/`, `run.yaml`, `out/` and `cache/`; not to be changed."""
+    tokenizers: Path
+    """What transformers says of the tokenizer, to be copied into a new cache."""
+
+    @property
+    def config(self) -> Path:
+        """The configuration; its paths start beside it."""
+        return self.folder / "run.yaml"
+
+    @property
+    def out(self) -> Path:
+        """The finished output."""
+        return self.folder / "out"
+
+    def files(self, out: Path | None = None) -> dict[str, bytes]:
+        """Every file of an output's dataset, by its name; `_run` is none of it, nor is what is half-written."""
+        root = out or self.out
+        found = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
+        mine = {name: path for name, path in found.items() if not name.startswith("_run/") and ".tmp-" not in name}
+        return {name: path.read_bytes() for name, path in mine.items()}
+
+    def copy(self, folder: Path, *, cache: bool = True, out: bool = True) -> Path:
+        """Inputs and configuration, and what else is wanted, in a new folder. Returns the configuration."""
+        shutil.copytree(self.folder / "inputs", folder / "inputs")
+        shutil.copy(self.config, folder)
+        shutil.copytree(self.tokenizers, folder / "cache" / "tokenizers")
+        if cache:
+            shutil.copytree(self.folder / "cache", folder / "cache", dirs_exist_ok=True)
+        if out:
+            shutil.copytree(self.out, folder / "out")
+        return folder / "run.yaml"
+
+
+@pytest.fixture(scope="session")
+def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Little:
+    """See `Little`."""
+    folder = tmp_path_factory.mktemp("little")
+    (folder / "inputs").mkdir()
+    chance = random.Random(5)
+    text = "the mules left before sun was up def return for in range 1 22 333 über naïve 中文 🙂"
+    words = text.split()
+    for name, rows in (("a", 150), ("b", 150), ("c", 60)):
+        lines = [json.dumps({"text": " ".join(chance.choices(words, k=chance.randrange(5, 60)))}) for _ in range(rows)]
+        (folder / "inputs" / f"{name}.jsonl").write_text("\n".join([*lines, '{"text": 5}', ""]))
+    config = {
+        "out": "out",
+        "cache": "cache",
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": name, "format": "text", "path": f"inputs/{name}.jsonl"} for name in "abc"],
+        "truncate": {"max_length": 128},
+        "holdout": {"fraction": 0.2},
+        "output": {"shard_bytes": "64KiB"},
+        "run": {"workers": 1},
+    }
+    (folder / "run.yaml").write_text(json.dumps(config))
+    little = Little(folder, answered(tiny_tokenizer))
+    shutil.copytree(little.tokenizers, folder / "cache" / "tokenizers")
+    run_packtrain(folder / "run.yaml")
+    assert len(list((folder / "out" / "train" / "shards").iterdir())) >= 3
+    return little
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> "Iterator[Faulty]":
+    """An S3 server that has faults when it is told to; see `tests/bench/faulty.py`."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    sys.path.append(str(Path(__file__).parents[1] / "bench"))
+    with import_module("faulty").Faulty() as server:
+        yield server
+
+
+@pytest.fixture
+def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
+    """The same, for one test: calm at its beginning, found by every client, and nobody pauses long after a fault."""
+    for key, value in s3_server.environment.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(objects, "PAUSE_FACTOR", 1.5)
+    monkeypatch.setattr(objectstore, "_proved", set())
+    s3_server.calm()
+    yield s3_server
+    s3_server.calm()

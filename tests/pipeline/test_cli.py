@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 Command = Callable[..., Any]
-COMMANDS = ("run", "prep", "verify", "inspect", "loader", "schema")
+COMMANDS = ("run", "prep", "verify", "repair", "clean", "inspect", "loader", "wait", "schema")
 DEMO = Path(str(files("packtrain.pipeline.demo")))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from packtrain.pipeline.executors import ENGINE_THREADS, TRIES, Executor, InlineExecutor, LocalExecutor
+from packtrain.pipeline.executors import ENGINE_THREADS, TRIES, Executor, InlineExecutor
+from packtrain.pipeline.local_executor import LocalExecutor
 from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
 
 # Workers unpickle functions by the name of their module, so what they run stands in a module of its own.
@@ -36,7 +37,7 @@ def process(_):
     return os.getpid()
 
 def ignores_interrupts(_):
-    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return all(signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM))
 
 def kill(task):
     """Dies as often as the file says, which counts down."""
@@ -51,6 +52,15 @@ def kill(task):
 def fail(error):
     if error:
         raise error
+
+def end(number):
+    if number:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+    os._exit(3)
+
+def same(data):
+    return data
 
 def linger(path):
     Path(path).touch()
@@ -157,14 +167,78 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     done: list[int] = []
-    with pytest.raises(
-        TaskError, match=rf"a worker died {TRIES} times over \(5, '.*deaths'\); out of memory.*--workers"
-    ):
+    said = rf"a worker died {TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*out of memory.*--workers"
+    with pytest.raises(TaskError, match=said):
         done.extend(pool.map(tasks.kill, work))
     assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES
     # What ran beside it was run again, and the pool goes on.
     assert list(pool.map(tasks.double, [1])) == [2]
     assert 5 not in done
+
+
+def test_where_asked_everything_else_is_done_before_dead_tasks_are_named(tasks: Any, tmp_path: Path) -> None:
+    (tmp_path / "deaths").write_text("1000")
+    work = [(n, str(tmp_path / "deaths") if n in (2, 7) else "") for n in range(30)]
+    executor = LocalExecutor(2, policy="continue")
+    done: list[int] = []
+    with pytest.raises(TaskError) as caught:
+        done.extend(executor.map(tasks.kill, work))
+    executor.close()
+    assert sorted(done) == [n for n in range(30) if n not in (2, 7)]
+    assert str(caught.value).startswith("2 tasks were given up:\n")
+    assert all(f"a worker died {TRIES} times over ({n}, " in str(caught.value) for n in (2, 7))
+    assert "What else could be done is done, and is kept for the next run" in str(caught.value)
+    assert int((tmp_path / "deaths").read_text()) == 1000 - 2 * TRIES
+
+
+def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: Any, tmp_path: Path) -> None:
+    marks = [tmp_path / "slow"]
+    executor = LocalExecutor(2, seconds=0.5, policy="continue")
+    began = time.monotonic()
+    said = rf"died {TRIES} times over .*slow: it ran longer than run.task_seconds \(0.5 s\)"
+    with pytest.raises(TaskError, match=said):
+        list(executor.map(tasks.linger, map(str, marks)))
+    assert TRIES * 0.5 <= time.monotonic() - began < 20
+    assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
+    assert len(set(executor.map(tasks.process, range(10)))) == 2
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGSEGV, "killed by SIGSEGV, a crash in a native library"),
+        (signal.SIGUSR1, "killed by SIGUSR1"),
+        (0, "it ended with exit code 3"),
+    ],
+)
+def test_how_a_worker_ended_is_said(tasks: Any, pool: LocalExecutor, number: int, said: str) -> None:
+    with pytest.raises(TaskError, match=f"over {number}: {said}"):
+        list(pool.map(tasks.end, [number]))
+
+
+def test_a_large_task_goes_to_an_idle_worker_only(tasks: Any, pool: LocalExecutor) -> None:
+    """A pipe that is full of it would hold the driver up, while its worker waits to be rid of a result."""
+    large = [bytes([n]) * (1 << 20) for n in range(8)]
+    assert sorted(pool.map(tasks.same, large)) == large
+
+
+def test_workers_that_cannot_start_end_the_run(tasks: Any) -> None:
+    executor = LocalExecutor(2)
+    executor._context = ContextOfTheDoomed(executor._context)
+    with pytest.raises(TaskError, match=r"workers die as soon as they start .*exit code 7"):
+        list(executor.map(tasks.double, [1]))
+    executor.close()
+
+
+class ContextOfTheDoomed:
+    """A context whose processes end before they do anything."""
+
+    def __init__(self, context: Any) -> None:
+        self.Pipe, self._context = context.Pipe, context
+
+    def Process(self, **options: Any) -> Any:  # noqa: N802
+        return self._context.Process(target=os._exit, args=(7,))
 
 
 def test_a_worker_killed_while_idle_costs_nothing(tasks: Any, pool: LocalExecutor) -> None:
@@ -198,7 +272,7 @@ def test_workers_end_with_a_driver_that_is_killed(tasks: Any, tmp_path: Path) ->
     marks = [tmp_path / "one", tmp_path / "two"]
     script = tmp_path / "driver.py"
     script.write_text(
-        "import executor_tasks\nfrom packtrain.pipeline.executors import LocalExecutor\n"
+        "import executor_tasks\nfrom packtrain.pipeline.local_executor import LocalExecutor\n"
         f"list(LocalExecutor(2).map(executor_tasks.linger, {[str(mark) for mark in marks]}))\n"
     )
     folder = str(Path(tasks.__spec__.origin).parent)
@@ -243,14 +317,14 @@ import sys
 from pathlib import Path
 import executor_tasks
 from packtrain.pipeline.configfile import load_config
-from packtrain.pipeline.executors import LocalExecutor
+from packtrain.pipeline.local_executor import LocalExecutor
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import Driver
 
 seen = set()
 close = LocalExecutor.close
 def look(self):
-    if self._pool is not None:
+    if self._pool:
         for names in self.map(executor_tasks.modules, range(8)):
             seen.update(names)
     close(self)

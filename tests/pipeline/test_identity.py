@@ -18,18 +18,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline import backends
 from packtrain.pipeline import run as run_module
 from packtrain.pipeline import sources as sources_module
-from packtrain.pipeline.catalogue import Catalogue
-from packtrain.pipeline.executors import LocalExecutor
-from packtrain.pipeline.planning import mix64, permute_rows, plan_split, window_seed
+from packtrain.pipeline.local_executor import LocalExecutor
+from packtrain.pipeline.planning import WindowPlan, permute_rows
 from packtrain.pipeline.store import LocalStore
+from packtrain.pipeline.windows import mix64, window_seed
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.errors import OutputError
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.manifest import Manifest
 from packtrain.stages.plan import plan_rows
-from packtrain.stages.sections import Sections
 
 Config = dict[str, Any]
 ReadRows = Callable[..., list[dict[str, Any]]]
@@ -153,11 +153,11 @@ def test_workers_do_not_matter(
     pools: list[int] = []
 
     class Counted(LocalExecutor):
-        def __init__(self, workers: int) -> None:
+        def __init__(self, workers: int, **options: Any) -> None:
             pools.append(workers)
-            super().__init__(workers)
+            super().__init__(workers, **options)
 
-    monkeypatch.setattr(run_module, "LocalExecutor", Counted)
+    monkeypatch.setattr(backends, "LocalExecutor", Counted)
     made = {}
     for workers in (1, 2, 3):
         out = tmp_path / f"out-{workers}"
@@ -480,11 +480,10 @@ def test_seeds_give_different_orders() -> None:
         assert all(np.count_nonzero(one == other) < 12 for other in orders[:index])
 
 
-def test_windows_are_shuffled_unlike_one_another(tmp_path: Path, make_catalogue: Callable[..., Catalogue]) -> None:
+def test_windows_are_shuffled_unlike_one_another(tmp_path: Path, plan_windows: Callable[..., list[WindowPlan]]) -> None:
     """Neither the same order nor the same one a few rows on: best fit puts the long documents first in each."""
     size, windows = 1000, 4
     lengths = np.full(size * windows, 8, np.int32)
-    catalogue = make_catalogue([size] * windows, [0] * windows, lengths)
     config = RunConfig.model_validate(
         {
             "out": "unused",
@@ -495,8 +494,7 @@ def test_windows_are_shuffled_unlike_one_another(tmp_path: Path, make_catalogue:
         }
     )
     store = LocalStore(tmp_path)
-    sections = Sections(np.arange(len(lengths)), np.zeros_like(lengths), lengths)
-    plans = plan_split(store, "train", config, catalogue, sections)
+    plans = plan_windows(store, config, [size] * windows, [0] * windows, lengths)
     assert len(plans) == windows
     places = []
     for plan in plans:

@@ -23,8 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packtrain.pipeline import sources as sources_module
-from packtrain.pipeline.catalogue import Catalogue
-from packtrain.pipeline.planning import plan_split
+from packtrain.pipeline.planning import WindowPlan
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.verify import verify
@@ -34,7 +33,6 @@ from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
 from packtrain.stages.prep import AppsOptions, make_format, public_row
-from packtrain.stages.sections import Sections
 
 Row = dict[str, Any]
 
@@ -923,7 +921,9 @@ def test_windows_are_stratified(
 
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogue: Callable[..., Catalogue]) -> None:
+def test_any_windows_hold_every_document_once(
+    data: st.DataObject, plan_windows: Callable[..., list[WindowPlan]]
+) -> None:
     """Parts of any size, empty ones too; documents that are left out; windows smaller than a part."""
     sizes = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=9))
     sources = data.draw(st.lists(st.integers(0, 2), min_size=len(sizes), max_size=len(sizes)).map(sorted))
@@ -931,7 +931,6 @@ def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogu
     lengths = np.array(data.draw(st.lists(st.integers(0, 8), min_size=count, max_size=count)), np.int32)
     limit = data.draw(st.integers(1, 60))
     part_starts = np.cumsum([0, *sizes]).astype(np.int64)
-    catalogue = make_catalogue(sizes, sources, lengths)
     config = RunConfig.model_validate(
         {
             "out": "unused",
@@ -944,9 +943,7 @@ def test_any_windows_hold_every_document_once(data: st.DataObject, make_catalogu
     )
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
-        documents = np.flatnonzero(lengths)
-        sections = Sections(documents, np.zeros_like(lengths[documents]), lengths[documents])
-        windows = plan_split(store, "train", config, catalogue, sections)
+        windows = plan_windows(store, config, sizes, sources, lengths)
         pieces = [
             pa.ipc.open_file(pa.BufferReader(store.read(f"{window.name}-pieces.arrow"))).read_all().to_pylist()
             for window in windows

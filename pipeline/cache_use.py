@@ -1,0 +1,101 @@
+"""Who uses a cache: runs and streams share a lock on it, and what removes things from it needs it alone.
+
+The lock is the kernel's (flock on `.in-use`), so it is gone when its holder is, however that ended.
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from .store import LocalStore
+
+NAME = ".in-use"
+
+
+class CacheUse:
+    """Keeps a cache from being cleaned, as long as it lives or until `release`. Also a context.
+
+    Where the file system has no locks, or nothing can be written, it does nothing.
+    """
+
+    def __init__(self, cache: LocalStore) -> None:
+        self._file = _open(cache, make=True)
+        if self._file is not None:
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a cleaning that is under way
+
+    def __enter__(self) -> "CacheUse":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """It may be cleaned from now on."""
+        file, self._file = getattr(self, "_file", None), None
+        if file is not None:
+            _close(file)
+
+
+class CacheAlone:
+    """A cache that nobody uses, kept so while the context lasts."""
+
+    def __init__(self, cache: LocalStore) -> None:
+        self.cache = cache
+        self._file: int | None = None
+        self.users: list[int] = []
+        """Processes that use it, as far as the kernel tells, where it is not alone."""
+
+    def take(self) -> bool:
+        """Whether nobody uses it. Never waits."""
+        self._file = _open(self.cache, make=self.cache.root.is_dir())
+        if self._file is None:
+            return True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.users = _holders(self._file)
+            _close(self._file)
+            self._file = None
+            return False
+        except OSError:
+            pass  # a file system without locks
+        return True
+
+    def release(self) -> None:
+        """Others may use it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            _close(file)
+
+
+def _open(cache: LocalStore, *, make: bool) -> int | None:
+    try:
+        if make:
+            cache.root.mkdir(parents=True, exist_ok=True)
+        return os.open(cache.root / NAME, os.O_RDWR | (os.O_CREAT if make else 0), 0o666)
+    except OSError:
+        return None
+
+
+def _close(file: int) -> None:
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)  # by name: a child forked meanwhile holds the open file, too
+    with suppress(OSError):
+        os.close(file)
+
+
+def _holders(file: int) -> list[int]:
+    """Processes with a lock on an open file, from the kernel's list; empty where it has none."""
+    inode = os.fstat(file).st_ino
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) == inode:
+                found.append(int(words[4]))
+    return sorted(set(found))

@@ -1,0 +1,162 @@
+"""The commands that look after what is there: verify, repair, clean."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..schemas.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from .store import LocalStore
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")]
+
+
+def verify(
+    folder: Folder,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte against its hash, too.")] = False,
+) -> None:
+    """Check a dataset against its manifest, and every row's invariants."""
+    from .console import ConsoleObserver, make_console, say
+    from .verify import verify as check
+
+    console = make_console()
+    with ConsoleObserver(console) as observer:
+        outcome = check(folder, deep=deep, observer=observer)
+    for finding in outcome.findings:
+        say(console, str(finding))
+    checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
+    if not outcome.sound:
+        found = f"{len(outcome.findings):,} finding{'s' if len(outcome.findings) > 1 else ''}"
+        say(console, f"{folder} is NOT what its manifest says: {found} in {checked}")
+        say(console, f"packtrain repair {folder} makes again what is named, and leaves the rest alone")
+        raise typer.Exit(1)
+    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep reads every byte against its hash"
+    say(console, f"{folder} is sound: {checked}; {how}")
+
+
+def repair(
+    folder: Folder,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The run's configuration, where its inputs have moved.", show_default="as the run noted it"),
+    ] = None,
+) -> None:
+    """Make again what is damaged or missing in a finished dataset, byte for byte, and leave the rest alone."""
+    from .console import ConsoleObserver, make_console, say
+    from .repair import repair as mend
+
+    console = make_console()
+    with ConsoleObserver(console) as observer:
+        done = mend(folder, config=config, observer=observer)
+    for finding in done.findings:
+        say(console, f"{'still' if finding in done.remaining else 'was'} wrong: {finding}")
+    for what, names in (("rebuilt", done.rebuilt), ("removed", done.removed)):
+        for name in names:
+            say(console, f"  {what}: {name}")
+    parts = f"; for them, {_count(done.encoded, 'block')} encoded again" if done.encoded else ""
+    say(console, f"{_count(len(done.rebuilt), 'file')} rebuilt{parts}; {done.kept:,} sound and left alone")
+    if not done.sound:
+        say(console, f"{folder} is NOT sound: what is still wrong is nothing that making files again would mend")
+        raise typer.Exit(1)
+    say(console, f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before")
+
+
+def clean(
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML configuration: its cache and its output.", show_default=False)
+    ] = None,
+    cache: Annotated[str | None, typer.Option(help="The cache to clean.", show_default="the configuration's")] = None,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="An output to clean; without a configuration, with its cache. Repeatable.")
+    ] = None,
+    older_than: Annotated[
+        float, typer.Option(min=0, metavar="DAYS", help="Keep parts and copies that were written within so many days.")
+    ] = 7.0,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove all encoded parts and copies, also those that an output came from.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove encoded parts that nobody needs, and what killed runs left behind. Shows first what it will remove."""
+    import json
+    import sys
+
+    from .clean import KINDS, Cleaning
+    from .console import make_console, say
+    from .console import size as shown
+
+    console = make_console()
+    folder, outs = _places(config, cache, out or [])
+    with Cleaning(folder, outs, days=older_than, everything=everything) as cleaning:
+        items = cleaning.find()
+        total = sum(item.bytes for item in items)
+        if not as_json:
+            for kind, what in KINDS.items():
+                mine = [item for item in items if item.kind == kind]
+                if mine:
+                    say(console, f"{what}: {len(mine):,} files, {shown(sum(item.bytes for item in mine))}")
+                    for item in mine[:3]:
+                        say(console, f"  {item.path} ({shown(item.bytes)})")
+                    if len(mine) > 3:
+                        say(console, f"  and {len(mine) - 3:,} more")
+        agreed = yes or (not as_json and bool(items) and sys.stdin.isatty() and _agrees(len(items), shown(total)))
+        if agreed:
+            cleaning.remove(items)
+    if as_json:
+        listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in items]
+        print(json.dumps({"removed": agreed, "bytes": total, "files": listed}, indent=1))
+    elif not items:
+        say(console, "there is nothing to remove")
+    elif agreed:
+        say(console, f"removed {len(items):,} files, {shown(total)}; a run makes again what it needs")
+    else:
+        say(console, f"nothing was removed: {len(items):,} files, {shown(total)}; --yes removes them")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _agrees(count: int, size: str) -> bool:
+    return typer.confirm(f"Remove these {count:,} files, {size}?")
+
+
+def _places(config: Path | None, cache: str | None, outs: list[Path]) -> "tuple[LocalStore | None, list[LocalStore]]":
+    """The cache and the outputs that are meant.
+
+    Raises:
+        ConfigError: nothing says which, or they are not on this machine.
+        InputError: a folder is not there.
+    """
+    from .configfile import load_config
+    from .encoding import cache_root
+    from .recall import recall
+    from .store import LocalStore
+    from .stores import open_store, resolve_place
+
+    stores = [LocalStore(path.absolute()) for path in outs]
+    place = resolve_place(cache, Path.cwd()) if cache is not None else None
+    if config is not None:
+        loaded, base = load_config(config)
+        own = resolve_place(loaded.out, base)
+        place = place or cache_root(loaded, own, base)
+        store = open_store(own)
+        if isinstance(store, LocalStore):
+            stores.append(store)
+    elif place is None:
+        noted = [asked.cache for store in stores if (asked := recall(store)) is not None]
+        place = noted[0] if noted else None
+    if place is None and not stores:
+        raise ConfigError("say what to clean: a configuration, --cache, or --out")
+    if place is not None and not isinstance(open_store(place), LocalStore):
+        raise ConfigError(
+            f"the cache {place} is not on this machine, where locks tell who uses what; let the store expire its "
+            "objects by a rule of its own, and clean this machine's copies by --cache with the scratch folder"
+        )
+    for path in outs if cache is None else [*outs, Path(cache)]:
+        if not path.is_dir():
+            raise InputError(f"{path} is no folder; check the spelling")
+    return (LocalStore(Path(place)) if place is not None else None), stores

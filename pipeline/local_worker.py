@@ -1,0 +1,59 @@
+"""What a process of the local executor does: tasks that come through its pipe, until the pipe ends."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from contextlib import suppress
+from multiprocessing import connection
+
+from .executors import limit_threads
+from .interrupts import INTERRUPTIONS
+
+
+class RemoteError(Exception):
+    """Where in the worker an error was raised; the cause of the error itself."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+def serve(pipe: "connection.Connection[bytes, bytes]") -> None:
+    """What a worker does: tasks, until the pipe ends."""
+    _settle()
+    with suppress(EOFError, OSError):
+        pipe.send_bytes(b"here")
+        while True:
+            pipe.send_bytes(_answer(pipe.recv_bytes()))
+
+
+def _answer(data: bytes) -> bytes:
+    try:
+        function, arguments = pickle.loads(data)
+        return pickle.dumps((True, function(*arguments), ""))
+    except Exception as error:
+        where = "".join(traceback.format_exception(error))
+        try:
+            answer = pickle.dumps((False, error, where))
+            pickle.loads(answer)
+        except Exception:  # an error that cannot travel
+            answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), where))
+        return answer
+
+
+def _settle() -> None:
+    """In a new worker: one thread an engine; interruptions are the driver's business; and end when the driver does."""
+    limit_threads()
+    for number in INTERRUPTIONS:
+        signal.signal(number, signal.SIG_IGN)
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    # Without this, workers whose driver was killed would first finish what they have.
+    connection.wait([sentinel])
+    os._exit(1)

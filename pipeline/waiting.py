@@ -1,0 +1,109 @@
+"""Waiting for a dataset that another process makes: the manifest is the flag, and the leases say who is at work."""
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from ..schemas.errors import RunDiedError, StalledError, StoreError
+from ..schemas.manifest import Manifest
+from .driver_lock import FAILED, Failure, Lease, Leases
+from .manifests import MANIFEST, read_manifest
+from .stores import Store, is_url, open_store
+
+_POLL_SECONDS = 0.25
+_SLOWEST_SECONDS = 2.0
+"""Of the polls, after a while: a store far away counts requests."""
+
+
+def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Manifest:
+    """The manifest of a dataset, as soon as it is finished.
+
+    For the other ranks of a training job while one of them, or another job, runs packtrain. Nobody's clock is
+    compared with anybody else's.
+
+    Args:
+        out: the folder or the URL that the run writes.
+        timeout: seconds to wait at most.
+        grace: seconds without anybody at work after which the run counts as dead or failed. In that time it may
+            begin, or begin again.
+
+    Raises:
+        RunDiedError: nobody is at work; says what the last run failed of, or who has died, or that there was none.
+        StalledError: time is up.
+        IntegrityError: there is a manifest, and it is damaged.
+    """
+    text = str(out)
+    store = open_store(text if is_url(text) else Path(text).absolute())
+    began = time.monotonic()
+    watch = _Watch(store)
+    pause = _POLL_SECONDS
+    while True:
+        try:
+            manifest = read_manifest(store) if store.exists(MANIFEST) else None
+            if manifest is not None:
+                return manifest
+            watch.look()
+        except StoreError as error:
+            watch.troubled(error)
+        now = time.monotonic()
+        if now - began >= timeout:
+            raise StalledError(f"{store.url} is not finished after {timeout:g} seconds: {watch.state()}")
+        if watch.idle() >= grace:
+            raise RunDiedError(f"{store.url} will not be finished: {watch.state()}. {_AGAIN}")
+        time.sleep(max(0.0, min(pause, began + timeout - now)))
+        pause = min(pause * 1.1, _SLOWEST_SECONDS)
+
+
+_AGAIN = "Run the same command again: it goes on where it stopped"
+
+
+class _Watch:
+    """Who is at work, and since when nobody is."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._leases = Leases(store)
+        self._busy = time.monotonic()
+        """When somebody was last at work, or may have been."""
+        self._working: list[Lease] = []
+        self._dead: list[Lease] = []
+        self._failure: Failure | None = None
+        self._trouble: StoreError | None = None
+
+    def look(self) -> None:
+        """Look once more."""
+        self._trouble = None
+        found = self._leases.judge().values()
+        self._working = [lease for lease, alive in found if alive is not False and lease is not None]
+        self._dead = [lease for lease, alive in found if alive is False and lease is not None and not lease.released]
+        if any(alive is not False for _, alive in found):
+            self._busy = time.monotonic()
+            self._failure = None
+            return
+        note = self._store.read(FAILED)
+        try:
+            self._failure = msgspec.json.decode(note, type=Failure) if note is not None else None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._failure = None
+
+    def troubled(self, error: StoreError) -> None:
+        """The store does not answer: that says nothing about the run."""
+        self._trouble = error
+        self._busy = time.monotonic()
+
+    def idle(self) -> float:
+        """Seconds without anybody at work."""
+        return time.monotonic() - self._busy
+
+    def state(self) -> str:
+        """How things stand, for people."""
+        if self._trouble is not None:
+            return f"the store does not answer ({self._trouble})"
+        if self._working:
+            return f"{self._working[0]}, is still at work"
+        if self._failure is not None:
+            return f"{self._failure.lease}, failed: {self._failure.message}"
+        if self._dead:
+            return f"{self._dead[0]}, has died"
+        return f"no run has been at work for {self.idle():.0f} seconds"

@@ -1,0 +1,51 @@
+"""The part of the configuration that says where and how fast a run works, and changes nothing in what it writes."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .section import Section, Size
+
+
+class RunSection(Section):
+    """Where and how fast: never part of the identity."""
+
+    workers: int | None = Field(default=None, ge=1)
+    """Worker processes. Null: one for each core."""
+    executor: Literal["local", "ray", "static"] = "local"
+    """Who runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; needs
+    `out`, `cache` and the inputs where all its machines see them. `static`: this run is one of several that share the
+    work without knowing each other; give each its `shard`."""
+    shard: str | None = Field(default=None, pattern=r"^\d+/\d+$")
+    """`i/N`: which of N runs this is, counted from 0, such as `3/8`. Each does its own share first, then whatever the
+    others have not done; any of them can be left out or started again. Means `executor: static`."""
+    address: str | None = None
+    """Of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null: Ray is started here, and ended
+    with the run."""
+    task_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """A task that runs longer is killed, and counts as one that has killed its worker. Null: there is no limit."""
+    on_dead_task: Literal["stop", "continue"] = "stop"
+    """What happens when a task has killed its worker three times over. `stop` ends the run and names its input.
+    `continue` does everything else first, names them all at the end, and fails; what is done is kept."""
+    wait: float = Field(default=0.0, ge=0)
+    """Seconds to wait for another run that works on the same `out`; `.inf` waits for ever. 0 says at once who it is."""
+    scratch: str | None = None
+    """Where `out` or `cache` is a URL: the folder of this machine for drafts and copies, which may be deleted when no
+    run is at work. Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
+    memory: Size | None = None
+    """An upper limit for what runs at once; more workers than fit are not started. Null: half of the machine's."""
+
+    @model_validator(mode="after")
+    def _one_backend(self) -> "RunSection":
+        if self.shard is not None:
+            index, _, count = self.shard.partition("/")
+            if int(index) >= int(count):
+                last = max(int(count), 1) - 1
+                raise ValueError(f"shard {self.shard}: shards count from 0; of {count} the last one is {last}/{count}")
+            if self.executor == "ray":
+                raise ValueError("shard is for executor static, not for ray, which shares the work by itself")
+        elif self.executor == "static":
+            raise ValueError("executor static needs a shard: which of how many runs this is, such as 0/8 (--shard)")
+        if self.address is not None and self.executor != "ray":
+            raise ValueError("address is of a Ray cluster, for executor ray; leave one of them out")
+        return self

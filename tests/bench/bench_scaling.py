@@ -1,0 +1,210 @@
+"""What more workers, another executor, a kill and many files cost, each beside the plain run it is compared with.
+
+    PACKTRAIN_REALDATA=folder python tests/bench/bench_scaling.py [workers] [ray] [shards] [resume] [files]
+        [--work DIR] [--copies 11] [--runs 3] [--files 100000]
+
+Without a name, all of them. Prints Markdown tables. Everything is `packtrain run` as a person types it, with an empty
+cache and an empty output, counted from its start to its exit.
+
+- workers: one worker and two, in turns.
+- ray: two local workers, and two on a Ray cluster of this machine, in turns. The cluster is started before.
+- shards: two local workers, and two `--shard` processes of one worker each at once, in turns.
+- resume: an undisturbed run, and the rest of one whose whole process group was killed when 90 % of its wall time had
+  passed, in turns; both must make the same manifest.
+- files: `--dry-run` on so many small files, the first time and again.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.bench.corpus import (
+        Corpus,
+        base_files,
+        build,
+        load,
+        make_parser,
+        packtrain_run,
+        print_header,
+        print_table,
+        read_manifest,
+        spread,
+        work_folder,
+    )
+else:
+    from corpus import *  # noqa: F403  # the same names: a script finds its neighbour by its own folder
+
+PACKAGES = ("packtrain", "fastokens", "pyarrow", "numpy")
+PROGRAM = Path(sys.executable).with_name("packtrain")
+KILL_AT = 0.9
+LINES_A_FILE = 2
+
+
+def run(corpus: Corpus, home: Path, workers: int = 2, *more: str) -> float:
+    """Seconds of a run from nothing."""
+    return packtrain_run(corpus.config(home), *more, workers=workers).wall
+
+
+def compare(rounds: int, **kinds: Callable[[], float]) -> dict[str, list[float]]:
+    """Seconds of each kind, in turns."""
+    found: dict[str, list[float]] = {name: [] for name in kinds}
+    for number in range(rounds):
+        for name, measure in kinds.items():
+            found[name].append(measure())
+            print(f"round {number + 1}: {name} {found[name][-1]:.1f} s; {load()}", file=sys.stderr, flush=True)
+    return found
+
+
+def ratios(one: list[float], other: list[float]) -> str:
+    """How many times as long `one` takes, round by round."""
+    return spread([a / b for a, b in zip(one, other, strict=True)])
+
+
+def bench_workers(corpus: Corpus, home: Path, rounds: int) -> None:
+    """One worker and two."""
+    found = compare(rounds, one=lambda: run(corpus, home, 1), two=lambda: run(corpus, home, 2))
+    print_header(f"One worker and two, {corpus.text_bytes / 1e6:,.0f} MB of text", PACKAGES)
+    rows = [[name, spread(seconds, 1)] for name, seconds in found.items()]
+    print_table(["workers", "seconds"], rows)
+    print(f"Two are {ratios(found['one'], found['two'])} times as fast as one (target: 1.8).\n")
+
+
+@contextmanager
+def ray_cluster() -> Iterator[str]:
+    """The address of a cluster of two cores on this machine."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 128 << 20})
+    try:
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def bench_ray(corpus: Corpus, home: Path, rounds: int) -> None:
+    """Local and Ray."""
+    with ray_cluster() as address:
+        found = compare(
+            rounds,
+            local=lambda: run(corpus, home),
+            ray=lambda: run(corpus, home, 2, "--executor", "ray", "--address", address),
+        )
+    print_header(f"Ray, {corpus.text_bytes / 1e6:,.0f} MB of text", (*PACKAGES, "ray"))
+    print_table(["executor", "seconds"], [[name, spread(seconds, 1)] for name, seconds in found.items()])
+    print(f"Ray takes {ratios(found['ray'], found['local'])} times as long as local workers.\n")
+
+
+def run_shards(corpus: Corpus, home: Path, count: int) -> float:
+    """Seconds until all of so many shards, started at once, have ended."""
+    config = corpus.config(home)
+    began = time.perf_counter()
+    shards = [
+        subprocess.Popen(
+            [PROGRAM, "run", config, "--workers", "1", "--shard", f"{index}/{count}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for index in range(count)
+    ]
+    codes = [shard.wait() for shard in shards]
+    if any(codes):
+        raise SystemExit(f"shards ended with {codes}")
+    return time.perf_counter() - began
+
+
+def bench_shards(corpus: Corpus, home: Path, rounds: int) -> None:
+    """Two workers of one run, and two shards of one worker each."""
+    found = compare(rounds, workers=lambda: run(corpus, home), shards=lambda: run_shards(corpus, home, 2))
+    print_header(f"Two shards at once, {corpus.text_bytes / 1e6:,.0f} MB of text", PACKAGES)
+    print_table(["", "seconds"], [[f"two {name}", spread(seconds, 1)] for name, seconds in found.items()])
+    print(f"Two shards take {ratios(found['shards'], found['workers'])} times as long as two workers of one run.\n")
+
+
+def bench_resume(corpus: Corpus, home: Path, rounds: int) -> None:
+    """A run, and the rest of a killed one."""
+    whole: list[float] = []
+    rest: list[float] = []
+    for number in range(rounds):
+        whole.append(run(corpus, home))
+        manifest = (home / "out" / "manifest.json").read_bytes()
+        config = corpus.config(home)
+        process = subprocess.Popen(
+            [PROGRAM, "run", config, "--workers", "2"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(KILL_AT * whole[-1])
+        if process.poll() is not None:
+            raise SystemExit("the run was faster than the one before it; run the benchmark on a quiet machine")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        rest.append(packtrain_run(config).wall)
+        if (home / "out" / "manifest.json").read_bytes() != manifest:
+            raise SystemExit("the resumed run made another dataset")
+        print(f"round {number + 1}: {whole[-1]:.1f} s, rest {rest[-1]:.1f} s; {load()}", file=sys.stderr, flush=True)
+    print_header(f"After a kill at {KILL_AT:.0%}, {corpus.text_bytes / 1e6:,.0f} MB of text", PACKAGES)
+    share = [a / b for a, b in zip(rest, whole, strict=True)]
+    print_table(
+        ["whole run, s", "the rest, s", "share", "target"],
+        [[spread(whole, 1), spread(rest, 1), spread(share, 3), "0.15"]],
+        left=0,
+    )
+
+
+def bench_files(work: Path, home: Path, files: int) -> None:
+    """A dry run over many files."""
+    folder = work / "files"
+    shutil.rmtree(folder, ignore_errors=True)
+    lines = base_files()[0].lines
+    for number in range(files):
+        place = folder / f"{number // 1000:03d}" / f"{number:06d}.jsonl"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        chosen = [lines[(number * LINES_A_FILE + line) % len(lines)] for line in range(LINES_A_FILE)]
+        place.write_bytes(b"".join(chosen))
+    corpus = Corpus(folder, 1, 0, 0, 0)
+    source = {"name": "apps", "format": "apps", "path": [str(folder / "*" / "*.jsonl")]}
+    config = corpus.config(home, sources=[source])
+    first = packtrain_run(config, "--dry-run").wall
+    again = packtrain_run(config, "--dry-run").wall
+    print_header(f"--dry-run on {files:,} files of {LINES_A_FILE} rows", PACKAGES)
+    print_table(["", "seconds", "ms a file"], [
+        ["the first time", f"{first:.1f}", f"{first / files * 1e3:.2f}"],
+        ["again", f"{again:.1f}", f"{again / files * 1e3:.2f}"],
+    ])  # fmt: skip
+    shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = make_parser(__doc__)
+    names = ("workers", "ray", "shards", "resume", "files")
+    parser.add_argument("what", nargs="*", choices=[*names, []], help="which; default all")
+    parser.add_argument("--copies", type=int, default=11, help="of the corpus (18.3 MB of text)")
+    parser.add_argument("--runs", type=int, default=3, help="rounds")
+    parser.add_argument("--files", type=int, default=100_000)
+    arguments = parser.parse_args()
+    chosen = arguments.what or names
+    with work_folder(arguments.work) as work:
+        home = work / "scaling"
+        if set(chosen) != {"files"}:
+            corpus = build(work, arguments.copies)
+            measures = {"workers": bench_workers, "ray": bench_ray, "shards": bench_shards, "resume": bench_resume}
+            for name in names:
+                if name in chosen and name in measures:
+                    measures[name](corpus, home, arguments.runs)
+                    print(f"manifest {read_manifest(home / 'out').hash[:16]}\n", flush=True)
+        if "files" in chosen:
+            bench_files(work, home, arguments.files)
+
+
+if __name__ == "__main__":
+    main()

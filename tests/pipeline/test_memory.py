@@ -1,0 +1,93 @@
+"""`run.memory` is kept by the whole process tree, or refused at once."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = Path(sys.executable).parent / "packtrain"
+MEBI = 1 << 20
+WORDS = [f"{a}{b}" for a in ("mule", "stone", "path", "sun", "train", "load") for b in ("", "s", "ed", "ing", "er")]
+
+
+def held(process: psutil.Process) -> int:
+    """Bytes that a process holds for itself; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon", "Pss_Shmem")))
+
+
+def peak_of(command: list[str]) -> tuple[int, str, int]:
+    """Exit code, what it said, and the most that it and all its children held at one moment."""
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        root = psutil.Process(running.pid)
+        while running.poll() is None:
+            try:
+                tree = [root, *root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                break
+            most = max(most, sum(map(held, tree)))
+            time.sleep(0.02)
+        assert running.stdout is not None
+        said = running.stdout.read()
+    return running.returncode, said, most
+
+
+def write_corpus(path: Path, megabytes: int) -> None:
+    chance = random.Random(7)
+    with path.open("w") as file:
+        for _ in range(megabytes):
+            for _ in range(500):
+                file.write(json.dumps({"text": " ".join(chance.choices(WORDS, k=360))}) + "\n")
+
+
+@pytest.fixture
+def command(tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., list[str]]:
+    def build(data: Path, *settings: str) -> list[str]:
+        words = [str(PROGRAM), "run", "--format", "text", "--input", str(data), "--tokenizer", str(tiny_tokenizer)]
+        words += ["--out", str(tmp_path / "out"), "--max-length", "1024", "--set", "tokenizer.engine=tokenizers"]
+        return [*words, *(word for setting in settings for word in ("--set", setting))]
+
+    return build
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", ["null", "500000"])
+def test_the_whole_tree_keeps_to_run_memory(tmp_path: Path, command: Callable[..., list[str]], window: str) -> None:
+    data = tmp_path / "texts.jsonl"
+    write_corpus(data, 24)
+    limit = 1300
+    code, said, most = peak_of(
+        command(data, "run.workers=2", f"run.memory={limit}MiB", f"pack.window_tokens={window}", "duplicates=drop")
+    )
+    assert code == 0, said
+    assert 100 * MEBI < most < limit * MEBI
+    print(f"{most / MEBI:,.0f} of {limit:,} MiB")
+
+
+@pytest.mark.slow
+def test_a_long_row_is_refused_with_the_memory_that_would_do_and_fits_into_it(
+    tmp_path: Path, command: Callable[..., list[str]]
+) -> None:
+    data = tmp_path / "long.jsonl"
+    chance = random.Random(3)
+    data.write_text(json.dumps({"text": " ".join(chance.choices(WORDS, k=1_000_000))}) + "\n" + '{"text": "a b"}\n')
+    more = ("sources.0.max_row_bytes=64MiB", "truncate.overlong=split", "run.workers=2")
+    code, said, most = peak_of(command(data, *more, "run.memory=1GiB"))
+    assert code == 2
+    least = re.search(r"give it at least ([\d,]+) MiB: a row has about \d+ MiB", said)
+    assert least is not None, said
+    enough = int(least[1].replace(",", ""))
+    code, said, most = peak_of(command(data, *more, f"run.memory={enough}MiB"))
+    assert code == 0, said
+    assert enough * MEBI / 4 < most < enough * MEBI
