@@ -17,6 +17,18 @@ class ConfigError(PacktrainError, ValueError):
     exit_code = 2
 
 
+class AttentionError(ConfigError):
+    """Attention over packed documents cannot be had of this model, batch or device; names the reason and the mend."""
+
+
+class BatchError(PacktrainError, ValueError):
+    """A packed batch is malformed, or holds what would let documents see each other."""
+
+
+class LeakError(PacktrainError, RuntimeError):
+    """Documents of one packed row see each other, or are not treated as they would be alone. Names the setting."""
+
+
 class InputError(PacktrainError, ValueError):
     """An input file as a whole cannot be used."""
 
@@ -59,6 +71,14 @@ class EngineMismatchError(IntegrityError):
 
 class StalledError(PacktrainError, TimeoutError):
     """What a loader waited for did not come; names the rank, the shard and its address."""
+
+
+class DivergedError(PacktrainError, ArithmeticError):
+    """A training's loss is no longer a number, and neither are its weights."""
+
+
+class LaunchError(PacktrainError, RuntimeError):
+    """The ranks of a training job did not come together; names who is missing, twice, silent or different."""
 
 
 class TaskError(PacktrainError, RuntimeError):

@@ -1,0 +1,78 @@
+"""`packtrain probe` in the terminal: the checks as a table, and what to do about a leak."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..schemas.errors import AttentionError, ConfigError
+from .console import make_console, say
+
+if TYPE_CHECKING:
+    from ..training.attention.apply import Applied
+    from ..training.probe.report import ProbeReport
+
+
+def show_probe(
+    model: Path, attention: str, dtype: str | None, device: str | None, *, random: bool, tiny: bool, as_json: bool
+) -> bool:
+    """Probe a model and print what was found.
+
+    Returns:
+        Whether the path that the trainer would use keeps packed documents apart.
+
+    Raises:
+        ConfigError: torch or transformers is missing, or there is no model.
+    """
+    try:
+        from ..training.probe.command import probe_model
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
+        ) from None
+    console = make_console()
+    try:
+        report, applied, made = probe_model(
+            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny
+        )
+    except AttentionError as error:  # the model was found, and cannot be trained packed: that is an answer
+        if as_json:
+            print(json.dumps({"model": str(model), "isolated": False, "reason": str(error)}, indent=2))
+        else:
+            say(console, f"NOT isolated: {error}")
+        return False
+    if as_json:
+        print(json.dumps({**report.to_json(), "applied": _plain(applied), "made": made}, indent=2))
+    else:
+        print_report(console, report, applied, made)
+    return report.isolated
+
+
+def print_report(console: Console, report: "ProbeReport", applied: "Applied", made: str) -> None:
+    """The table, and a last line that says it all."""
+    say(console, f"{report.model}, {made}")
+    say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
+    if applied.cost:
+        say(console, f"its cost: {applied.cost}", "dim")
+    say(console)
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("check", "", "found", "should be", ""):
+        table.add_column(name, overflow="fold")
+    for name, passed, value, threshold, detail in report.rows():
+        mark = Text(passed, "green" if passed == "ok" else "bold red")
+        table.add_row(name, mark, Text(value), Text(threshold), Text(detail, "dim"))
+    console.print(table)
+    say(console)
+    if report.isolated:
+        say(console, "isolated: packed documents do not see each other, and each is as it would be alone")
+        return
+    say(console, "NOT isolated: this model must not be trained on packed rows in this way")
+    say(console, f"  at fault: {report.fault or 'unknown'}")
+    say(console, f"  mend:     {report.mend or 'set batching: padded, or take another model'}")
+
+
+def _plain(applied: "Applied") -> dict[str, str]:
+    return {"name": applied.name, "kernel": applied.kernel, "reason": applied.reason, "cost": applied.cost}

@@ -1,0 +1,27 @@
+"""Which architectures keep packed documents apart: the table of docs/isolation.md, row by row."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+if TYPE_CHECKING:
+    from tests.training.probe.architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
+else:
+    sys.path.append(str(Path(__file__).parent))
+    from architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
+
+
+@pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.kind)
+def test_as_in_the_table(one: Architecture) -> None:
+    model = build(one.kind, **one.settings)
+    assert judge(model, None)[0] == one.own
+    before = alone(model)
+    assert judge(model, "auto")[0] == one.packed
+    if one.packed != R:
+        # Isolated is not enough: it must be the model's own attention, windows, chunks, sinks and all.
+        assert unlike(alone(model), before) < 1e-4

@@ -1,0 +1,107 @@
+"""`packtrain probe`: what it prints, and that its exit code is the answer."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from packtrain.pipeline.cli import main
+from transformers import CONFIG_MAPPING
+
+if TYPE_CHECKING:
+    from tests.training.probe.architectures import build
+else:
+    sys.path.append(str(Path(__file__).parent))
+    from architectures import build
+
+
+@pytest.fixture
+def packtrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["packtrain", *arguments])
+        monkeypatch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as leave:
+            main()
+        captured = capsys.readouterr()
+        return int(leave.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def saved(tmp_path: Path, kind: str, weights: bool = False) -> str:
+    model = build(kind)
+    (model if weights else model.config).save_pretrained(tmp_path / kind)
+    return str(tmp_path / kind)
+
+
+def test_isolated(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = packtrain("probe", saved(tmp_path, "llama", weights=True), "--device", "cpu")
+    assert code == 0
+    assert "its own weights, float32 on cpu" in out
+    assert "isolated: packed documents do not see each other" in out
+    assert "FAILED" not in out
+
+
+def test_a_leak(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = saved(tmp_path, "gpt_oss")
+    code, out, _ = packtrain("probe", folder, "--attention", "eager", "--device", "cpu")
+    assert code == 1
+    assert "at fault: attention: eager" in out
+    assert "mend:     set attention: auto" in out
+    code, out, _ = packtrain("probe", folder, "--device", "cpu", "--dtype", "bfloat16")
+    assert code == 0
+    assert "attention packed_block_mask: SDPA, block mask; it has attention sinks" in out
+
+
+def test_as_json(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = packtrain("probe", saved(tmp_path, "llama"), "--json", "--random", "--device", "cpu")
+    found = json.loads(out)
+    assert code == 0
+    assert found["isolated"] is True
+    assert found["applied"]["kernel"] == "per document"
+    assert {check["name"] for check in found["checks"]} >= {"isolation", "control", "equivalence", "calls"}
+
+
+def test_a_model_that_cannot_be_packed(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = packtrain("probe", saved(tmp_path, "bloom"), "--device", "cpu")
+    assert code == 1
+    assert "NOT isolated: BloomForCausalLM: attention: packed_block_mask could not be set" in out
+    code, out, _ = packtrain("probe", saved(tmp_path, "bloom"), "--device", "cpu", "--json")
+    assert code == 1
+    assert json.loads(out)["isolated"] is False
+
+
+def test_a_model_of_any_size_when_tiny(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    config = CONFIG_MAPPING["llama"](hidden_size=16384, num_hidden_layers=126, num_attention_heads=128,
+                                     num_key_value_heads=8, intermediate_size=53248, vocab_size=128256)  # fmt: skip
+    config.save_pretrained(tmp_path / "405b")
+    code, _, err = packtrain("probe", str(tmp_path / "405b"), "--device", "cpu")
+    assert code == 2
+    assert "billion parameters take" in err
+    assert "--tiny" in err
+    code, out, _ = packtrain("probe", str(tmp_path / "405b" / "config.json"), "--tiny", "--device", "cpu")
+    assert code == 0
+    assert "tiny, weights at random" in out
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "said"),
+    [
+        ({}, [], "no config.json there"),
+        ({"config.json": "{"}, [], "config.json:"),
+        ({"config.json": '{"model_type": "nonesuch"}'}, [], "nonesuch"),
+        ({"config.json": '{"model_type": "vit"}'}, [], "cannot build this model"),
+        ({"config.json": '{"model_type": "llama"}'}, ["--dtype", "int8"], "--dtype int8: choose one of"),
+        ({"config.json": '{"model_type": "llama"}'}, ["--tiny", "--dtype", "float33"], "choose one of"),
+    ],
+)
+def test_mistakes(packtrain, tmp_path: Path, files: dict[str, str], arguments: list[str], said: str) -> None:  # type: ignore[no-untyped-def]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    code, _, err = packtrain("probe", str(tmp_path), "--device", "cpu", *arguments)
+    assert code == 2
+    assert said in err

@@ -1,0 +1,36 @@
+"""The probe on two ranks, where every forward pass is collective."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrap", "kind"), [("ddp", "llama"), ("fsdp", "llama"), ("fsdp", "gpt_oss")])
+def test_two_ranks(wrap: str, kind: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
+        str(Path(__file__).parent / "ranks.py"), wrap, kind, str(tmp_path),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert reports[0]["checks"] == reports[1]["checks"]
+    for report in reports:
+        failed = {check["name"] for check in report["checks"] if not check["passed"]}
+        if kind == "llama":
+            assert not failed
+            assert report["relative"] < 1e-5
+        else:
+            assert "isolation" in failed
+            assert report["fault"].startswith("attention: eager")
+    if kind == "llama":
+        assert [report["documents"] for report in reports] == [3, 9]

@@ -1,0 +1,158 @@
+"""Settings that leak are caught, each by its name, and the isolated ones pass: the probe must not cry wolf."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+import torch
+from packtrain.schemas.errors import ConfigError, LeakError
+from packtrain.training.attention import use_packed
+from packtrain.training.batch import FixedShape, fix_shape, flatten
+from packtrain.training.probe import probe
+
+if TYPE_CHECKING:
+    from tests.training.probe.architectures import build, with_default_cache, with_ones
+else:
+    sys.path.append(str(Path(__file__).parent))
+    from architectures import build, with_default_cache, with_ones
+
+
+KINDS = ("llama", "qwen3_moe", "gemma3_text")
+
+
+def dropped(rows: Any, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in flatten(rows).items() if name not in names}
+
+
+def counted_on(rows: Any) -> dict[str, Any]:
+    """Positions run on from document to document, and no bounds come: what plain collators make."""
+    batch = dropped(rows, "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+    return {**batch, "position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("make", "fault", "mend"),
+    [
+        (with_default_cache, "use_cache=None", "use_cache=False"),
+        (lambda rows: {**flatten(rows), "use_cache": True}, "use_cache=True", "use_cache=False"),
+        (with_ones, "attention_mask in the batch", "leave attention_mask out"),
+        (counted_on, "position_ids do not begin again", "PackedLoader"),
+    ],
+    ids=["default cache", "cache", "mask of ones", "positions count on"],
+)
+def test_what_leaks_with_a_models_own_attention(kind: str, make: Any, fault: str, mend: str) -> None:
+    model = build(kind)
+    report = probe(model, make=make)
+    isolation = report.check("isolation")
+    assert isolation is not None
+    assert not isolation.passed
+    assert float(isolation.value) > 1e-3
+    assert fault in str(report.fault)
+    assert mend in str(report.mend)
+    with pytest.raises(LeakError, match=r"isolation is .*should be 0, to the bit.*At fault: "):
+        report.require()
+    assert probe(model).require().isolated  # the same model, as the loader feeds it
+
+
+def test_eager_attention_of_gpt_oss() -> None:
+    model = build("gpt_oss")
+    report = probe(model)
+    assert not report.isolated
+    assert report.fault == "attention: eager. GptOssForCausalLM does not keep documents apart with it"
+    assert report.mend == "set attention: auto (which is packed_block_mask)"
+    assert model.config._attn_implementation == "eager"  # the diagnosis leaves it as it was
+    use_packed(model)
+    assert probe(model).isolated
+
+
+def test_recurrent_layers() -> None:
+    report = probe(build("mamba2"))
+    failed = {check.name for check in report.checks if not check.passed}
+    assert {"layers", "isolation", "equivalence"} <= failed
+    assert "Mamba2Mixer" in str(report.fault)
+    assert "mamba-ssm" in str(report.mend)
+    report = probe(build("lfm2", layer_types=["conv", "full_attention", "conv"], num_hidden_layers=3))
+    assert "isolation" in {check.name for check in report.checks if not check.passed}
+    assert "ShortConv" in str(report.fault)
+
+
+def test_positions_that_run_on_within_the_model() -> None:
+    model = build("bart")
+    use_packed(model)
+    report = probe(model)
+    assert [check.name for check in report.checks if not check.passed] == ["equivalence"]
+    assert str(report.fault).startswith("positions: BartForCausalLM counts along the whole row")
+
+
+def test_attention_dropout_is_found_before_training_fails_on_it() -> None:
+    model = build("gpt2")  # 0.1 by default
+    use_packed(model)
+    report = probe(model)
+    assert [check.name for check in report.checks if not check.passed] == ["dropout"]
+    assert "dropout to 0" in str(report.mend)
+
+
+def test_the_control_sees_a_model_that_ignores_its_input() -> None:
+    model = build("llama")
+    torch.nn.init.zeros_(model.get_input_embeddings().weight)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    report = probe(model, explain=False)
+    assert "control" in {check.name for check in report.checks if not check.passed}
+
+
+@pytest.mark.parametrize("make", [partial(fix_shape, shape=FixedShape(64, 5)), partial(flatten, seq_idx=True)])
+def test_every_form_of_the_loaders_batches(make: Any) -> None:
+    model = build("llama")
+    use_packed(model)
+    assert probe(model, make=make).require().isolated
+
+
+def test_the_influence_of_each_document_on_each() -> None:
+    model = build("llama")
+    use_packed(model)
+    matrix = probe(model, documents=(5, 2, 30, 9)).influence
+    assert len(matrix) == 4
+    for loss, line in enumerate(matrix):
+        assert [value > 0 for value in line] == [document == loss for document in range(4)]
+
+
+def test_a_row_too_long_for_llama_4() -> None:
+    model = build("llama4_text")
+    use_packed(model)
+    assert probe(model).isolated
+    assert probe(model, tokens=8191).isolated
+    report = probe(model, tokens=8192)
+    assert [check.name for check in report.checks if not check.passed] == ["length"]
+    assert report.mend == "take fewer rows a step, or a shorter max_length"
+
+
+def test_rotary_embeddings_that_stretch_are_told_of() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    report = probe(build("llama", rope_parameters=rope), explain=False)
+    stretch = report.check("stretch")
+    assert stretch is not None
+    assert "512" in stretch.threshold
+
+
+def test_what_cannot_be_probed() -> None:
+    with pytest.raises(ConfigError, match="at least two"):
+        probe(build("llama"), documents=(17,))
+    with pytest.raises(ConfigError, match="no config"):
+        probe(torch.nn.Linear(2, 2))
+
+
+def test_the_report_as_a_table_and_as_data() -> None:
+    report = probe(build("gpt_oss"))
+    rows = {name: (passed, value) for name, passed, value, _, _ in report.rows()}
+    assert rows["isolation"][0] == "FAILED"
+    assert rows["control"][0] == "ok"
+    data = report.to_json()
+    assert data["isolated"] is False
+    assert data["model"] == "GptOssForCausalLM"
+    assert len(data["influence"]) == 3

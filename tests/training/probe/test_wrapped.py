@@ -1,0 +1,160 @@
+"""The probe on what really trains: compiled, checkpointed, with adapters, in bf16, on several ranks, with a callable of
+its own; and the model afterwards, which must be as it was."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+import torch
+from packtrain.training.attention import NAME, use_packed
+from packtrain.training.batch import flatten
+from packtrain.training.probe import ProbeReport, probe
+
+if TYPE_CHECKING:
+    from tests.training.probe.architectures import build, row
+else:
+    sys.path.append(str(Path(__file__).parent))
+    from architectures import build, row
+
+
+def packed(kind: str = "llama", **options: Any) -> Any:
+    model = build(kind, **options)
+    use_packed(model)
+    return model
+
+
+def leaks(report: ProbeReport) -> bool:
+    """Whether the very isolation was found wanting."""
+    return any(not check.passed for check in report.checks if check.name in ("isolation", "perturbation"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("llama", torch.bfloat16),
+        ("llama", torch.float64),
+        ("qwen3_moe", torch.bfloat16),
+        ("qwen3_moe", torch.float16),
+        ("gemma3_text", torch.bfloat16),
+    ],
+)
+def test_other_dtypes(kind: str, dtype: Any) -> None:
+    assert probe(packed(kind, dtype=dtype)).require().isolated
+    assert leaks(probe(build(kind, dtype=dtype), make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed(reentrant: bool) -> None:
+    model = packed()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    report = probe(model).require()
+    # Re-entrant checkpointing has no gradients of inputs alone: then by perturbation.
+    assert {"perturbation" if reentrant else "isolation"} <= {check.name for check in report.checks}
+    eager = build("gpt_oss")
+    eager.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    assert leaks(probe(eager, explain=False))
+
+
+@pytest.mark.slow
+def test_compiled() -> None:
+    backend = "inductor"
+    model = packed()
+    compiled = torch.compile(model, backend=backend)
+    report = probe(compiled).require()
+    assert report.check("isolation") is not None
+    assert report.calls is None  # cannot be counted
+    model = packed()
+    model.compile(backend=backend)
+    assert probe(model).isolated
+    leaking = torch.compile(build("llama"), backend=backend)
+    assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
+
+
+def test_compiled_code_is_not_left_with_the_probes_hooks() -> None:
+    """Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training."""
+    model = packed(num_hidden_layers=1)
+    compiled = torch.compile(model, backend="eager")
+    assert probe(compiled).require().check("isolation") is not None
+    compiled(**flatten([row(5, 4)])).loss.backward()
+    assert model.get_input_embeddings().weight.grad is not None
+
+
+def test_with_adapters() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], lora_dropout=0.5)
+    model = peft.get_peft_model(packed(), config)
+    assert probe(model).require().isolated  # with dropout on, packed and alone would differ
+    assert leaks(probe(peft.get_peft_model(build("gpt_oss"), config), explain=False))
+
+
+def test_a_callable_of_ones_own_that_gives_a_loss_alone() -> None:
+    model = packed()
+
+    def call(batch: dict[str, Any]) -> Any:
+        logits = (
+            model.model(**{name: value for name, value in batch.items() if name != "labels"})[0]
+            @ model.lm_head.weight.T
+        )
+        labels = batch["labels"][0, 1:]
+        return torch.nn.functional.cross_entropy(logits[0, :-1], labels, ignore_index=-100)
+
+    report = probe(model, call=call).require()
+    assert report.check("isolation") is not None
+    assert leaks(probe(model, call=lambda batch: call({**_bare(batch), "use_cache": True}), explain=False))
+
+
+def _bare(batch: dict[str, Any]) -> dict[str, Any]:
+    """Without anything that says where documents are."""
+    ids = batch.get("input_ids", batch.get("inputs_embeds"))
+    assert ids is not None
+    rest = {name: value for name, value in batch.items() if "seq_lens" not in name and "max_length" not in name}
+    return {**rest, "position_ids": torch.arange(ids.shape[1])[None]}
+
+
+def test_autocast() -> None:
+    model = packed()
+
+    def call(batch: dict[str, Any]) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(**batch)
+
+    report = probe(model, call=call).require()
+    assert report.check("equivalence").threshold == "at most 0.05"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_model_is_left_as_it_was(train: bool) -> None:
+    model = packed("gpt2")  # with dropout
+    model.train(train)
+    model.lm_head.eval()
+    model(**flatten([row(7)])).loss.backward() if not train else None
+    grads = [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
+    weights = [weight.detach().clone() for weight in model.parameters()]
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    modes = [module.training for module in model.modules()]
+    rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    probe(model)
+    assert torch.equal(torch.rand(3), expected)
+    assert [module.training for module in model.modules()] == modes
+    assert max(rates) > 0
+    assert [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)] == rates
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), weights, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(model.buffers(), buffers, strict=True))
+    for weight, before in zip(model.parameters(), grads, strict=True):
+        assert weight.grad is None if before is None else torch.equal(weight.grad, before)
+    assert model.config._attn_implementation == NAME
+
+
+def test_auxiliary_losses_of_routers_are_left_out() -> None:
+    model = packed("mixtral", output_router_logits=True)
+    assert probe(model).require().isolated
+    assert model.config.output_router_logits

@@ -1,0 +1,117 @@
+"""What an attention layer asks for, read from how transformers calls it; and what is refused.
+
+Sliding windows and chunks are patterns of the mask in transformers, and `packed_varlen` builds no mask. Most layers
+pass their window as well, but some do not (Qwen2-MoE, PhiMoE): then the configuration's `layer_types` say it.
+"""
+
+import inspect
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+
+from ...schemas.errors import AttentionError
+
+_UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
+"""Arguments that change scores in a way of which this knows nothing."""
+
+
+def who(module: torch.nn.Module) -> str:
+    """The layer's name, for errors."""
+    index = getattr(module, "layer_idx", None)
+    return type(module).__name__ if index is None else f"{type(module).__name__} of layer {index}"
+
+
+def refuse(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    dropout: float,
+    is_causal: bool | None,
+    kwargs: dict[str, Any],
+    known: tuple[str, ...] = (),
+) -> None:
+    """Raise where attention within documents would be something else than what the layer asks for.
+
+    Args:
+        known: arguments that change scores, and that the caller knows what to do with.
+
+    Raises:
+        AttentionError: a cache or cross-attention, dropout, attention that looks ahead, or an argument that changes
+            scores.
+    """
+    if query.shape[2] != key.shape[2]:
+        raise AttentionError(
+            f"{who(module)}: {query.shape[2]:,} queries and {key.shape[2]:,} keys. Packed attention is for training: "
+            "pass use_cache=False; to generate, model.set_attn_implementation('sdpa')"
+        )
+    if dropout > 0 and module.training:
+        raise AttentionError(
+            f"{who(module)}: attention dropout {dropout:g}, which variable-length kernels do not have; set it to 0 in "
+            "the model's config.json (attention_dropout, attn_pdrop or the like)"
+        )
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        raise AttentionError(f"{who(module)} looks ahead (is_causal is false); packed attention is causal")
+    for name in _UNKNOWN:
+        if kwargs.get(name) is not None and name not in known:
+            raise AttentionError(f"{who(module)}: its attention takes {name}, which packed attention does not know")
+
+
+def window_of(module: torch.nn.Module, given: int | None) -> int | None:
+    """How many tokens each token sees, itself included; None for all before it.
+
+    Args:
+        given: what the layer passed.
+    """
+    if given is not None:
+        return int(given)
+    config: Any = getattr(module, "config", None)
+    kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    own = getattr(module, "sliding_window", None)
+    if kinds is not None and index is not None and index < len(kinds):
+        if kinds[index] != "sliding_attention":
+            return None
+        own = getattr(config, "sliding_window", None) if own is None else own
+    else:
+        if own is None and getattr(config, "use_sliding_window", True):
+            own = getattr(config, "sliding_window", None)
+        if isinstance(own, int) and not _masks_windows(type(module).__module__):
+            return None
+    return int(own) if isinstance(own, int) and own > 0 else None
+
+
+@cache
+def _masks_windows(code: str) -> bool:
+    """Whether a model's code asks for masks with windows: Moshi has one in its configuration, and does not use it."""
+    source = sys.modules.get(code)
+    try:
+        return source is None or "create_sliding_window_causal_mask" in inspect.getsource(source)
+    except (OSError, TypeError):  # code without a file: believe the configuration
+        return True
+
+
+def chunk_of(module: torch.nn.Module) -> int | None:
+    """Length of the chunks within which this layer attends, if it does that (Llama 4)."""
+    config: Any = getattr(module, "config", None)
+    kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if kinds is None or index is None or index >= len(kinds) or kinds[index] != "chunked_attention":
+        return None
+    chunk = getattr(config, "attention_chunk_size", None)
+    return None if chunk is None else int(chunk)
+
+
+def refuse_mask(mask: torch.Tensor | None, name: str) -> None:
+    """Raise where a batch masks tokens. A mask of ones is let pass: some models (BART, BioGPT) make one of nothing.
+
+    Args:
+        mask: (B, T), false where nothing is.
+
+    Raises:
+        AttentionError: it has zeros.
+    """
+    if mask is not None and not bool(mask.all()):
+        raise AttentionError(
+            f"an attention_mask with zeros came to {name}. A packed batch has none, and no padding between documents: "
+            "take the batches of PackedLoader. To generate, model.set_attn_implementation('sdpa')"
+        )

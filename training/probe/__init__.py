@@ -1,0 +1,38 @@
+"""Proof that documents packed into one row do not see each other, on the very model and callable that train.
+
+1. **Documents** (`documents`): random tokens, made into a batch by the loader's own code.
+2. **Quiet** (`quiet`): the model without dropout, and afterwards exactly as it was.
+3. **Checks**: static (`static`); the exact gradient probe (`gradient`), or by perturbation (`perturbation`);
+   each document as it is alone (`equivalence`).
+4. **Diagnosis** (`diagnosis`): of a leak, which single setting is at fault.
+5. **Report** (`report`): a table, and `require()`, which raises.
+
+And in training itself: `guard.StepGuard` for every step, `first_batch.compare_first_batch` for the first real one.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .first_batch import FirstBatch, compare_first_batch
+    from .guard import StepGuard
+    from .probing import probe
+    from .report import Check, ProbeReport
+
+__all__ = ["Check", "FirstBatch", "ProbeReport", "StepGuard", "compare_first_batch", "probe"]
+
+_HOMES = {
+    "Check": "report",
+    "FirstBatch": "first_batch",
+    "ProbeReport": "report",
+    "StepGuard": "guard",
+    "compare_first_batch": "first_batch",
+    "probe": "probing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

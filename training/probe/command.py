@@ -1,0 +1,109 @@
+"""`packtrain probe MODEL`: whether an architecture keeps packed documents apart, before a run is planned on it.
+
+Needs no tokenizer, no data, no GPU, and no weights: what leaks is decided by code. With `tiny`, a model of any size is
+probed on a laptop.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...schemas.errors import ConfigError
+from ..attention.apply import Applied, use_packed
+from .probing import probe
+from .report import ProbeReport
+from .tiny import shrink
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def probe_model(
+    where: Path,
+    *,
+    attention: str = "auto",
+    dtype: str | None = None,
+    device: str | None = None,
+    random: bool = False,
+    tiny: bool = False,
+) -> tuple[ProbeReport, Applied, str]:
+    """Build the model and probe it, the way that the trainer would.
+
+    Args:
+        where: a folder with config.json, and weights or not.
+        attention: as in the trainer's configuration.
+        dtype: of weights; default bfloat16 on CUDA, float32 elsewhere.
+        random: weights at random even where there are some.
+        tiny: a tiny model of the same architecture, at random.
+
+    Returns:
+        The report, what attention was applied, and how the model was made, in words.
+
+    Raises:
+        ConfigError: no model there, one that transformers does not know as a causal language model, or too large.
+        AttentionError: the attention cannot be applied.
+    """
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM, logging
+    except ImportError:
+        raise ConfigError("the probe needs transformers; pip install 'packtrain[train]'") from None
+    folder = where.parent if where.name == "config.json" else where
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{where}: no config.json there; give the folder of a model, as save_pretrained writes it")
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    if dtype not in DTYPES:
+        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}")
+    logging.set_verbosity_error()  # this process does nothing else, and the table says what matters
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder}/config.json: {_first_line(error)}") from error
+    weights = any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
+    if tiny:
+        try:
+            config = shrink(config)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"--tiny: {config.model_type} cannot be shrunk ({_first_line(error)}); leave it out"
+            ) from error
+    made = "tiny, weights at random" if tiny else "weights at random" if random or not weights else "its own weights"
+    try:
+        if made == "its own weights":
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+        else:
+            _refuse_too_large(AutoModelForCausalLM, config, DTYPES[dtype], place)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+    except ConfigError:
+        raise
+    except Exception as error:  # architectures raise anything on a configuration that they cannot build
+        raise ConfigError(f"{folder}: transformers cannot build this model: {_first_line(error)}") from error
+    model.to(place)
+    applied = use_packed(model, attention)
+    return probe(model), applied, f"{made}, {dtype} on {place.type}"
+
+
+def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: torch.device) -> None:
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in factory.from_config(config).parameters())
+    needed = count * torch.finfo(dtype).bits // 8
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return
+    if device.type == "cuda":
+        free = min(free, torch.cuda.mem_get_info(device)[0])
+    if needed > 0.8 * free:
+        raise ConfigError(
+            f"{count / 1e9:,.1f} billion parameters take {needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} are free; "
+            "add --tiny, which probes the same architecture"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return said[0] if said else type(error).__name__

@@ -1,0 +1,133 @@
+"""The exact probe: what a document's loss owes to the embeddings of the others is zero, to the bit.
+
+The gradient of document d's loss with respect to the embeddings of document e is computed for all pairs, one backward
+pass a document. Off the diagonal stands 0 where documents do not see each other, and there is no threshold to choose.
+On the diagonal stands something, or the probe sees nothing.
+
+The embeddings are taken where the model makes them, by a hook on its embedding; of compiled code, which does not
+notice hooks, they are passed in as `inputs_embeds`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..attention.apply import unwrap
+from ..attention.calls import is_compiled
+from .documents import Batch, Documents, to_device
+from .outputs import loss_of
+
+Call = Callable[[Batch], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """Who owes what to whom."""
+
+    matrix: tuple[tuple[float, ...], ...]
+    """[d][e]: the largest absolute gradient of document d's loss with respect to document e's embeddings."""
+
+    @property
+    def leak(self) -> float:
+        """The largest off the diagonal. NaN if any is."""
+        return _largest(value for d, row in enumerate(self.matrix) for e, value in enumerate(row) if d != e)
+
+    @property
+    def own(self) -> float:
+        """The smallest on the diagonal."""
+        return min(row[d] for d, row in enumerate(self.matrix))
+
+    @property
+    def worst(self) -> tuple[int, int]:
+        """The pair that leaks most: (whose loss, whose embeddings)."""
+        pairs = [(d, e) for d in range(len(self.matrix)) for e in range(len(self.matrix)) if d != e]
+        return max(pairs, key=lambda pair: _order(self.matrix[pair[0]][pair[1]]))
+
+
+class NoGradientError(Exception):
+    """Gradients with respect to embeddings cannot be had here; the message says why. The probe goes another way."""
+
+
+def influence(model: Any, call: Call, documents: Documents, device: torch.device) -> Influence:
+    """One forward and one backward pass a document, the same number on every rank.
+
+    Raises:
+        NoGradientError: the callable does not let gradients through to embeddings.
+    """
+    through = _passed_in if is_compiled(model) else _hooked
+    matrix = []
+    for document in range(len(documents.lengths)):
+        batch = to_device(documents.packed(trained=document), device)
+        labels = batch["labels"]
+        with torch.enable_grad():
+            loss, embeddings = through(model, call, batch, labels)
+            if not loss.requires_grad:
+                raise NoGradientError("the loss does not depend on any gradient")
+            try:
+                (grad,) = torch.autograd.grad(loss, [embeddings], allow_unused=True)
+            except (RuntimeError, AssertionError, AttributeError) as error:
+                # Re-entrant checkpointing, and engines that own the backward pass.
+                raise NoGradientError((str(error) or type(error).__name__).splitlines()[0]) from error
+        if grad is None:
+            raise NoGradientError("the loss does not depend on the embeddings that were taken")
+        owed = grad.detach()[0].abs().amax(dim=-1).float().cpu()
+        matrix.append(tuple(float(owed[begin:end].max()) for begin, end in documents.spans))
+        del grad, loss, embeddings
+    return Influence(tuple(matrix))
+
+
+def _hooked(model: Any, call: Call, batch: Batch, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    taken: list[torch.Tensor] = []
+    with _leaf(unwrap(model), taken):
+        loss = loss_of(call(batch), labels)
+    if len(taken) != 1:
+        raise NoGradientError(f"the embedding of input_ids was used {len(taken)} times in a forward pass")
+    return loss, taken[0]
+
+
+def _passed_in(model: Any, call: Call, batch: Batch, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    embedding = _embedding(unwrap(model))
+    with torch.no_grad():
+        made = embedding(batch["input_ids"])
+    embeddings = made.detach().clone().requires_grad_(True)
+    rest = {name: value for name, value in batch.items() if name != "input_ids"}
+    try:
+        return loss_of(call({**rest, "inputs_embeds": embeddings.clone()}), labels), embeddings
+    except (TypeError, KeyError, ValueError) as error:
+        raise NoGradientError(f"compiled, and it does not take inputs_embeds: {error}") from error
+
+
+@contextmanager
+def _leaf(model: Any, taken: list[torch.Tensor]) -> Iterator[None]:
+    """Cuts the graph at the embedding, so that what follows it hangs on a tensor of our own."""
+
+    def cut(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        taken.append(output.detach().clone().requires_grad_(True))
+        return taken[-1].clone()  # some models work on it in place
+
+    handle = _embedding(model).register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _embedding(model: Any) -> torch.nn.Module:
+    try:
+        found = model.get_input_embeddings()
+    except (AttributeError, NotImplementedError) as error:
+        raise NoGradientError(f"{type(model).__name__} does not say what its embedding is") from error
+    if not isinstance(found, torch.nn.Module):
+        raise NoGradientError(f"{type(model).__name__} does not say what its embedding is")
+    return found
+
+
+def _largest(values: Iterator[float]) -> float:
+    return max(values, key=_order, default=0.0)
+
+
+def _order(value: float) -> float:
+    return float("inf") if value != value else value

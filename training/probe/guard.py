@@ -1,0 +1,86 @@
+"""What every training step is held to, at no cost: a well-formed batch, and every layer's attention being packed."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...schemas.errors import BatchError, LeakError
+from ..attention import BLOCK_NAME, NAME
+from ..attention.apply import unwrap
+from ..attention.batches import check_batch
+from ..attention.calls import count_calls, expected_calls, is_compiled, layers_of
+from .static import most_tokens
+
+
+class StepGuard:
+    """`with guard.step(batch): loss = forward(batch)`.
+
+    Batches are looked at as they come from the loader, on the CPU; of tensors on a device only shapes are, because to
+    read them is to wait. Compiled code runs without Python, so its calls cannot be counted: there the batch alone is
+    checked, and the probe has seen the rest.
+
+    Args:
+        model: the one that the probe has found isolated.
+        calls: of packed attention in a forward pass, from `ProbeReport.calls`; None to learn it from the first step.
+    """
+
+    def __init__(self, model: Any, calls: int | None = None) -> None:
+        bare = unwrap(model)
+        self._model, self._calls = model, calls
+        self._layers = layers_of(bare)
+        self._config = bare.config
+        self._name = str(getattr(bare.config, "_attn_implementation", None))
+        self._expected = expected_calls(bare)
+        self._most = most_tokens(model)
+        self._counts: bool | None = None
+        self.steps = 0
+        """That went well."""
+
+    @contextmanager
+    def step(self, batch: Mapping[str, Any]) -> Iterator[None]:
+        """Around the forward pass alone: checkpointing runs attention again in the backward pass.
+
+        Raises:
+            LeakError: the batch is malformed, the model's attention is another than it was, or some layer did not use
+                it.
+        """
+        if self._counts is None:
+            self._counts = self._name in (NAME, BLOCK_NAME) and not is_compiled(self._model)
+        self._check(batch)
+        if not self._counts:
+            yield
+            self.steps += 1
+            return
+        with count_calls(self._model, self._layers) as seen:
+            yield
+        self._compare(seen.calls)
+        self.steps += 1
+
+    def _check(self, batch: Mapping[str, Any]) -> None:
+        try:
+            check_batch(batch)
+        except BatchError as error:
+            raise LeakError(f"step {self.steps + 1:,} is not taken: {error}") from error
+        now = str(getattr(self._config, "_attn_implementation", None))
+        if now != self._name:
+            raise LeakError(
+                f"step {self.steps + 1:,} is not taken: attention was {self._name} when training began, and is {now} "
+                "now; something set it in between"
+            )
+        ids = batch.get("input_ids", batch.get("inputs_embeds"))
+        if self._most is not None and ids is not None and ids.shape[1] > self._most[0]:
+            raise LeakError(
+                f"step {self.steps + 1:,} is not taken: {ids.shape[1]:,} tokens in a row, but {self._most[1]}. Take "
+                "fewer rows a step, or a shorter max_length"
+            )
+
+    def _compare(self, calls: int) -> None:
+        if self._calls is None and calls > 0 and (self._expected == 0 or calls % self._expected == 0):
+            self._calls = calls
+        if calls != self._calls:
+            expected = self._expected if self._calls is None else self._calls
+            raise LeakError(
+                f"step {self.steps + 1:,}: {self._name} ran {calls} times in the forward pass, and should have run "
+                f"{expected} times: some layer attended in another way, which knows no document bounds. Stop here, "
+                "and run packtrain probe"
+            )

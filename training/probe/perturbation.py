@@ -1,0 +1,66 @@
+"""The probe where gradients cannot be had: change one document, and see whether the others move.
+
+Some kernels are not exact: grouped matrix multiplications of experts, say, add up in another order when other tokens
+are routed. How much that is, the last document tells: nothing before it can depend on it in a causal model, so what
+moves there is noise, and a leak must be more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .documents import Batch, Documents, to_device
+from .outputs import logits_of, loss_of
+
+Call = Callable[[Batch], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """By how much logits (or, of callables that give none, losses) moved, at most."""
+
+    others: float
+    """Later documents, when the first one changed: a leak, or noise."""
+    noise: float
+    """Earlier documents, when the last one changed."""
+    own: float
+    """The first document, when it changed: if that is nothing, nothing is seen."""
+    threshold: float
+
+    @property
+    def apart(self) -> bool:
+        """Whether the others moved by no more than noise."""
+        return self.others <= self.threshold
+
+
+def perturb(call: Call, documents: Documents, device: torch.device, dtype: torch.dtype) -> Moved:
+    """Forward passes without gradients, the same number on every rank."""
+    last = len(documents.lengths) - 1
+    before = _seen(call, documents, device, None)
+    first = _seen(call, documents, device, 0)
+    end = _seen(call, documents, device, last)
+    later, earlier = range(1, last + 1), range(last)
+    noise = _most(before, end, earlier)
+    least = 1e-5 if dtype == torch.float32 or dtype == torch.float64 else 1e-3
+    return Moved(_most(before, first, later), noise, _most(before, first, range(1)), 10 * noise + least)
+
+
+def _seen(call: Call, documents: Documents, device: torch.device, changed: int | None) -> list[torch.Tensor]:
+    """Of each document its logits, or its loss alone."""
+    with torch.no_grad():
+        batch = to_device(documents.packed(changed=changed), device)
+        logits = logits_of(call(batch))
+        if logits is not None:
+            return [logits[0, begin:end].float().cpu() for begin, end in documents.spans]
+        losses = []
+        for document in range(len(documents.lengths)):
+            batch = to_device(documents.packed(trained=document, changed=changed), device)
+            losses.append(loss_of(call(batch), batch["labels"]).float().cpu())
+        return losses
+
+
+def _most(one: list[torch.Tensor], other: list[torch.Tensor], which: range) -> float:
+    moved = [float((one[index] - other[index]).abs().max()) for index in which]
+    return max(moved, key=lambda value: float("inf") if value != value else value)

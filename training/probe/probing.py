@@ -1,0 +1,209 @@
+"""The probe: whether packed documents are apart, on the very callable that trains. Some ten tiny passes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...schemas.errors import ConfigError
+from ..attention import BLOCK_NAME, NAME
+from ..attention.apply import unwrap
+from ..attention.calls import count_calls, expected_calls, is_compiled
+from ..batch import flatten
+from .diagnosis import diagnose
+from .documents import Batch, Documents, Make, to_device
+from .equivalence import compare
+from .gradient import NoGradientError, influence
+from .perturbation import perturb
+from .quiet import quiet
+from .report import Check, ProbeReport
+from .static import attention_check, batch_check, dropout_check, layers_check, length_check
+
+DOCUMENTS = (17, 23, 9)
+"""Odd lengths, none a multiple of a kernel's tile."""
+
+
+def probe(
+    model: Any,
+    *,
+    call: Callable[[Batch], Any] | None = None,
+    seed: int = 0,
+    documents: Sequence[int] = DOCUMENTS,
+    device: torch.device | str | None = None,
+    make: Make = flatten,
+    tokens: int | None = None,
+    dtype: torch.dtype | None = None,
+    explain: bool = True,
+) -> ProbeReport:
+    """Find out whether packed documents see each other, and whether each is as it would be alone.
+
+    On several ranks all must call it alike, because passes of sharded models are collective. The model is left as it
+    was: modes, gradients, buffers, random generators.
+
+    Args:
+        model: a causal language model of transformers, also within PEFT, DDP, FSDP or torch.compile.
+        call: the very callable that trains, from a batch to outputs with `logits` or `loss`; default `model(**batch)`.
+        seed: of the documents' tokens. The same on every rank.
+        documents: their lengths. At least two.
+        device: where batches go; default that of the model's weights.
+        make: packed rows → batch; the trainer's own, such as `partial(flatten, seq_idx=True)`.
+        tokens: the most that a batch of one rank will hold, for models that count them along the row.
+        dtype: in which a forward pass is computed, where autocast differs from the weights; default what attention
+            gets, or what the weights are. Tells what rounding to expect.
+        explain: of a leak, find the setting at fault (more passes).
+
+    Raises:
+        ConfigError: fewer than two documents, or a model that is not of transformers.
+    """
+    if len(documents) < 2 or min(documents) < 2:
+        raise ConfigError(f"documents={tuple(documents)}: a probe needs at least two, of at least two tokens")
+    bare = unwrap(model)
+    if not hasattr(bare, "config"):
+        raise ConfigError(f"{type(bare).__name__} is not a model of transformers: it has no config")
+    where = _device_of(model, device)
+    call = call or (lambda batch: model(**batch))
+    made = Documents(bare.config, documents, seed, make)
+    batch = made.packed()
+    checks = [attention_check(model), dropout_check(model), layers_check(model, batch), batch_check(batch)]
+    checks += length_check(model, tokens)
+    calls: int | None = None
+    matrix: tuple[tuple[float, ...], ...] = ()
+    with quiet(model):
+        runs, calls, seen = _run_once(model, call, made, where)
+        dtype = dtype or seen or _dtype_of(bare)
+        checks += runs
+        if all(check.passed for check in runs if check.name == "runs"):
+            dynamic, matrix = _isolation(model, call, made, where, dtype)
+            checks += dynamic
+            checks.append(_equivalence(call, made, where, dtype))
+        fault = mend = None
+        static = [
+            check for check in checks if not check.passed and check.name in ("batch", "layers", "dropout", "length")
+        ]
+        failed = [check for check in checks if not check.passed and check not in static]
+        if _on_any_rank(bool(failed), where) and explain:
+            diagnosis = diagnose(model, call, made, where, dtype)
+            fault, mend = diagnosis.fault, diagnosis.mend
+            if failed and failed[0].name == "runs":
+                fault = failed[0].detail
+        elif static:
+            fault, mend = f"{static[0].name}: {static[0].value}", _mend_of(static[0])
+    name = str(getattr(bare.config, "_attn_implementation", "?"))
+    return ProbeReport(type(bare).__name__, name, tuple(checks), fault, mend, calls, matrix)
+
+
+def _run_once(
+    model: Any, call: Callable[[Batch], Any], documents: Documents, device: torch.device
+) -> tuple[list[Check], int | None, torch.dtype | None]:
+    """That it runs at all, and that every layer's attention is ours."""
+    ours = unwrap(model).config._attn_implementation in (NAME, BLOCK_NAME)
+    batch = to_device(documents.packed(), device)
+    with torch.no_grad(), count_calls(model) as seen:
+        try:
+            call(batch)
+        except Exception as error:  # whatever a model raises is the answer
+            said = str(error).strip().splitlines()
+            return [Check("runs", False, type(error).__name__, "a forward pass", said[0] if said else "")], None, None
+    if not ours or is_compiled(model):
+        return [], None, None
+    expected = expected_calls(model)
+    good = seen.calls > 0 and (expected == 0 or seen.calls % expected == 0)
+    detail = "" if good else "some layers attend in code of their own, which knows no bounds"
+    check = Check("calls", good, f"{seen.calls} of packed attention", f"{max(expected, 1)}, or so many times", detail)
+    return [check], seen.calls, seen.dtype
+
+
+def _isolation(
+    model: Any, call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype
+) -> tuple[list[Check], tuple[tuple[float, ...], ...]]:
+    try:
+        found = influence(model, call, documents, device)
+    except NoGradientError as error:
+        return _perturbation(call, documents, device, dtype, f"no gradients: {error}"), ()
+    except (RuntimeError, ValueError, TypeError) as error:  # of the backward pass, which a leak test must survive
+        said = str(error).strip().splitlines()
+        return [Check("isolation", False, type(error).__name__, "0, to the bit", said[0] if said else "")], ()
+    ends = [f"{value:.3g}" for value in (found.leak, found.own)]
+    loss, embeddings = found.worst
+    leak = Check(
+        "isolation",
+        found.leak == 0,
+        ends[0],
+        "0, to the bit",
+        "largest gradient of one document's loss with respect to another's embeddings"
+        if found.leak == 0
+        else f"gradient of document {loss}'s loss with respect to document {embeddings}'s embeddings",
+    )
+    control = Check(
+        "control",
+        found.own > 0,
+        ends[1],
+        "more than 0",
+        "" if found.own > 0 else "documents do not even depend on themselves: the probe sees nothing",
+    )
+    checks = [leak, control]
+    if _on_any_rank(not leak.passed, device) and device.type == "cuda":
+        # A kernel may add noise of its own there. The perturbation probe knows how much that is, and has the say.
+        more = _perturbation(call, documents, device, dtype, "the gradient is not 0, so it is made sure of")
+        if all(check.passed for check in more) and found.leak < 1e-3 * found.own:
+            checks = [Check("isolation", True, ends[0], "noise of an inexact kernel", leak.detail), control]
+        checks += more
+    return checks, found.matrix
+
+
+def _perturbation(
+    call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype, why: str
+) -> list[Check]:
+    moved = perturb(call, documents, device, dtype)
+    limit = f"at most {moved.threshold:.1g}"
+    return [
+        Check("perturbation", moved.apart, f"{moved.others:.3g}", limit, f"{why}; noise is {moved.noise:.1g}"),
+        Check("control", moved.own > moved.threshold, f"{moved.own:.3g}", f"more than {moved.threshold:.1g}", ""),
+    ]
+
+
+def _equivalence(call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype) -> Check:
+    found = compare(call, documents, device, dtype)
+    detail = "relative difference of a packed document from itself alone"
+    if not found.same:
+        detail = f"document {found.document} packed is not what it is alone: wrong positions, or a leak"
+    return Check("equivalence", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", detail)
+
+
+def _mend_of(check: Check) -> str:
+    return {
+        "batch": "take the batches of PackedLoader as they come",
+        "length": "take fewer rows a step, or a shorter max_length",
+        "dropout": "set attention dropout to 0 in the model's config.json",
+        "layers": "install the kernels and pass seq_idx, if the architecture supports that; else set batching: padded",
+    }[check.name]
+
+
+def _device_of(model: Any, device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
+
+
+def _dtype_of(model: Any) -> torch.dtype:
+    """In which a forward pass is computed: tells what rounding to expect."""
+    device = next(model.parameters()).device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    floating = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
+    return min(floating, key=lambda kind: torch.finfo(kind).bits, default=torch.float32)
+
+
+def _on_any_rank(flag: bool, device: torch.device) -> bool:
+    """So that all ranks go the same way."""
+    return bool(highest_of_ranks(int(flag), device))
+
+
+def highest_of_ranks(number: int, device: torch.device) -> int:
+    """The largest of all ranks' numbers: as many collective passes as this must be made everywhere."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return number
+    value = torch.tensor([number], device=device if distributed.get_backend() == "nccl" else "cpu")
+    distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
+    return int(value.item())
