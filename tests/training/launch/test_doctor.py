@@ -1,0 +1,160 @@
+"""What the doctor finds, on this machine as it is and where something is wrong with it."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packtrain.training.launch import devices, machine, software
+from packtrain.training.launch.doctor import examine
+from packtrain.training.launch.findings import Examination, Level, as_table, broken, good, slow
+from packtrain.training.launch.variables import RULES, variables
+
+CLI = [sys.executable, "-m", "packtrain.pipeline.cli"]
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+
+def levels(environ: dict[str, str]) -> dict[str, Level]:
+    return {finding.subject: finding.level for finding in variables(environ)}
+
+
+def test_this_machine_is_examined_whole() -> None:
+    pytest.importorskip("torch")
+    examination = examine()
+    subjects = [finding.subject for finding in examination.findings]
+    assert {"python", "torch", "transformers", "accelerate", "attention", "distributed", "/dev/shm"} <= set(subjects)
+    assert all(finding.found for finding in examination.findings)
+    assert json.loads(json.dumps(examination.to_json()))["broken"] == examination.broken
+
+
+def test_every_bad_finding_says_what_to_do() -> None:
+    for rule in RULES:
+        assert rule.mend or rule.level is Level.NOTE, rule.name
+    with pytest.raises(AssertionError, match="memory"):
+        slow("memory", "little", "")
+
+
+def test_a_table_of_plain_lines() -> None:
+    examination = Examination((good("torch", "2.13.0"), broken("disk", "full " * 12, "make room")))
+    assert list(as_table(examination, 44)) == [
+        "torch  good    2.13.0",
+        "disk   broken  full full full full full full",
+        "               full full full full full full",
+        "               . make room",
+    ]
+    assert examination.broken
+    assert "disk" in examination.verdict()
+    assert not Examination((good("torch", "2.13.0"),)).broken
+
+
+@pytest.mark.parametrize(
+    ("environ", "subject", "level"),
+    [
+        ({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE", Level.SLOW),
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING", Level.SLOW),
+        ({"TORCHDYNAMO_DISABLE": "1"}, "TORCHDYNAMO_DISABLE", Level.SLOW),
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE", Level.NOTE),
+        ({"NCCL_SOCKET_IFNAME": "ib7"}, "NCCL_SOCKET_IFNAME", Level.BROKEN),
+        ({"GLOO_SOCKET_IFNAME": "=l"}, "GLOO_SOCKET_IFNAME", Level.BROKEN),
+        (TORCHRUN, "OMP_NUM_THREADS", Level.SLOW),
+        (TORCHRUN, "launcher", Level.GOOD),
+        ({"RANK": "0"}, "launcher", Level.BROKEN),
+        ({"SLURM_STEP_NUM_TASKS": "8"}, "launcher", Level.BROKEN),
+    ],
+)
+def test_variables_that_hurt(environ: dict[str, str], subject: str, level: Level) -> None:
+    assert levels(environ)[subject] is level
+
+
+@pytest.mark.parametrize(
+    ("environ", "subject"),
+    [
+        ({"NCCL_P2P_DISABLE": "0"}, "NCCL_P2P_DISABLE"),
+        ({"NCCL_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
+        ({"NCCL_SOCKET_IFNAME": "^docker0"}, "NCCL_SOCKET_IFNAME"),
+        ({"GLOO_SOCKET_IFNAME": "=lo,eth9"}, "GLOO_SOCKET_IFNAME"),
+        (TORCHRUN | {"OMP_NUM_THREADS": "4"}, "OMP_NUM_THREADS"),
+        ({}, "OMP_NUM_THREADS"),
+    ],
+)
+def test_variables_that_do_not(environ: dict[str, str], subject: str) -> None:
+    assert subject not in levels(environ)
+
+
+def test_versions_that_are_missing_or_too_old() -> None:
+    there = {"torch": "2.9.1+cu128", "transformers": "5.23.0"}
+    found = {finding.subject: finding for finding in software.software(there.get)}
+    assert found["torch"].level is Level.BROKEN
+    assert found["torch"].mend == "pip install 'torch>=2.10'"
+    assert found["transformers"].level is Level.GOOD
+    assert found["accelerate"].level is Level.BROKEN
+    assert found["peft"].level is Level.NOTE
+    assert software.parsed("2.13.0+cu130") == (2, 13, 0)
+    assert software.parsed("2.10rc1") == (2, 10)
+
+
+def test_limits_that_are_small(tmp_path: Path) -> None:
+    assert machine._shared(tmp_path, least=1 << 60).level is Level.SLOW
+    assert "--shm-size" in machine._shared(tmp_path, least=1 << 60).mend
+    assert machine._shared(tmp_path / "none").level is Level.SLOW
+    assert machine._files(1024).level is Level.SLOW
+    assert machine._files(resource.RLIM_INFINITY).level is Level.GOOD
+    assert machine._locked(8 << 20, infiniband=True).level is Level.BROKEN
+    assert machine._locked(8 << 20, infiniband=False).level is Level.GOOD
+    assert machine._locked(resource.RLIM_INFINITY, infiniband=True).level is Level.GOOD
+    assert machine.disk("temporary", tmp_path / "a" / "b", least=1 << 60).level is Level.SLOW
+    assert machine.disk("here", tmp_path, least=1).level is Level.GOOD
+    assert machine.size(64 << 20) == "64.0 MiB"
+
+
+def test_a_gpu_that_torch_cannot_use() -> None:
+    assert devices._no_gpu(None, "580.1", {}).level is Level.BROKEN
+    assert devices._no_gpu("13.0", "535.1", {}).level is Level.BROKEN
+    assert "hides every GPU" in devices._no_gpu("13.0", "580.1", {"CUDA_VISIBLE_DEVICES": ""}).found
+    assert devices._no_gpu("13.0", None, {}).level is Level.NOTE
+    assert devices._no_gpu(None, None, {}).level is Level.NOTE
+
+
+def test_the_driver_is_asked_of_its_own_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 580.159.03\necho 580.159.03\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert devices._driver() == "580.159.03"
+    tool.write_text("#!/bin/sh\necho no devices were found\nexit 6\n")
+    assert devices._driver() is None
+
+
+def test_without_torch_it_runs_and_says_so(tmp_path: Path) -> None:
+    """Packages that training needs are not there; the command's own are."""
+    block = tmp_path / "sitecustomize.py"
+    block.write_text(
+        "import sys\n"
+        "from importlib import metadata\n"
+        "real = metadata.version\n"
+        "def version(name):\n"
+        "    if name in ('torch', 'accelerate'):\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return real(name)\n"
+        "metadata.version = version\n"
+        "sys.modules['torch'] = sys.modules['accelerate'] = None\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1"}
+    done = subprocess.run([*CLI, "doctor", "--json"], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert found["torch"]["level"] == "broken"
+    assert found["torch"]["mend"] == "pip install 'torch>=2.10'"
+    assert "torch cannot be imported" in found["devices"]["found"]
+    assert found["open files"]["found"]
+
+
+def test_the_command_prints_a_table() -> None:
+    pytest.importorskip("torch")
+    done = subprocess.run([*CLI, "doctor"], capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if "broken  " in done.stdout else 0), done.stderr
+    assert "attention" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(("Nothing is broken", "Broken: "))

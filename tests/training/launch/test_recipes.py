@@ -1,0 +1,250 @@
+"""Shipped files: accelerate reads the configurations, and the Slurm scripts expand on each node what they must."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packtrain.schemas.errors import ConfigError, OutputError
+from packtrain.training.launch.recipes import RECIPES, listing, recipe, write
+
+CONFIGS = ("ddp", "fsdp2", "zero3")
+SCRIPTS = ("slurm-node", "slurm-nodes")
+
+# Runs the command once a node, side by side, as srun does: what the script exported comes along, and each node's own
+# variables are set; but for a node that is MISSING. As with --kill-on-bad-exit, one failure is the whole step's.
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do echo "$1" >> "$RECORD/srun"; shift; done
+for node in $(seq 0 $((SLURM_NNODES - 1))); do
+    [[ "$node" == "$MISSING" ]] && continue
+    SLURM_NODEID=$node SLURM_PROCID=$node SLURMD_NODENAME=node-$node "$@" &
+    children+=($!)
+done
+code=0
+for child in "${children[@]}"; do wait "$child" || code=1; done
+exit $code
+"""
+SCONTROL = """#!/bin/bash
+[[ "$1 $2" == "show hostnames" ]] && printf 'node-%s\\n' 0 1 2
+"""
+# In place of Python: writes down what it is started with, on which node.
+PYTHON = """#!/bin/bash
+{ echo "$*"; env | grep -E '^(OMP_|MASTER_|RANK|WORLD_SIZE)'; echo; } >> "$RECORD/node-${SLURM_NODEID:-batch}"
+[[ "$*" == *"cli ${FAILS:-nothing}"* ]] && exit 3
+exit 0
+"""
+
+
+def test_the_list_is_what_is_shipped() -> None:
+    assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
+    assert len(listing()) == len(RECIPES)
+    for name in RECIPES:
+        assert recipe(name).strip(), name
+    with pytest.raises(ConfigError, match="there are ddp, fsdp2, zero3"):
+        recipe("zero2")
+
+
+def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
+    target = tmp_path / "ddp.yaml"
+    write("ddp", target)
+    assert yaml.safe_load(target.read_text())["distributed_type"] == "MULTI_GPU"
+    with pytest.raises(OutputError, match="may hold your changes"):
+        write("ddp", target)
+    with pytest.raises(OutputError, match="cannot be written"):
+        write("ddp", tmp_path / "no" / "folder.yaml")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_accelerate_reads_it_and_wants_the_number_of_processes(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    target = tmp_path / f"{name}.yaml"
+    write(name, target)
+    loaded: Any = load_config_from_file(str(target))  # refuses unknown keys
+    assert loaded.num_processes == -1  # accelerate's word for: give it on the command line
+    known = {action.dest for action in launch_command_parser()._actions}
+    assert (loaded.fsdp_config.keys() | loaded.deepspeed_config.keys()) <= known
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_and_shellcheck_find_nothing(name: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.sh"
+    write(name, script)
+    subprocess.run(["bash", "-n", script], check=True)
+    if tool := shutil.which("shellcheck"):
+        done = subprocess.run([tool, script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def sbatch(
+    name: str, where: Path, scontrol: str = SCONTROL, **more: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, list[str]]]:
+    """Run a script as Slurm would on three nodes of four devices. What each node's Python was started with."""
+    tools = where / "tools"
+    tools.mkdir(exist_ok=True)
+    for tool, text in (("srun", SRUN), ("scontrol", scontrol), ("recorder", PYTHON)):
+        (tools / tool).write_text(text)
+        (tools / tool).chmod(0o755)
+    record = where / "record"
+    shutil.rmtree(record, ignore_errors=True)
+    record.mkdir()
+    script = where / f"{name}.sh"
+    if not script.exists():
+        write(name, script)
+    environ = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "RECORD": str(record),
+        "PYTHON": "recorder",
+        "SLURM_JOB_ID": "1234567",
+        "SLURM_NNODES": "3",
+        "SLURM_JOB_NODELIST": "node-[0-2]",
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_CPUS_PER_TASK": "30",
+        **more,
+    }
+    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return done, {path.name: path.read_text().splitlines() for path in record.iterdir()}
+
+
+def test_several_nodes(tmp_path: Path) -> None:
+    done, record = sbatch("slurm-nodes", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(record) == {"srun", "node-0", "node-1", "node-2"}
+    assert "--kill-on-bad-exit=1" in record["srun"]
+    for node in range(3):
+        lines = record[f"node-{node}"]
+        meets, prepares, trains = (line for line in lines if line.startswith("-m"))
+        assert meets == "-m packtrain.pipeline.cli doctor --ranks --timeout 60"
+        expected = "run mix.yaml" if node == 0 else "wait packed --timeout 14400"
+        assert prepares == f"-m packtrain.pipeline.cli {expected}"
+        assert trains == (
+            "-m accelerate.commands.launch --config_file fsdp2.yaml --num_machines 3 --num_processes 12 "
+            f"--machine_rank {node} --main_process_ip node-0 --main_process_port 30567 --rdzv_conf timeout=120 "
+            "-m packtrain.pipeline.cli train train.yaml"
+        )
+        # To meet, a node is a rank of its own, at another port than the launcher's.
+        assert {f"RANK={node}", "WORLD_SIZE=3", "MASTER_ADDR=node-0", "MASTER_PORT=30568"} <= set(
+            lines[: lines.index("")]
+        )
+        assert "OMP_NUM_THREADS=8" in lines
+        assert f"node {node} of 3: " in done.stdout
+
+
+def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
+    for command, node in (("doctor", 2), ("run", 0), ("wait", 1)):
+        done, record = sbatch("slurm-nodes", tmp_path, FAILS=command)
+        assert done.returncode != 0, done
+        assert not any("launch" in line for line in record[f"node-{node}"]), record
+
+
+def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
+    """By packtrain itself, not the recorder: node 1 of three never starts, and no launcher waits for it."""
+    pytest.importorskip("torch")
+    (tmp_path / "tools").mkdir()
+    here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "6", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
+    here["SLURM_JOB_ID"] = str(os.getpid())  # a port of its own, as jobs have
+    done, _ = sbatch("slurm-nodes", tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **here)
+    assert done.returncode != 0
+    assert done.stderr.count("1 of 3 ranks did not report in 6 seconds: rank 1.") == 2, done.stderr
+    assert "SLURM_NODEID=0 (rank 0), SLURM_NODEID=2 (rank 2)" in done.stderr
+
+
+def test_expanded_in_the_batch_script_every_node_would_be_the_first(tmp_path: Path) -> None:
+    """The pitfall that the script's comment tells of is real, and this harness shows it."""
+    text = recipe("slurm-nodes")
+    begin = text.index("EACH_NODE='") + len("EACH_NODE=")
+    end = text.index("\n'\n", begin) + 2
+    inner = text[begin + 1 : end - 1].replace('"', '\\"')
+    script = tmp_path / "slurm-nodes.sh"
+    script.write_text(f'{text[:begin]}"{inner}"{text[end:]}')
+    done, record = sbatch("slurm-nodes", tmp_path, SLURM_NODEID="0")
+    assert done.returncode == 0, done.stderr
+    launches = [line for node in range(3) for line in record[f"node-{node}"] if "machine_rank" in line]
+    assert len(launches) == 3
+    assert all("--machine_rank 0" in line for line in launches)
+
+
+def test_one_node(tmp_path: Path) -> None:
+    done, record = sbatch("slurm-node", tmp_path, SLURM_NNODES="1")
+    assert done.returncode == 0, done.stderr
+    started = [line for line in record["node-batch"] if line.startswith("-m")]
+    assert started == [
+        "-m packtrain.pipeline.cli doctor",
+        "-m packtrain.pipeline.cli run mix.yaml",
+        "-m torch.distributed.run --standalone --nproc-per-node 4 -m packtrain.pipeline.cli train train.yaml",
+    ]
+
+
+def test_the_command_prints_and_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "packtrain.pipeline.cli", "launch"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == list(RECIPES)
+    printed = subprocess.run([*command, "slurm-nodes"], capture_output=True, text=True, check=True).stdout
+    assert printed == recipe("slurm-nodes")
+    subprocess.run([*command, "zero3", "-o", tmp_path / "z.yaml"], capture_output=True, check=True)
+    assert json.dumps(yaml.safe_load((tmp_path / "z.yaml").read_text()))
+
+
+def test_the_page_names_every_recipe_and_only_real_commands() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "devices.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"packtrain launch ([a-z0-9-]+)", page))
+    assert named == set(RECIPES)
+    commands = set(re.findall(r"(?:^|`)(?:packtrain|.*-m packtrain\.pipeline\.cli) ([a-z]+)", page, re.MULTILINE))
+    assert {"doctor", "launch", "train"} <= commands
+
+
+@pytest.mark.slow
+def test_two_nodes_prepare_and_train_for_real(tmp_path: Path) -> None:
+    """Nothing but srun and scontrol stand in: the nodes are two launchers on this machine, one process each."""
+    pytest.importorskip("accelerate")
+    from packtrain.pipeline import demo
+    from packtrain.pipeline.cli import app
+
+    if "wait" not in {one.name or (one.callback.__name__ if one.callback else "") for one in app.registered_commands}:
+        pytest.skip("this version of packtrain has no command `wait`")
+    home = Path(demo.__file__).parent
+    mix = {
+        "out": str(tmp_path / "packed"),
+        "tokenizer": {"path": str(home / "tokenizer")},
+        "sources": [{"name": "apps", "format": "apps", "path": str(home / "apps.jsonl")}],
+        "truncate": {"max_length": 1024},
+        "run": {"workers": 1},
+    }
+    train = {
+        "out": str(tmp_path / "out"),
+        "model": {"config": yaml.safe_load((home / "train.yaml").read_text())["model"]["config"]},
+        "data": str(tmp_path / "packed"),
+        "rows_per_step": 4,
+        "export": False,
+        "trainer": {"max_steps": 3, "logging_steps": 1, "save_strategy": "no", "report_to": []},
+    }
+    for name, content in (("mix.yaml", mix), ("train.yaml", train)):
+        (tmp_path / name).write_text(json.dumps(content))
+    write("ddp", tmp_path / "ddp.yaml")
+    (tmp_path / "tools").mkdir()
+    done, _ = sbatch(
+        "slurm-nodes",
+        tmp_path,
+        SCONTROL.replace("node-%s", "127.0.0.1"),
+        PYTHON=sys.executable,
+        SLURM_NNODES="2",
+        PROCESSES_PER_NODE="1",
+        DATA_CONFIG=str(tmp_path / "mix.yaml"),
+        DATA=str(tmp_path / "packed"),
+        TRAIN_CONFIG=str(tmp_path / "train.yaml"),
+        RECIPE=str(tmp_path / "ddp.yaml"),
+        ACCELERATE_USE_CPU="true",
+        GLOO_SOCKET_IFNAME="lo",
+        HOME=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "All 2 ranks answered over gloo" in done.stdout
+    assert "3 steps of 4 packed rows = 2 ranks" in done.stdout
