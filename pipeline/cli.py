@@ -12,6 +12,8 @@ import typer
 
 from ..schemas.errors import ConfigError, PacktrainError
 from .cli_mend import clean, repair, verify
+from .cli_options import Set
+from .cli_train import doctor, launch, probe, train
 from .cli_wait import wait_command, with_seconds
 
 _INTERRUPTED = 130
@@ -27,10 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Overrule a key, e.g. truncate.max_length=4096."),
-]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -294,6 +292,10 @@ def loader(
 
 
 app.command("wait")(wait_command)
+app.command()(train)
+app.command()(probe)
+app.command()(doctor)
+app.command()(launch)
 
 
 @app.command()
@@ -382,3 +384,7 @@ def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
     data["out"] = resolve_place(out or "runs/demo", Path.cwd())
     data["cache"] = beside(data["out"], ".packtrain-cache")
     return data, base
+
+
+if __name__ == "__main__":  # python -m packtrain.pipeline.cli, as torchrun starts it
+    main()

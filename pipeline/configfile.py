@@ -4,13 +4,15 @@ import difflib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def load_config(
@@ -32,6 +34,13 @@ def load_config(
         if overrides:
             raise ConfigError("overrides need a configuration that is not validated yet")
         return config, base or Path.cwd()
+    return load_as(RunConfig, config, base, overrides)
+
+
+def load_as(
+    model: type[_Model], config: Mapping[str, Any] | str | Path, base: Path | None = None, overrides: Sequence[str] = ()
+) -> tuple[_Model, Path]:
+    """The same for any other configuration, such as that of a training. See `load_config`."""
     if isinstance(config, Mapping):
         lines: dict[tuple[Any, ...], int] = {}
         data, where, folder = deepcopy(dict(config)), "the configuration", Path.cwd()
@@ -43,9 +52,9 @@ def load_config(
     for override in overrides:
         overruled[_override(data, override)] = f"--set {override}"
     try:
-        return RunConfig.model_validate(data), base or folder
+        return model.model_validate(data), base or folder
     except ValidationError as error:
-        raise ConfigError(explain(error, where, lines, overruled, RunConfig)) from None
+        raise ConfigError(explain(error, where, lines, overruled, model)) from None
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:

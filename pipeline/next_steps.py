@@ -25,5 +25,7 @@ def say_next(console: Console, out: str) -> None:
     say(console, "Look at it:")
     say(console, f"  {command} inspect {near(out)} --row 0")
     say(console, f"  {command} verify {near(out)} --deep")
+    data = "" if near(out) == str(Path("runs/demo")) else f" --set data={near(out)}"
+    say(console, f"  {command} train --demo{data}      # a tiny model; needs pip install 'packtrain[train]'")
     python = "python" if command == "packtrain" else near(sys.executable)
     say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{near(out)}'))\"")

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .loader import PackedLoader
     from .mixture import Source
     from .packed_stream import PackedStream
+    from .trainer.run import train
+    from .trainer.trainer import PackedTrainer
     from .watchdog import Watchdog
 
 __all__ = [
@@ -19,9 +21,11 @@ __all__ = [
     "PackedIterable",
     "PackedLoader",
     "PackedStream",
+    "PackedTrainer",
     "Source",
     "Watchdog",
     "collate",
+    "train",
 ]
 
 _HOMES = {
@@ -31,9 +35,11 @@ _HOMES = {
     "PackedIterable": "iterable",
     "PackedLoader": "loader",
     "PackedStream": "packed_stream",
+    "PackedTrainer": "trainer.trainer",
     "Source": "mixture",
     "Watchdog": "watchdog",
     "collate": "dataset",
+    "train": "trainer.run",
 }
 
 

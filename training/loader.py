@@ -41,7 +41,8 @@ from .watchdog import Watchdog
 _LOG = logging.getLogger(__name__)
 _TASK_ROWS = 32
 """Rows that a thread makes into batches before it comes back: more would fall out of the processor's cache."""
-_Made = tuple[Step, dict[str, Any]]
+_Made = tuple[Step | None, dict[str, Any]]
+"""A batch, and the step that it completes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ class PackedLoader:
             apart. It gives away what packing saves; how much is logged.
         seq_idx: also hand out the number of each token's document.
         pad_id: input id of padding, where there is any.
+        accumulate: make this many batches of a rank's share of a step, one after another, for gradient accumulation;
+            `rows_per_step` is then a multiple of ranks times these. The state moves on with the last of them, and
+            `len` counts them all.
         cache, cache_bytes, storage_options: of remote shards; see `shelf.open_shelf`.
         watchdog: when to say, and when to give up, where a batch does not come.
 
@@ -123,6 +127,7 @@ class PackedLoader:
         unpacked: bool = False,
         seq_idx: bool = False,
         pad_id: int = 0,
+        accumulate: int = 1,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
@@ -130,7 +135,8 @@ class PackedLoader:
     ) -> None:
         self.place = find_place(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
-        self.rows_per_step = divisible(rows_per_step, self.place.world_size)
+        self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
+        self.accumulate = accumulate
         self.num_workers, self.prefetch, self.pin_memory = num_workers, prefetch, pin_memory
         self.unpacked, self.seq_idx, self.pad_id, self.watchdog = unpacked, seq_idx, pad_id, watchdog
         self._cache_bytes = cache_bytes
@@ -169,7 +175,7 @@ class PackedLoader:
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
         return (
-            f"PackedLoader({where}; {self.rows_per_step:,} rows a step, {len(self):,} steps left, "
+            f"PackedLoader({where}; {self.rows_per_step:,} rows a step, {self.steps.left(self._rows):,} steps left, "
             f"rank {self.place.rank} of {self.place.world_size})"
         )
 
@@ -186,8 +192,8 @@ class PackedLoader:
         )
 
     def __len__(self) -> int:
-        """Steps that are left: the same on every rank."""
-        return self.steps.left(self._rows)
+        """Batches that are left: the same on every rank."""
+        return self.steps.left(self._rows) * self.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rank's batches from where the state stands. The state moves on as batches are returned."""
@@ -200,9 +206,10 @@ class PackedLoader:
             made = self._in_turn(steps, first, count) if not self.num_workers else self._early(steps, first, count)
             for number, (step, batch) in enumerate(made):
                 if ahead is not None:
-                    ahead.move(first + number * width)
-                self._rows += step.real
-                self._tokens += step.tokens
+                    ahead.move(first + number // self.accumulate * width)
+                if step is not None:
+                    self._rows += step.real
+                    self._tokens += step.tokens
                 yield batch
             self._ended = True
         finally:
@@ -227,8 +234,11 @@ class PackedLoader:
         self._rows, self._tokens = found.rows, found.tokens
 
     def batch(self, position: int) -> dict[str, Any]:
-        """This rank's batch of the step whose first row stands at a position of the order. Leaves the state alone."""
-        return self._make(self.steps, position)[1]
+        """This rank's rows of the step whose first row stands at a position of the order, as one batch.
+
+        Leaves the state alone.
+        """
+        return self._make(self.steps, position, 1)[0][1]
 
     def explain(self, step: int) -> list[Placed]:
         """Which documents stand in a step, counted from the beginning of the order, on which rank.
@@ -258,7 +268,7 @@ class PackedLoader:
 
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         for number in range(count):
-            yield self._make(steps, first + number * self.rows_per_step)
+            yield from self._make(steps, first + number * self.rows_per_step, self.accumulate)
 
     def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         """Batches made ahead by threads, handed out in order."""
@@ -285,11 +295,19 @@ class PackedLoader:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
-        return [self._make(steps, position) for position in positions]
+        return [made for position in positions for made in self._make(steps, position, self.accumulate)]
 
-    def _make(self, steps: Steps, position: int) -> _Made:
+    def _make(self, steps: Steps, position: int, parts: int) -> list[_Made]:
+        """This rank's share of the step at a position, as so many batches."""
         step = steps.at(position)
         hand = step.hands[self.place.rank]
+        share = len(hand) // parts
+        return [
+            (step if part == parts - 1 else None, self._made(step, hand[part * share : (part + 1) * share]))
+            for part in range(parts)
+        ]
+
+    def _made(self, step: Step, hand: list[int]) -> dict[str, Any]:
         rows = step.rows[hand].tolist()
         # A fixed shape pads every row by itself, so rows must not be joined to strips.
         strips: Sequence[Strip] = self.corpus.strips(rows) if self._shape is None else list(map(self.corpus.row, rows))
@@ -298,7 +316,7 @@ class PackedLoader:
                 replace(row, labels=np.full_like(row.labels, IGNORE_INDEX)) if index >= step.real else row
                 for index, row in zip(hand, map(self.corpus.row, rows), strict=True)
             ]
-        return step, self._batch(strips)
+        return self._batch(strips)
 
     def _batch(self, rows: Sequence[Strip]) -> dict[str, Any]:
         if self.unpacked:

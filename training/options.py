@@ -16,17 +16,21 @@ def choice(name: str, value: str, kind: type[_Enum]) -> _Enum:
         raise ConfigError(f"{name}={value!r}: choose one of {', '.join(kind)}") from None
 
 
-def divisible(rows_per_step: int, world_size: int) -> int:
-    """`rows_per_step`, if every rank can have as many of them.
+def divisible(rows_per_step: int, world_size: int, accumulate: int = 1) -> int:
+    """`rows_per_step`, if every rank, and each of its batches, can have as many of them.
 
     Raises:
         ConfigError: it cannot be divided; names the nearest numbers that can.
     """
-    if rows_per_step >= 1 and rows_per_step % world_size == 0:
+    if accumulate < 1:
+        raise ConfigError(f"accumulate={accumulate}: at least 1")
+    shares = world_size * accumulate
+    if rows_per_step >= 1 and rows_per_step % shares == 0:
         return rows_per_step
-    low = rows_per_step // world_size * world_size
-    near = f"{low:,} or {low + world_size:,}" if low > 0 else f"{world_size:,}"
+    low = rows_per_step // shares * shares
+    near = f"{low:,} or {low + shares:,}" if low > 0 else f"{shares:,}"
+    batches = f" with {accumulate:,} batches each" if accumulate > 1 else ""
     raise ConfigError(
-        f"rows_per_step={rows_per_step:,} cannot be divided among {world_size:,} ranks, which must all do as many; "
-        f"take {near}"
+        f"rows_per_step={rows_per_step:,} cannot be divided among {world_size:,} ranks{batches}, which must all do as "
+        f"many; take {near}"
     )

@@ -20,7 +20,10 @@ import pytest
 import yaml
 
 Command = Callable[..., Any]
-COMMANDS = ("run", "prep", "verify", "repair", "clean", "inspect", "loader", "wait", "schema")
+COMMANDS = (
+    "run", "prep", "verify", "repair", "clean", "inspect", "loader", "wait", "train", "probe", "doctor", "launch",
+    "schema",
+)  # fmt: skip
 DEMO = Path(str(files("packtrain.pipeline.demo")))
 
 

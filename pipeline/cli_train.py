@@ -1,0 +1,76 @@
+"""The commands of the training module: train, probe, doctor, launch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .cli_options import Set
+
+
+def doctor(
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Under torchrun or accelerate launch: do all ranks reach each other?")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="With --ranks: seconds that a rank may take.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what there is to train with, what is wrong with it, and how to mend it."""
+    from ..training.launch.doctor import report, report_ranks
+
+    if ranks:
+        report_ranks(timeout=timeout, as_json=as_json, say=print)
+        return
+    from .console import make_console
+
+    # Printed as it is: a table of rich's would have no room for what to do.
+    if not report(as_json=as_json, width=make_console().width, say=print):
+        raise typer.Exit(1)
+
+
+def launch(
+    name: Annotated[str | None, typer.Argument(help="ddp, fsdp2, zero3, slurm-node or slurm-nodes.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")] = None,
+) -> None:
+    """Print a configuration for accelerate or a script for Slurm, to keep and change; without a name, list them."""
+    from ..training.launch.recipes import listing, recipe, write
+
+    if name is None:
+        print("\n".join(listing()))
+    elif output is None:
+        print(recipe(name), end="")
+    else:
+        write(name, output)
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)] = None,
+    settings: Set = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Train a tiny random model on what packtrain run --demo made.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; overrules the configuration.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the configuration, and stop.")] = False,
+) -> None:
+    """Train a model on packed shards, isolation proved first. Under torchrun or accelerate, on many devices."""
+    from .train_command import start
+
+    start(config, list(settings or []), demo=demo, out=out, dry_run=dry_run)
+
+
+def probe(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder: its config.json is enough.")],
+    attention: Annotated[str, typer.Option(help="auto, packed_varlen, packed_block_mask, sdpa or eager.")] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="bfloat16 on CUDA, else float32")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="CUDA if there is any")] = None,
+    random: Annotated[bool, typer.Option("--random", help="Weights at random, even if there are some.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A tiny model of the same architecture.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
+    from .probe_view import show_probe
+
+    if not show_probe(model, attention, dtype, device, random=random, tiny=tiny, as_json=as_json):
+        raise typer.Exit(1)

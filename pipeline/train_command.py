@@ -1,0 +1,62 @@
+"""`packtrain train`: reads the configuration as all commands do, and hands it to the training module."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..schemas.errors import ConfigError
+from .configfile import load_as
+from .console import make_console, say
+
+
+def start(config: Path | None, settings: Sequence[str], *, demo: bool, out: Path | None, dry_run: bool) -> None:
+    """Train; or, with `dry_run`, only check the configuration.
+
+    Args:
+        config: a YAML file; None with `demo`, which brings its own.
+        settings: `key=value` overrides.
+        out: overrules the configuration's.
+
+    Raises:
+        ConfigError: there is no configuration, it is wrong, or torch is not installed.
+    """
+    try:
+        import torch  # noqa: F401 - everything below needs it
+    except ImportError as error:
+        raise ConfigError(
+            f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
+            "machine, then pip install 'packtrain[train]'"
+        ) from error
+    from ..training.trainer.config import TrainConfig
+    from ..training.trainer.run import train
+
+    overrides = [*settings, *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]
+    if demo:
+        if config is not None:
+            raise ConfigError("--demo brings its own configuration; leave the file out")
+        loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
+        if not (base / loaded.data[0].path / "manifest.json").is_file():
+            raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
+    elif config is not None:
+        loaded, base = load_as(TrainConfig, config, None, overrides)
+    else:
+        raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
+    if dry_run:
+        say(make_console(), f"the configuration is well formed; it would train into {base / loaded.out}")
+        return
+    train(loaded, base, say=_print)
+
+
+def _embedded() -> dict[str, Any]:
+    from . import demo
+
+    data: dict[str, Any] = yaml.safe_load((Path(demo.__file__).parent / "train.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+def _print(text: str) -> None:
+    """At once: a training's lines are far apart, and are watched through pipes."""
+    print(text, flush=True)

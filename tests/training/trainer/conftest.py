@@ -1,0 +1,142 @@
+"""Tiny models and trainings on small packed data, and a plain reference for what a step should do."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from itertools import pairwise  # noqa: E402
+
+from packtrain.pipeline import demo  # noqa: E402
+from packtrain.pipeline.run import run  # noqa: E402
+from packtrain.training import PackedLoader  # noqa: E402
+
+torch.set_num_threads(1)
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 3200,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+"""Some 230,000 weights, most of them in the vocabulary."""
+Settings = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def settings(folder: Path, tmp_path: Path) -> Settings:
+    """`settings(**keys)`: a configuration that trains for six steps of four rows; keys below `trainer` are merged."""
+
+    def make(**keys: Any) -> dict[str, Any]:
+        trainer = {"max_steps": 6, "logging_steps": 1, "save_strategy": "no", "learning_rate": 1e-3, "report_to": []}
+        return {
+            "out": str(tmp_path / "out"),
+            "model": {"config": LLAMA},
+            "data": str(folder),
+            "rows_per_step": 4,
+            "seed": 3,
+            "export": False,
+            **keys,
+            "trainer": {**trainer, **keys.get("trainer", {})},
+        }
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset of conversations and texts with a held-out part, so that not every token is trained."""
+    root = tmp_path_factory.mktemp("two-sources")
+    asked = [{"role": "user", "content": f"say {i} " * (1 + i % 5)} for i in range(90)]
+    said = [{"role": "assistant", "content": f"{i} " * (1 + i % 11)} for i in range(90)]
+    chats = [{"messages": list(turns)} for turns in zip(asked, said, strict=True)]
+    texts = [{"text": f"line {i} " * (1 + i * i % 23)} for i in range(90)]
+    for name, rows in (("chats", chats), ("texts", texts)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(
+        {
+            "out": str(root / "packed"),
+            "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
+            "sources": [
+                {"name": "chats", "format": "messages", "path": str(root / "chats.jsonl")},
+                {"name": "texts", "format": "text", "path": str(root / "texts.jsonl")},
+            ],
+            "holdout": {"fraction": 0.3},
+            "truncate": {"max_length": 128},
+            "run": {"workers": 1},
+        }
+    )
+    return root / "packed"
+
+
+# What a step should do, written as plainly as can be: every document alone, and one mean over all
+
+
+def _document_losses(model: Any, batch: dict[str, Any]) -> list[tuple[Any, int]]:
+    """Each document of a packed batch by itself, with the model's own attention, loss by transformers."""
+    found = []
+    for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()):
+        labels = batch["labels"][:, begin:end]
+        trained = int((labels != -100).sum())
+        if not trained:
+            continue
+        outputs = model(batch["input_ids"][:, begin:end], use_cache=False, labels=labels, num_items_in_batch=1)
+        found.append((outputs.loss, trained))
+    return found
+
+
+def _mean(losses: list[tuple[Any, int]], kind: str) -> Any:
+    """Over all tokens, or over all documents."""
+    if kind == "document":
+        return sum((loss / trained for loss, trained in losses), torch.zeros(())) / max(1, len(losses))
+    return sum((loss for loss, _ in losses), torch.zeros(())) / max(1, sum(trained for _, trained in losses))
+
+
+def _descend(
+    model: Any,
+    data: Path,
+    steps: int,
+    *,
+    rows_per_step: int,
+    seed: int,
+    rate: float,
+    kind: str = "token",
+    **loader: Any,
+) -> list[float]:
+    """Plain gradient descent, a whole step's rows at once; changes the model, returns the losses."""
+    losses = []
+    batches = iter(PackedLoader(data, rows_per_step=rows_per_step, seed=seed, rank=0, world_size=1, **loader))
+    for _ in range(steps):
+        loss = _mean(_document_losses(model, next(batches)), kind)
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight -= rate * weight.grad
+                    weight.grad = None
+    return losses
+
+
+@pytest.fixture(scope="session")
+def document_losses() -> Callable[[Any, dict[str, Any]], list[tuple[Any, int]]]:
+    """See `_document_losses`."""
+    return _document_losses
+
+
+@pytest.fixture(scope="session")
+def descend() -> Callable[..., list[float]]:
+    """See `_descend`."""
+    return _descend

@@ -1,0 +1,206 @@
+"""Training on several processes: through torchrun and accelerate, with DDP, FSDP2 and ZeRO-3, against one process."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+
+from packtrain.training.launch.recipes import write  # noqa: E402
+from packtrain.training.trainer.run import train  # noqa: E402
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+CLI = [sys.executable, "-m", "packtrain.pipeline.cli"]
+
+# accelerate never shards on a CPU: it says MULTI_CPU and trains with DDP. Told that gloo is a GPU's backend it goes the
+# way of GPUs, and from there on all is real: fully_shard over a mesh of processes, its collectives, its checkpoints.
+SHARDED = """
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+made = PartialState.__init__
+def init(self, *args, **kwargs):
+    made(self, *args, **kwargs)
+    if self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type = DistributedType.MULTI_GPU
+PartialState.__init__ = init
+"""
+PROGRAM = """
+import gc, json, sys
+import torch
+torch.set_num_threads(1)
+from packtrain.training.trainer.run import train
+outcome = train(sys.argv[1])
+from accelerate.state import AcceleratorState
+from torch.distributed.fsdp import FSDPModule
+state = AcceleratorState()
+found = {
+    "kind": state.distributed_type.value,
+    "ranks": state.num_processes,
+    "sharded": any(isinstance(one, FSDPModule) for one in gc.get_objects() if isinstance(one, torch.nn.Module)),
+    "losses": [entry["loss"] for entry in outcome.log if "loss" in entry],
+    "norms": [entry["grad_norm"] for entry in outcome.log if "grad_norm" in entry],
+    "steps": [entry["step"] for entry in outcome.log if "loss" in entry],
+    "resumed": str(outcome.resumed_from),
+}
+if state.is_main_process:
+    open(sys.argv[2], "w").write(json.dumps(found))
+"""
+Launched = Callable[..., dict[str, Any]]
+"""`launched(command, configuration)`: starts the program under a launcher; what the first rank wrote at the end."""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in a folder: drawn weights would differ where each process makes only its part."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    folder = tmp_path_factory.mktemp("weights")
+    config = LlamaConfig(
+        vocab_size=3200,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def configuration(settings: Any, weights: Path) -> Callable[..., dict[str, Any]]:
+    """Six steps of eight rows, clipped, so that a gradient's norm matters; keys below `trainer` are merged."""
+
+    def make(**keys: Any) -> dict[str, Any]:
+        trainer = {"max_grad_norm": 0.3, "learning_rate": 1e-2, **keys.pop("trainer", {})}
+        made: dict[str, Any] = settings(
+            model={"path": str(weights)}, rows_per_step=8, epochs=3, trainer=trainer, **keys
+        )
+        return made
+
+    return make
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Launched:
+    """See `Launched`."""
+
+    def launch(command: list[str], made: dict[str, Any], *, before: str = "", **environ: str) -> dict[str, Any]:
+        program, config, found = (tmp_path / name for name in ("program.py", "train.yaml", "found.json"))
+        program.write_text(before + PROGRAM)
+        config.write_text(json.dumps(made))  # JSON is YAML
+        whole = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environ}
+        done = subprocess.run(
+            [*command, str(program), str(config), str(found)],
+            env=whole,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        result: dict[str, Any] = json.loads(found.read_text())
+        return result
+
+    return launch
+
+
+@pytest.fixture
+def alone(configuration: Any, tmp_path: Path) -> dict[str, list[float]]:
+    """Losses and gradient norms of one process."""
+    outcome = train(configuration(out=str(tmp_path / "alone")), say=lambda _: None)
+    log = [entry for entry in outcome.log if "loss" in entry]
+    found = {"losses": [entry["loss"] for entry in log], "norms": [entry["grad_norm"] for entry in log]}
+    assert len(found["losses"]) == 6
+    assert found["losses"][-1] < found["losses"][0] - 0.1  # it learns, so that differences would grow
+    return found
+
+
+def check_like(found: dict[str, Any], alone: dict[str, list[float]]) -> None:
+    """Every step's loss within 1e-6 of one process's, relatively. Norms are summed in another order."""
+    assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    assert found["norms"] == pytest.approx(alone["norms"], rel=1e-4)
+
+
+def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
+    """The command of a shipped recipe."""
+    target = folder / f"{recipe}.yaml"
+    if not target.exists():
+        write(recipe, target)
+    return [*ACCELERATE, "--config_file", str(target), "--num_processes", str(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_torchrun(launched: Launched, configuration: Any, alone: Any, ranks: int) -> None:
+    found = launched([*TORCHRUN, str(ranks)], configuration())
+    assert (found["kind"], found["ranks"]) == ("MULTI_CPU", ranks)
+    check_like(found, alone)
+
+
+@pytest.mark.slow
+def test_accelerate_with_the_shipped_ddp(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
+    found = launched(accelerate("ddp", 2, tmp_path), configuration(), ACCELERATE_USE_CPU="true")
+    assert (found["kind"], found["ranks"]) == ("MULTI_CPU", 2)
+    check_like(found, alone)
+
+
+@pytest.mark.slow
+def test_accelerate_with_the_shipped_fsdp2(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
+    found = launched(accelerate("fsdp2", 4, tmp_path), configuration(), before=SHARDED, ACCELERATE_USE_CPU="true")
+    assert (found["kind"], found["ranks"], found["sharded"]) == ("FSDP", 4, True)
+    check_like(found, alone)
+
+
+@pytest.mark.slow
+def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
+    launched: Launched, configuration: Any, alone: Any, tmp_path: Path
+) -> None:
+    command = accelerate("fsdp2", 2, tmp_path)
+    kept = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    made = configuration(out=str(tmp_path / "out"), export=True, trainer=kept)
+    first = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
+    assert (first["kind"], first["ranks"], first["sharded"]) == ("FSDP", 2, True)
+    check_like(first, alone)
+    shutil.rmtree(tmp_path / "out" / "checkpoint-6")
+    shutil.rmtree(tmp_path / "out" / "model")
+    again = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
+    assert again["resumed"].endswith("checkpoint-3")
+    check_like(again, alone)
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
+    assert model.lm_head.weight.shape == (3200, 32)  # gathered, not one rank's part
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_accelerate_with_the_shipped_zero3(launched: Launched, configuration: Any, alone: Any, tmp_path: Path) -> None:
+    found = launched(accelerate("zero3", 2, tmp_path), configuration(), DS_ACCELERATOR="cpu")
+    assert (found["kind"], found["ranks"]) == ("DEEPSPEED", 2)
+    check_like(found, alone)
+
+
+def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: Path) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text(json.dumps(configuration()))
+    told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    environ = {**os.environ, **told, "PACKTRAIN_ROLL_CALL_SECONDS": "1"}
+    command = [*CLI, "train", str(config)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "rank 1 of 2" in done.stderr
+    assert "did not reach 127.0.0.1:9" in done.stderr
+    assert "It saw RANK=1, WORLD_SIZE=2, LOCAL_RANK=1" in done.stderr

@@ -1,0 +1,165 @@
+"""What a configuration can ask for beside plain training: each through the whole way, held against the plain one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packtrain.schemas.errors import ConfigError, LeakError  # noqa: E402
+from packtrain.training.trainer.console import ConsoleLog, evaluation_line  # noqa: E402
+from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+
+Settings = Callable[..., dict[str, Any]]
+
+
+def quietly(config: dict[str, Any]) -> Outcome:
+    return train(config, say=lambda text: None)
+
+
+def losses(outcome: Outcome) -> list[float]:
+    return [entry["loss"] for entry in outcome.log if "loss" in entry]
+
+
+# The loss, computed in other ways
+
+
+@pytest.mark.parametrize("kind", ["token", "document"])
+def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: Path, kind: str) -> None:
+    keys = {"data": str(two_sources), "loss": kind, "rows_per_device": 2, "trainer": {"max_steps": 4}}
+    plain = losses(quietly(settings(**keys, loss_kernel="none")))
+    fused = losses(quietly(settings(**keys, loss_kernel="chunked")))
+    assert fused == pytest.approx(plain, rel=1e-5)
+    assert plain[-1] != plain[0]
+
+
+def test_token_and_document_means_are_not_the_same(settings: Settings, two_sources: Path) -> None:
+    first = [
+        losses(quietly(settings(data=str(two_sources), loss=kind, trainer={"max_steps": 1})))[0]
+        for kind in ("token", "document")
+    ]
+    assert first[0] != pytest.approx(first[1], rel=1e-5)
+
+
+def test_offloading_changes_nothing(settings: Settings) -> None:
+    plain = losses(quietly(settings(trainer={"max_steps": 3})))
+    assert losses(quietly(settings(offload_activations=True, trainer={"max_steps": 3}))) == plain
+
+
+# Baselines
+
+
+@pytest.mark.parametrize("batching", ["padding_free", "padded"])
+def test_baselines_train_on_the_same_documents(settings: Settings, folder: Path, batching: str) -> None:
+    whole: dict[str, Any] = {"max_steps": -1, "learning_rate": 0.0, "weight_decay": 0.0}
+    keys = {"loader": {"tail": "pad"}, "rows_per_device": 2}
+    packed = quietly(settings(**keys, trainer=whole))
+    other = quietly(settings(**keys, batching=batching, trainer=whole))
+    # Nothing is learned, so an epoch's tokens have one mean loss, however they come.
+    means = []
+    for outcome in (packed, other):
+        lines = [entry for entry in outcome.log if "loss" in entry]
+        trained = [entry["trained_tokens_seen"] for entry in lines]
+        parts = [after - before for before, after in zip([0, *trained[:-1]], trained, strict=True)]
+        means.append(sum(loss["loss"] * part for loss, part in zip(lines, parts, strict=True)) / trained[-1])
+        assert trained[-1] > 1000
+    assert means[1] == pytest.approx(means[0], rel=1e-5)
+
+
+def test_a_baseline_goes_on_bit_for_bit(settings: Settings, tmp_path: Path) -> None:
+    saved = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    whole = quietly(settings(batching="padded", trainer=saved))
+    again = quietly(
+        settings(batching="padded", out=str(tmp_path / "again"), resume=str(whole.out / "checkpoint-2"), trainer=saved)
+    )
+    assert losses(again) == losses(whole)
+
+
+# Adapters
+
+
+def test_adapters_train_go_on_and_are_exported_merged(settings: Settings, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    saved = {"save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
+    config = settings(lora={"r": 4}, trainer=saved, export={"merge": True})
+    whole = quietly(config)
+    assert losses(whole)[-1] < losses(whole)[0]
+    again = quietly({**config, "out": str(tmp_path / "again"), "resume": str(whole.out / "checkpoint-3")})
+    assert losses(again) == losses(whole)
+    assert whole.export is not None
+    model = AutoModelForCausalLM.from_pretrained(whole.export)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert not any("lora" in name for name, _ in model.named_parameters())
+
+
+# What is refused
+
+
+def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
+    sinks = {
+        "model_type": "gpt_oss", "vocab_size": 3200, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 2,
+        "num_experts_per_tok": 1, "layer_types": ["full_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+    config = settings(model={"config": sinks}, attention="eager", trainer={"max_steps": 1})
+    with pytest.raises(LeakError, match=r"GptOssForCausalLM with attention eager does not keep .* apart"):
+        quietly(config)
+    assert len(losses(quietly({**config, "attention": "auto"}))) == 1
+
+
+def test_a_recurrent_model_is_not_trained_packed_but_padded(settings: Settings) -> None:
+    # No attention that could be set, and a state that runs on from document to document.
+    mamba = {"model_type": "mamba", "vocab_size": 3200, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    config = settings(model={"config": mamba}, trainer={"max_steps": 1})
+    with pytest.raises((ConfigError, LeakError)):
+        quietly(config)
+    assert len(losses(quietly({**config, "batching": "padded"}))) == 1
+
+
+def test_combinations_are_refused_before_anything_is_computed(settings: Settings) -> None:
+    dropout = {**settings()["model"]["config"], "attention_dropout": 0.1}
+    with pytest.raises(ConfigError, match="attention dropout"):
+        quietly(settings(model={"config": dropout}))
+    with pytest.raises(ConfigError, match="there are no adapters to merge"):
+        quietly(settings(export={"merge": True}))
+    with pytest.raises(ConfigError, match="max_steps=1,000, but the data gives"):
+        quietly(settings(trainer={"max_steps": 1000}))
+
+
+# What is printed
+
+
+def test_lines_stand_in_columns_below_one_heading() -> None:
+    lines: list[str] = []
+    log = ConsoleLog(lines.append)
+    state = SimpleNamespace(is_world_process_zero=True, max_steps=1000, global_step=7)
+    log.on_log(
+        None, state, None, {"loss": 2.5, "grad_norm": 0.25, "learning_rate": 1e-4, "tokens_per_second": 123456.0}
+    )
+    log.on_log(None, state, None, {"loss": 2.25, "grad_norm": 0.5, "learning_rate": 1e-4, "tokens_per_second": 99.0})
+    log.on_log(None, state, None, {"train_runtime": 3.0})
+    assert [line.split() for line in lines] == [
+        ["step", "loss", "grad", "norm", "lr", "tokens/s"],
+        ["7/1,000", "2.5000", "0.25", "1.00e-04", "123k"],
+        ["7/1,000", "2.2500", "0.5", "1.00e-04", "99"],
+    ]
+    assert len({len(line) for line in lines}) == 1
+    log.on_log(None, state, None, {"loss": float("nan"), "mfu": 0.4512})
+    assert [line.split() for line in lines[-2:]] == [["step", "loss", "MFU"], ["7/1,000", "nan", "45.1%"]]
+    log.on_log(None, SimpleNamespace(is_world_process_zero=False), None, {"loss": 1.0})
+    assert len(lines) == 5
+
+
+def test_an_evaluation_is_one_line() -> None:
+    logs = {"eval_loss": 2.31, "eval_loss_apps": 2.2, "eval_loss_docs": 2.5, "eval_tokens": 1975.0}
+    assert evaluation_line(logs, 20) == (
+        "held out, after 20 steps: loss 2.3100 (apps 2.2000, docs 2.5000), 1.98k tokens"
+    )

@@ -1,0 +1,210 @@
+"""Stopping and going on: bit for bit, from whole checkpoints only, and with the rows that are left."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packtrain.schemas.errors import ConfigError  # noqa: E402
+from packtrain.training.trainer.checkpoint import MARKER, last_whole, read_checkpoint  # noqa: E402
+from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+
+Settings = Callable[..., dict[str, Any]]
+DROPOUT = {
+    "config": {
+        "model_type": "gpt2", "vocab_size": 3200, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256,
+        "attn_pdrop": 0.0, "resid_pdrop": 0.2, "embd_pdrop": 0.2,
+    }
+}  # fmt: skip
+"""A model that draws random numbers in every step."""
+SAVED = {"save_strategy": "steps", "save_steps": 3, "max_steps": 7, "lr_scheduler_type": "cosine", "warmup_steps": 2}
+
+
+def quietly(config: dict[str, Any]) -> Outcome:
+    return train(config, say=lambda text: None)
+
+
+def losses(outcome: Outcome) -> dict[int, float]:
+    return {entry["step"]: entry["loss"] for entry in outcome.log if "loss" in entry}
+
+
+def tensors(value: Any) -> list[Any]:
+    """All tensors and numbers of a nested state, in order."""
+    if isinstance(value, dict):
+        return [one for key in value for one in tensors(value[key])]
+    if isinstance(value, list | tuple):
+        return [one for item in value for one in tensors(item)]
+    return [value]
+
+
+def same(one: Path, other: Path) -> None:
+    """Two checkpoints hold the same training, to the last bit."""
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        mine, theirs = (tensors(torch.load(path / name, weights_only=False)) for path in (one, other))
+        assert len(mine) > 1
+        for left, right in zip(mine, theirs, strict=True):
+            equal = torch.equal(left, right) if isinstance(left, torch.Tensor) else repr(left) == repr(right)
+            assert equal, name
+    assert read_checkpoint(one).loader == read_checkpoint(other).loader
+
+
+@pytest.fixture
+def stopped(settings: Settings, tmp_path: Path) -> tuple[dict[str, Any], Outcome, Path]:
+    """The settings of a training, what it ended with, and a folder that holds its checkpoint after three steps only."""
+    config = settings(model=DROPOUT, rows_per_device=2, out=str(tmp_path / "whole"), trainer=SAVED)
+    outcome = quietly(config)
+    shutil.copytree(outcome.out / "checkpoint-3", tmp_path / "again" / "checkpoint-3")
+    return {**config, "out": str(tmp_path / "again")}, outcome, tmp_path / "again"
+
+
+def test_it_goes_on_bit_for_bit(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    config, whole, folder = stopped
+    outcome = quietly(config)
+    assert outcome.resumed_from == folder / "checkpoint-3"
+    assert outcome.steps == whole.steps == 7
+    assert losses(outcome) == losses(whole)
+    same(folder / "checkpoint-6", whole.out / "checkpoint-6")
+    same(folder / "checkpoint-7", whole.out / "checkpoint-7")
+    # and what the equality would be worth nothing without: the steps did something, and the order moved on
+    assert losses(whole)[7] != losses(whole)[4]
+    assert read_checkpoint(folder / "checkpoint-7").loader["rows"] == 28
+
+
+def test_epochs_are_counted_on(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    config, whole, _ = stopped
+    epochs = [
+        {entry["step"]: entry["epoch"] for entry in one.log if "loss" in entry} for one in (whole, quietly(config))
+    ]
+    assert epochs[0] == epochs[1]
+    assert epochs[0][7] > epochs[0][6] > 0
+
+
+def test_what_is_finished_stays_finished(settings: Settings, tmp_path: Path) -> None:
+    config = settings(trainer={**SAVED, "max_steps": 3}, export=True)
+    first = quietly(config)
+    weights = (first.out / "checkpoint-3" / "model.safetensors").read_bytes()
+    again = quietly(config)
+    assert (again.steps, again.resumed_from) == (3, first.out / "checkpoint-3")
+    assert losses(again) == losses(first)
+    assert (first.out / "checkpoint-3" / "model.safetensors").read_bytes() == weights
+    assert again.export is not None
+    assert (again.export / "model.safetensors").is_file()
+
+
+def test_more_steps_go_on_where_fewer_ended(settings: Settings) -> None:
+    constant = {"save_strategy": "steps", "save_steps": 100, "lr_scheduler_type": "constant"}
+    first = quietly(settings(trainer={**constant, "max_steps": 3}))
+    more = quietly(settings(trainer={**constant, "max_steps": 6}))
+    whole = quietly(settings(out=str(first.out.parent / "other"), trainer={**constant, "max_steps": 6}))
+    assert losses(more) == losses(whole)
+
+
+# Whole checkpoints only
+
+
+def cut(folder: Path, how: str) -> str:
+    """Damage a checkpoint as a kill would; returns what the error names."""
+    if how == "before the end":  # all but what is written last
+        (folder / MARKER).unlink()
+        return MARKER
+    if how == "in the middle":
+        for name in (MARKER, "trainer_state.json", "rng_state.pth"):
+            (folder / name).unlink()
+        return MARKER
+    if how == "a file that is too short":
+        path = folder / "optimizer.pt"
+        path.write_bytes(path.read_bytes()[:100])
+        return "optimizer.pt has 100 bytes"
+    (folder / "model.safetensors").unlink()
+    return "model.safetensors is missing"
+
+
+@pytest.mark.parametrize("how", ["before the end", "in the middle", "a file that is too short", "a missing file"])
+def test_a_checkpoint_that_was_cut_short_is_passed_over(
+    stopped: tuple[dict[str, Any], Outcome, Path], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, whole, folder = stopped
+    shutil.copytree(whole.out / "checkpoint-6", folder / "checkpoint-6")
+    named = cut(folder / "checkpoint-6", how)
+    with pytest.raises(ConfigError, match=named):
+        read_checkpoint(folder / "checkpoint-6")
+    with caplog.at_level(logging.WARNING, logger="packtrain"):
+        outcome = quietly(config)
+    assert outcome.resumed_from == folder / "checkpoint-3"
+    assert "passed over" in caplog.text
+    assert named in caplog.text
+    assert losses(outcome) == losses(whole)
+    same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
+
+
+def test_old_checkpoints_go_only_when_the_new_one_is_whole(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packtrain.training.trainer import checkpoint
+
+    seen = []
+    write = checkpoint.write_marker
+
+    def watch(folder: Path, **state: Any) -> None:
+        seen.append((folder.name, sorted(path.name for path in folder.parent.glob("checkpoint-*"))))
+        write(folder, **state)
+
+    monkeypatch.setattr(checkpoint, "write_marker", watch)
+    outcome = quietly(settings(trainer={**SAVED, "save_steps": 2, "max_steps": 6, "save_total_limit": 1}))
+    assert seen[-1] == ("checkpoint-6", ["checkpoint-4", "checkpoint-6"])
+    assert [path.name for path in outcome.out.glob("checkpoint-*")] == ["checkpoint-6"]
+
+
+def test_the_best_checkpoint_is_kept(settings: Settings, two_sources: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    keys = {**SAVED, **best, "save_steps": 2, "max_steps": 6, "save_total_limit": 2, "learning_rate": 1e-2}
+    outcome = quietly(settings(data=str(two_sources), eval={"every": 2, "rows": 3}, trainer=keys, loss="token"))
+    kept = {path.name for path in outcome.out.glob("checkpoint-*")}
+    # The loss falls, and greater is asked for: the first is best.
+    assert kept == {"checkpoint-2", "checkpoint-6"}
+    assert last_whole(outcome.out) == outcome.out / "checkpoint-6"
+
+
+# What is refused
+
+
+def test_another_step_or_loss_or_order_is_refused(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    config, _, _ = stopped
+    with pytest.raises(ConfigError, match="was written with rows_per_step: 4, and is to go on with rows_per_step: 2"):
+        quietly({**config, "rows_per_step": 2})
+    with pytest.raises(ConfigError, match="was written with loss: token, and is to go on with loss: document"):
+        quietly({**config, "loss": "document"})
+    with pytest.raises(ConfigError, match="seed differs"):
+        quietly({**config, "seed": 4})
+
+
+def test_other_data_is_refused(stopped: tuple[dict[str, Any], Outcome, Path], two_sources: Path) -> None:
+    config, _, _ = stopped
+    with pytest.raises(ConfigError, match="the state is of another dataset"):
+        quietly({**config, "data": str(two_sources)})
+
+
+def test_never_means_never_and_a_name_means_that_one(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    config, whole, folder = stopped
+    with pytest.raises(ConfigError, match=r"resume: never, but .* holds checkpoint-3"):
+        quietly({**config, "resume": "never"})
+    with pytest.raises(ConfigError, match="does not exist"):
+        quietly({**config, "resume": str(folder / "checkpoint-4")})
+    outcome = quietly({**config, "resume": str(whole.out / "checkpoint-6")})
+    assert outcome.resumed_from == whole.out / "checkpoint-6"
+    assert losses(outcome)[7] == losses(whole)[7]
+
+
+def test_a_marker_of_another_version_is_not_read(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    _, _, folder = stopped
+    path = folder / "checkpoint-3" / MARKER
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(ConfigError, match="format 99"):
+        read_checkpoint(path.parent)

@@ -1,0 +1,226 @@
+"""Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packtrain.schemas.errors import InputError  # noqa: E402
+from packtrain.training.trainer.config import ModelConfig  # noqa: E402
+from packtrain.training.trainer.models import load_model  # noqa: E402
+from packtrain.training.trainer.run import Outcome, train  # noqa: E402
+from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
+
+Settings = Callable[..., dict[str, Any]]
+SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}
+"""Gradient descent, in which a wrong gradient shows as it is."""
+
+
+def quietly(config: dict[str, Any]) -> Outcome:
+    return train(config, say=lambda text: None)
+
+
+def losses(outcome: Outcome) -> list[float]:
+    return [entry["loss"] for entry in outcome.log if "loss" in entry]
+
+
+def initial(config: dict[str, Any]) -> Any:
+    return load_model(ModelConfig.model_validate(config["model"]), Path.cwd(), config["seed"])
+
+
+# The mean
+
+
+@pytest.mark.parametrize("kind", ["token", "document"])
+@pytest.mark.parametrize("rows_per_device", [1, 2, 4])
+def test_a_step_is_the_global_mean_whatever_the_micro_batches(
+    settings: Settings, folder: Path, descend: Callable[..., list[float]], rows_per_device: int, kind: str
+) -> None:
+    config = settings(rows_per_device=rows_per_device, loss=kind, trainer={**SGD, "max_steps": 3}, loss_kernel="none")
+    model = initial(config)
+    expected = descend(model, folder, 3, rows_per_step=4, seed=3, rate=0.5, kind=kind)
+    outcome = quietly({**config, "export": True})
+    assert losses(outcome) == pytest.approx(expected, rel=1e-6)
+    from transformers import AutoModelForCausalLM
+
+    found = AutoModelForCausalLM.from_pretrained(outcome.export)
+    moved = 0.0
+    for (name, mine), theirs, first in zip(
+        model.named_parameters(), found.parameters(), initial(config).parameters(), strict=True
+    ):
+        assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6), name
+        moved = max(moved, float((mine - first).detach().abs().max()))
+    assert moved > 1e-3, "nothing was trained"
+
+
+def test_batches_without_a_trained_token_neither_count_nor_spoil_anything(
+    settings: Settings, folder: Path, descend: Callable[..., list[float]]
+) -> None:
+    config = settings(rows_per_step=16, loader={"tail": "pad"}, trainer={**SGD, "max_steps": -1})
+    model = initial(config)
+    outcome = quietly(config)
+    rows = outcome.steps * 16
+    expected = descend(model, folder, outcome.steps, rows_per_step=16, seed=3, rate=0.5, tail="pad")
+    from packtrain.training import PackedLoader
+
+    loader = PackedLoader(folder, rows_per_step=16)
+    assert rows - loader.total_rows > 4, "no micro-batch of the last step is without a trained token"
+    assert losses(outcome) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Settings) -> None:
+    experts = {
+        "model_type": "mixtral", "vocab_size": 3200, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "output_router_logits": True, "router_aux_loss_coef": 0.5, "max_position_embeddings": 256,
+    }  # fmt: skip
+    once = {"max_steps": 1}
+    found = losses(quietly(settings(model={"config": experts}, rows_per_device=1, trainer=once)))
+    plain = losses(
+        quietly(settings(model={"config": {**experts, "router_aux_loss_coef": 0.0}}, rows_per_device=1, trainer=once))
+    )
+    # The auxiliary loss of one even batch is top_k = 2: times 0.5, once, and not once for each of four batches.
+    assert found[0] - plain[0] == pytest.approx(1.0, rel=0.1)
+
+
+# Settings of transformers
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"trainer": {"gradient_checkpointing": True}},
+        {"trainer": {"lr_scheduler_type": "cosine", "warmup_steps": 2, "max_grad_norm": 0.1}},
+        {"trainer": {"bf16": True}},
+        {"model": {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 32, "n_layer": 2, "n_head": 2}}},
+        {"loader": {"static_shapes": True}},
+        {"loader": {"num_workers": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}},
+    ],
+    ids=["checkpointing", "cosine", "bf16", "gpt2", "static shapes", "loader"],
+)
+def test_it_trains_with(settings: Settings, keys: dict[str, Any]) -> None:
+    if keys.get("model"):
+        keys = {"model": {"config": {**keys["model"]["config"], "attn_pdrop": 0.0}}}
+    keys = {**keys, "trainer": {"learning_rate": 3e-3, **keys.get("trainer", {})}}
+    found = losses(quietly(settings(**keys)))
+    assert len(found) == 6
+    assert found[-1] < found[0] - 0.05
+
+
+def test_checkpointing_and_plain_batches_of_one_shape_give_the_same_losses(settings: Settings) -> None:
+    plain = losses(quietly(settings()))
+    again = losses(quietly(settings(trainer={"gradient_checkpointing": True})))
+    fixed = losses(quietly(settings(loader={"static_shapes": True})))
+    assert again == pytest.approx(plain, rel=1e-6)
+    assert fixed == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_it_trains_compiled(settings: Settings) -> None:
+    plain = losses(quietly(settings(trainer={"max_steps": 3})))
+    compiled = losses(quietly(settings(compile={"backend": "aot_eager"}, trainer={"max_steps": 3})))
+    assert compiled == pytest.approx(plain, rel=1e-4)
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("rows_per_device", [1, 3])
+def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
+    settings: Settings, two_sources: Path, document_losses: Callable[..., Any], rows_per_device: int
+) -> None:
+    import pyarrow.parquet as pq
+    from packtrain.training.batch import flatten
+    from packtrain.training.rows import PackedRows
+
+    config = settings(
+        data=str(two_sources), eval={"rows_per_device": rows_per_device}, export=True, trainer={"max_steps": 1}
+    )
+    outcome = quietly(config)
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(outcome.export)
+    table = pq.read_table(two_sources / "documents.parquet")
+    source = dict(zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True))
+    rows = PackedRows(two_sources, "holdout")
+    assert len(rows) % 3, "a last batch that is filled up is what this is about"
+    sums: dict[str, list[float]] = {"chats": [0, 0], "texts": [0, 0]}
+    for index in range(len(rows)):
+        row = rows.row(index)
+        for doc, (loss, trained) in zip(row.doc_ids.tolist(), document_losses(model, flatten([row])), strict=True):
+            sums[source[doc]][0] += loss.item()
+            sums[source[doc]][1] += trained
+    assert all(trained > 50 for _, trained in sums.values())
+    for name, (loss, trained) in sums.items():
+        assert outcome.metrics[f"eval_loss_{name}"] == pytest.approx(loss / trained, rel=1e-5)
+    total, trained = (sum(one) for one in zip(*sums.values(), strict=True))
+    assert outcome.metrics["eval_loss"] == pytest.approx(total / trained, rel=1e-5)
+    assert outcome.metrics["eval_tokens"] == trained
+
+
+def test_it_evaluates_every_so_many_steps_and_at_the_end(settings: Settings, two_sources: Path) -> None:
+    config = settings(data=str(two_sources), eval={"every": 4, "rows": 2})
+    steps = [entry["step"] for entry in quietly(config).log if "eval_loss" in entry]
+    assert steps == [4, 6]
+
+
+def test_evaluation_leaves_the_training_as_it_is(settings: Settings, two_sources: Path) -> None:
+    without = losses(quietly(settings(data=str(two_sources))))
+    watched = losses(quietly(settings(data=str(two_sources), eval={"every": 1, "rows": 2})))
+    assert watched == without
+
+
+# The end
+
+
+def test_the_finished_model_loads_with_tokenizer_and_template(settings: Settings, two_sources: Path) -> None:
+    from packtrain.pipeline import demo
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    outcome = quietly(settings(data=str(two_sources), export=True))
+    assert outcome.export is not None
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(outcome.export),
+        AutoTokenizer.from_pretrained(outcome.export),
+    )
+    own = AutoTokenizer.from_pretrained(str(Path(demo.__file__).parent / "tokenizer"))
+    messages = [{"role": "user", "content": "say 1"}]
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True) == own.apply_chat_template(
+        messages, add_generation_prompt=True
+    )
+    assert model.config.use_cache is True
+    assert model.config._attn_implementation in ("sdpa", "eager")
+    assert not (outcome.export / "training_args.bin").exists()
+
+
+def test_data_of_another_vocabulary_is_refused_with_the_reason(settings: Settings) -> None:
+    model = {"config": {**settings()["model"]["config"], "vocab_size": 100}}
+    with pytest.raises(InputError, match=r"token id [\d,]+, but the model has embeddings for 100 ids"):
+        quietly(settings(model=model))
+
+
+# From Python
+
+
+def test_a_trainer_of_one_s_own(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=3200, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    arguments = TrainingArguments(str(tmp_path), learning_rate=1e-2, logging_steps=2, report_to=[], save_strategy="no")
+    trainer = PackedTrainer(model, arguments, data=folder, rows_per_step=4, rows_per_device=2, epochs=2)
+    assert arguments.gradient_accumulation_steps == 1, "the person's own arguments were changed"
+    result = trainer.train()
+    assert result.global_step == trainer.steps_total == trainer.loader.total_rows // 4
+    history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert history[-1] < history[0]
+    again = trainer.train()  # from the beginning of the data, not from its end
+    assert again.global_step == result.global_step
+    assert "grad norm" in capsys.readouterr().out

@@ -1,0 +1,172 @@
+"""Checkpoints that are whole, and what the loader needs to go on from them.
+
+transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
+not. Here `packtrain.json` is written after everything else, on every rank: it holds the loader's state and the size
+of each file. A checkpoint without it, or with a file of another size, was cut short and is passed over.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+MARKER = "packtrain.json"
+FORMAT = 1
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What packtrain adds to a checkpoint of transformers."""
+
+    step: int
+    """Optimizer steps made."""
+    rows_per_step: int
+    loss: str
+    """What the loss is a mean of."""
+    settings: dict[str, Any]
+    """What going on takes from the checkpoint, whatever is asked for: see `settings_of`."""
+    world_size: int
+    """Ranks that wrote it; another number may go on from it."""
+    loader: dict[str, Any]
+    """See `training.state.LoaderState`."""
+    files: dict[str, int]
+    """Every other file of the checkpoint: its path below the folder, and its bytes."""
+
+    def refuse_other(self, rows_per_step: int, loss: str, settings: dict[str, Any], where: Path) -> None:
+        """Raise ConfigError where going on would make other steps than those that were begun."""
+        mine_of = {"rows_per_step": rows_per_step, "loss": loss, **settings}
+        theirs_of = {"rows_per_step": self.rows_per_step, "loss": self.loss, **self.settings}
+        for name, mine in mine_of.items():
+            theirs = theirs_of.get(name)
+            if mine != theirs:
+                raise ConfigError(
+                    f"{where} was written with {name}: {theirs}, and is to go on with {name}: {mine}; set it back, or "
+                    "train into another folder (out), with the checkpoint's folder as model"
+                )
+
+
+def settings_of(args: Any, weights: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """What an optimizer's saved state brings along, so that a change of it would be passed over, or fail.
+
+    Args:
+        args: transformers.TrainingArguments.
+        weights: the shape of each weight that is trained.
+    """
+    names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
+    found = {f"trainer.{name}": getattr(args, name) for name in names}
+    text = json.dumps(sorted((name, list(shape)) for name, shape in weights.items()))
+    numbers = sum(math.prod(shape) for shape in weights.values())
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return {**found, "model": f"{numbers:,} trained weights in {len(weights):,} tensors, {digest}"}
+
+
+def write_marker(
+    folder: Path,
+    *,
+    step: int,
+    rows_per_step: int,
+    loss: str,
+    settings: dict[str, Any],
+    world_size: int,
+    loader: Any,
+) -> None:
+    """Declare a checkpoint whole. Nothing of it may be written afterwards."""
+    state = CheckpointState(step, rows_per_step, loss, settings, world_size, loader, _files(folder))
+    draft = folder / f".{MARKER}.part"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, **asdict(state)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(folder / MARKER)
+
+
+def remove_marker(folder: Path) -> None:
+    """Before a checkpoint is written over, or deleted."""
+    (folder / MARKER).unlink(missing_ok=True)
+
+
+def read_checkpoint(folder: Path) -> CheckpointState:
+    """The state of a whole checkpoint.
+
+    Raises:
+        ConfigError: it is none, or was cut short; says which file.
+    """
+    try:
+        data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
+        raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / MARKER} cannot be read: {error}") from None
+    version = data.pop("format", None) if isinstance(data, dict) else None
+    if version != FORMAT:
+        raise ConfigError(f"{folder / MARKER} is of format {version!r}; this version of packtrain reads {FORMAT}")
+    try:
+        state = CheckpointState(**data)
+    except TypeError as error:
+        raise ConfigError(f"{folder / MARKER} is not what packtrain writes: {error}") from None
+    found = _files(folder)
+    for name, size in state.files.items():
+        if found.get(name) != size:
+            has = "is missing" if name not in found else f"has {found[name]:,} bytes"
+            raise ConfigError(f"the checkpoint {folder} is damaged: {name} {has}, and was written with {size:,}")
+    return state
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """All folders of checkpoints, whole or not, the newest first."""
+    if not out.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in out.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def last_whole(out: Path) -> Path | None:
+    """The newest checkpoint that is whole. Those that are not are passed over, with a warning."""
+    for path in checkpoints(out):
+        try:
+            read_checkpoint(path)
+        except ConfigError as error:
+            _LOG.warning("passed over: %s", error)
+        else:
+            return path
+    return None
+
+
+def rotate(newest: Path, keep: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints beyond `keep`, and what was cut short; never the best one, nor the newest.
+
+    Args:
+        newest: the one just written. Its number need not be the highest: a training may have gone on from an earlier
+            one than its last, or another may have been cut short.
+    """
+    if not keep or keep < 1:
+        return
+    best_path = None if best is None else Path(best).resolve()
+    kept = int(newest.resolve() != best_path)
+    for path in checkpoints(newest.parent):
+        if path == newest or path.resolve() == best_path:
+            continue
+        kept += (path / MARKER).is_file()
+        if kept > max(1, keep - (best is not None)) or not (path / MARKER).is_file():
+            remove_marker(path)  # first: what a kill leaves of it is then no checkpoint
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith((MARKER, f".{MARKER}"))
+    }

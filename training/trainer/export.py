@@ -1,0 +1,121 @@
+"""The finished model in a folder of its own: weights, configuration, and beside them tokenizer and chat template."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from ..rows import PackedRows
+from ..shelf import LocalShelf
+
+_LOG = logging.getLogger(__name__)
+_REQUEST = "_run/request.json"
+"""Where a run notes the tokenizer's folder and template, for this machine."""
+
+
+def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, str | None] | None:
+    """(folder, chat template that replaces its own), or None where this machine has none.
+
+    Args:
+        given: what the configuration names; it must be there.
+        rows: the training data, whose run noted what it used.
+
+    Raises:
+        ConfigError: `given` is no folder.
+    """
+    if given is not None:
+        if not given.is_dir():
+            raise ConfigError(f"tokenizer: there is no folder {given}")
+        return given, None
+    if not isinstance(rows.shelf, LocalShelf):
+        return None
+    try:
+        request = json.loads(rows.shelf.read(_REQUEST))
+        noted = request["tokenizer"]
+        folder = Path(noted["path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a note beside the data: without it the model is exported alone, and that is said
+    return (folder, noted.get("chat_template")) if folder.is_dir() else None
+
+
+def export_model(trainer: Any, folder: Path, found: tuple[Path, str | None] | None, *, merge: bool = False) -> None:
+    """Write the model that a trainer holds, and its tokenizer. Every rank calls it: weights may be sharded.
+
+    Args:
+        found: see `find_tokenizer`.
+        merge: of adapters: merge them into the weights.
+    """
+    config = getattr(trainer.model, "config", None)
+    cache = getattr(config, "use_cache", None)
+    if config is not None:
+        config.use_cache = True  # off for training only: whoever generates wants it
+    try:
+        if merge:
+            _save_merged(trainer, folder)
+        else:
+            _save(trainer, folder)
+    finally:
+        if config is not None:
+            config.use_cache = cache
+    if trainer.args.should_save:
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of this machine's paths
+        export_tokenizer(found, folder)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _save(trainer: Any, folder: Path) -> None:
+    """Whole weights, also where transformers' own `save_model` would leave them in pieces, or write nothing."""
+    if not trainer.is_fsdp_enabled:
+        trainer.save_model(str(folder))
+        return
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # every rank gives; whole on the first
+    if trainer.args.should_save:
+        trainer._save(str(folder), state_dict=state)
+
+
+def _save_merged(trainer: Any, folder: Path) -> None:
+    from .adapters import merged
+
+    model = merged(trainer.accelerator.unwrap_model(trainer.model_wrapped))
+    if trainer.args.should_save:
+        model.save_pretrained(str(folder))
+
+
+def export_tokenizer(found: tuple[Path, str | None] | None, folder: Path) -> bool:
+    """Put tokenizer and chat template beside a model. Returns whether there were any.
+
+    Raises:
+        ConfigError: transformers cannot load it.
+    """
+    if found is None:
+        _LOG.warning(
+            "the tokenizer that packed the data is not on this machine, so %s holds the model alone; name its folder "
+            "with tokenizer:",
+            folder,
+        )
+        return False
+    from transformers import AutoTokenizer
+
+    home, template = found
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(home))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tokenizer: transformers cannot load {home}: {error}") from error
+    if template is not None:
+        tokenizer.chat_template = _template(template, tokenizer)
+    tokenizer.save_pretrained(str(folder))
+    return True
+
+
+def _template(named: str, tokenizer: Any) -> str:
+    """The template itself, of what a run's `tokenizer.chat_template` may be: text, a file, or a name."""
+    if "{" in named:
+        return named
+    if Path(named).is_file():
+        return Path(named).read_text(encoding="utf-8")
+    own = tokenizer.chat_template
+    if isinstance(own, dict) and named in own:
+        return str(own[named])
+    _LOG.warning("the chat template %r that packed the data was not found; the tokenizer's own is exported", named)
+    return str(own)
