@@ -69,7 +69,7 @@ def clean(
     ] = None,
     cache: Annotated[str | None, typer.Option(help="The cache to clean.", show_default="the configuration's")] = None,
     out: Annotated[
-        list[Path] | None, typer.Option(help="An output to clean; without a configuration, with its cache. Repeatable.")
+        list[str] | None, typer.Option(help="An output to clean; without a configuration, with its cache. Repeatable.")
     ] = None,
     older_than: Annotated[
         float, typer.Option(min=0, metavar="DAYS", help="Keep parts and copies that were written within so many days.")
@@ -97,6 +97,8 @@ def clean(
             for kind, what in KINDS.items():
                 mine = [item for item in items if item.kind == kind]
                 if mine:
+                    if kind == "part" and everything:
+                        what = "encoded parts, those that outputs were made from, too"
                     say(console, f"{what}: {len(mine):,} files, {shown(sum(item.bytes for item in mine))}")
                     for item in mine[:3]:
                         say(console, f"  {item.path} ({shown(item.bytes)})")
@@ -124,7 +126,7 @@ def _agrees(count: int, size: str) -> bool:
     return typer.confirm(f"Remove these {count:,} files, {size}?")
 
 
-def _places(config: Path | None, cache: str | None, outs: list[Path]) -> "tuple[LocalStore | None, list[LocalStore]]":
+def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[LocalStore | None, list[LocalStore]]":
     """The cache and the outputs that are meant.
 
     Raises:
@@ -137,7 +139,15 @@ def _places(config: Path | None, cache: str | None, outs: list[Path]) -> "tuple[
     from .store import LocalStore
     from .stores import open_store, resolve_place
 
-    stores = [LocalStore(path.absolute()) for path in outs]
+    stores = []
+    for text in outs:
+        store = open_store(resolve_place(text, Path.cwd()))
+        if not isinstance(store, LocalStore):
+            raise ConfigError(
+                f"--out: {text} is not on this machine; what killed runs left there, a rule of the bucket removes "
+                "(AbortIncompleteMultipartUpload)"
+            )
+        stores.append(store)
     place = resolve_place(cache, Path.cwd()) if cache is not None else None
     if config is not None:
         loaded, base = load_config(config)
@@ -156,7 +166,7 @@ def _places(config: Path | None, cache: str | None, outs: list[Path]) -> "tuple[
             f"the cache {place} is not on this machine, where locks tell who uses what; let the store expire its "
             "objects by a rule of its own, and clean this machine's copies by --cache with the scratch folder"
         )
-    for path in outs if cache is None else [*outs, Path(cache)]:
-        if not path.is_dir():
-            raise InputError(f"{path} is no folder; check the spelling")
+    for text in outs if cache is None else [*outs, cache]:
+        if not Path(resolve_place(text, Path.cwd())).is_dir():
+            raise InputError(f"{text} is no folder; check the spelling")
     return (LocalStore(Path(place)) if place is not None else None), stores

@@ -24,11 +24,11 @@ def read_manifest(store: Store) -> Manifest | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
-            "restore it, or delete the folder and run again"
+            "`packtrain repair` makes it again; or restore it, or delete the folder and run again"
         ) from error
     if manifest.hash != content.get("hash"):
         raise IntegrityError(
             f"{store.where(MANIFEST)} was changed after it was written: its hash is not its content's; "
-            "restore it, or delete the folder and run again"
+            "`packtrain repair` makes it again; or restore it, or delete the folder and run again"
         )
     return manifest

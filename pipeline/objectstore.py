@@ -85,12 +85,6 @@ class ObjectStore:
         """
         if self.url in _proved:
             return
-        if self.objects.protocol not in CONDITIONAL:
-            raise OutputError(
-                f"{self.where('')}: {self.objects.protocol}:// has no conditional put, by which alone two runs, or a "
-                "run and its own repetition, cannot overwrite one another. Use a local or shared folder, or a bucket "
-                "of S3 or of a store like it, such as MinIO or Cloudflare R2"
-            )
         try:
             # Where an earlier run has put it, the refusal of this one is the proof already.
             conditional = not self.put_bytes(PROBE, secrets.token_bytes(8)) or not self.put_bytes(PROBE, b"again")

@@ -25,7 +25,7 @@ from .encoding import EncodedInputs, Encoding, cache_root
 from .executors import Executor
 from .inputs.blocks import InputFile
 from .observer import Observer, Silent
-from .outfolder import MANIFEST, PLAN, Request, read_manifest
+from .outfolder import MANIFEST, PLAN, Request, changed_inputs, read_manifest
 from .packing import Packed
 from .prospect import Prospect
 from .recall import Asked, recall, recall_files, recall_formats, recall_spec, recall_tokenizer
@@ -236,7 +236,14 @@ class Repairer(Driver):
 
     def _plan(self, encoding: Encoding, encoded: EncodedInputs) -> dict[str, Any]:
         if not self.recalled:
-            return super()._plan(encoding, encoded)  # whether it is the same run, `claim` finds out
+            plan = super()._plan(encoding, encoded)  # whether it is the same run, `claim` finds out
+            changed = list(changed_inputs(self.known["inputs"], plan["inputs"]))
+            if changed:
+                raise InputError(
+                    f"what is missing cannot be made again, because the run read other inputs: {'; '.join(changed[:5])}"
+                    "; put back what was there, or make another dataset with --out"
+                )
+            return plan
         known = {key: value for key, value in self.known["encode"].items() if key != "pairs"}
         if _plain(encoded.spec.payload()) != known:
             raise IntegrityError(
@@ -313,7 +320,11 @@ def _manifest(out: Store) -> tuple[Manifest | None, str | None]:
         out.put_bytes(MANIFEST, aside)  # an earlier repair was interrupted
         data = aside
     if data is None:
-        raise InputError(f"{out.url} has no {MANIFEST}: nothing finished is in it that could be repaired")
+        raise InputError(
+            f"{out.url} has no {MANIFEST}: nothing finished is in it that could be repaired. "
+            "If a run was interrupted, or the file deleted, run the same configuration again: it goes on where it "
+            "stopped"
+        )
     try:
         manifest = read_manifest(out)
     except IntegrityError:

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import InputError, IntegrityError, StoreError
+from ..schemas.errors import InputError, IntegrityError
 from ..schemas.fingerprint import fingerprint, hash_bytes
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
@@ -61,10 +61,11 @@ from .prospect import Prospect
 from .recall import remember
 from .rejects import first_reject, reject_lines
 from .resolve import guess_engine, warm_up
+from .room import require_room, shards_written
 from .scan_notes import SharedScan
 from .selecting import mask_of
 from .sources import InputFile, scan_sources
-from .stores import Store, open_store, require_conditional, resolve_place, scratch_of
+from .stores import open_store, require_conditional, require_writable, resolve_place, scratch_of
 from .survey import Survey
 from .timings import Timings
 from .tokenizer import TokenizerLoading
@@ -108,8 +109,11 @@ class Driver:
         self.observer = observer
         scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
         place = resolve_place(config.out, base)
+        require_writable(place)
         self.out = open_store(place, scratch=scratch)
-        self.cache = open_store(cache_root(config, place, base), scratch=scratch, keep=True)
+        cache = cache_root(config, place, base)
+        require_writable(cache)
+        self.cache = open_store(cache, scratch=scratch, keep=True)
         self.scratch = scratch_of(self.cache)
         self.timings = Timings()
 
@@ -152,7 +156,7 @@ class Driver:
             self.observer.begin("load inputs and tokenizer", 0, "")
             encoding, spec, prospect = self._prepare(executor)
             self.observer.end()
-            self._require_room(prospect.room_needed, "encoding and packing", self.out, self.scratch)
+            require_room(prospect.room_needed, "encoding and packing", self.out, self.scratch)
             if prospect.memory is not None:
                 self._fit(executor, prospect.memory)
             with self.timings.stage("encode"):
@@ -234,7 +238,7 @@ class Driver:
             engine=choice,
             estimated_tokens=tokens,
             # The sample may be off by a fifth; ids of the parts, three columns of the shards, and their tables.
-            room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - self._written()),
+            room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - shards_written(self.out)),
             room_free=min(free for one in (self.out, self.scratch) if (free := one.free_bytes()) is not None),
             memory=encoding_need((task.block for task in missing), choice.name) if missing else None,
         )
@@ -278,7 +282,7 @@ class Driver:
         )
 
     def _pack(self, executor: Executor, packing: Packing, survey: Survey) -> Packed:
-        self._require_room(survey.tokens * (packing.token_bytes + 1) - self._written(), "the shards", self.out)
+        require_room(survey.tokens * (packing.token_bytes + 1) - shards_written(self.out), "the shards", self.out)
         with self.timings.stage("plan and pack"):
             packed = packing.write(executor, survey)
         self.timings.seconds["plan"] = packed.planning
@@ -340,21 +344,6 @@ class Driver:
 
     def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
         return self._put(REJECTS, reject_lines(files, encoded.records, unproved=mask_of(self.config).needs_turns))
-
-    def _written(self) -> int:
-        """Bytes of shards that an interrupted run has put already."""
-        sizes = self.out.sizes()
-        return sum(sizes[name] for name in sizes if "shards/" in name and not name.startswith("_run/"))
-
-    def _require_room(self, needed: int, what: str, *stores: Store) -> None:
-        for store in stores:
-            free = store.free_bytes()
-            if free is not None and needed > free:
-                raise StoreError(
-                    f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that "
-                    f"holds {store.url} has {free / 2**20:,.0f} MiB free; free some room, or point --out and "
-                    "`cache` elsewhere"
-                )
 
     @contextmanager
     def _executor(self, section: RunSection) -> Iterator[Executor]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ..schemas.errors import ConfigError
-from .objectstore import ObjectStore
+from ..schemas.errors import ConfigError, OutputError
+from .objectstore import CONDITIONAL, ObjectStore
 from .store import Draft, LocalStore, Put
 
 ASKED_AT_ONCE = 32
@@ -127,6 +127,9 @@ def resolve_place(text: str, base: Path) -> str:
         return str((base / text).absolute())
     if text.startswith("file://"):
         return str(Path(unquote(urlsplit(text).path)).absolute())
+    bare = not text.partition("://")[2].strip("/")
+    if bare or (urlsplit(text).scheme in CONDITIONAL and not urlsplit(text).netloc):
+        raise ConfigError(f"{text} is no place: it names no bucket; write it as s3://bucket/folder")
     return text.rstrip("/")
 
 
@@ -176,6 +179,21 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
     return ObjectStore(text, scratch, keep=keep)
 
 
+def require_writable(place: str) -> None:
+    """Refuse a URL on which two runs could overwrite one another, whatever the server: nothing is asked of it.
+
+    Raises:
+        OutputError: says what to use instead.
+    """
+    protocol = urlsplit(place).scheme
+    if is_url(place) and not place.startswith("file://") and protocol not in CONDITIONAL:
+        raise OutputError(
+            f"{ObjectStore(place).where('')}: {protocol}:// has no conditional put, by which alone two runs, or a "
+            "run and its own repetition, cannot overwrite one another. Use a local or shared folder, or a bucket of S3 or of a store "
+            "like it, such as MinIO or Cloudflare R2"
+        )
+
+
 def require_conditional(*stores: Store) -> None:
     """Refuse stores on which two runs could overwrite one another, before any work.
 
@@ -184,6 +202,7 @@ def require_conditional(*stores: Store) -> None:
     """
     for store in stores:
         if isinstance(store, ObjectStore):
+            require_writable(store.url)
             store.require_conditional()
 
 

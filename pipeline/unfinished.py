@@ -29,7 +29,7 @@ def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
     """
     try:
         store = open_store(resolve_place(str(folder), Path.cwd()))
-        if store.exists(MANIFEST) or not store.exists(PLAN):
+        if store.exists(MANIFEST) or not (store.exists(PLAN) or Leases(store).judge()):
             return
         raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {_state(store, deep)}")
     except StoreError:

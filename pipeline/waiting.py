@@ -5,11 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from ..schemas.errors import RunDiedError, StalledError, StoreError
+from ..schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ..schemas.manifest import Manifest
 from .driver_lock import FAILED, Failure, Lease, Leases
 from .manifests import MANIFEST, read_manifest
-from .stores import Store, is_url, open_store
+from .store import LocalStore
+from .stores import Store, open_store, resolve_place
 
 _POLL_SECONDS = 0.25
 _SLOWEST_SECONDS = 2.0
@@ -31,10 +32,12 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
     Raises:
         RunDiedError: nobody is at work; says what the last run failed of, or who has died, or that there was none.
         StalledError: time is up.
+        InputError, ConfigError: a file, or no place at all.
         IntegrityError: there is a manifest, and it is damaged.
     """
-    text = str(out)
-    store = open_store(text if is_url(text) else Path(text).absolute())
+    store = open_store(resolve_place(str(out), Path.cwd()))
+    if isinstance(store, LocalStore) and store.root.is_file():
+        raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
     began = time.monotonic()
     watch = _Watch(store)
     pause = _POLL_SECONDS
@@ -50,12 +53,9 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
         if now - began >= timeout:
             raise StalledError(f"{store.url} is not finished after {timeout:g} seconds: {watch.state()}")
         if watch.idle() >= grace:
-            raise RunDiedError(f"{store.url} will not be finished: {watch.state()}. {_AGAIN}")
+            raise RunDiedError(f"{store.url} will not be finished: {watch.state()}. {watch.mend()}")
         time.sleep(max(0.0, min(pause, began + timeout - now)))
         pause = min(pause * 1.1, _SLOWEST_SECONDS)
-
-
-_AGAIN = "Run the same command again: it goes on where it stopped"
 
 
 class _Watch:
@@ -70,11 +70,14 @@ class _Watch:
         self._dead: list[Lease] = []
         self._failure: Failure | None = None
         self._trouble: StoreError | None = None
+        self._begun = False
+        """Whether any run has ever left its lease."""
 
     def look(self) -> None:
         """Look once more."""
         self._trouble = None
         found = self._leases.judge().values()
+        self._begun = self._begun or bool(found)
         self._working = [lease for lease, alive in found if alive is not False and lease is not None]
         self._dead = [lease for lease, alive in found if alive is False and lease is not None and not lease.released]
         if any(alive is not False for _, alive in found):
@@ -107,3 +110,9 @@ class _Watch:
         if self._dead:
             return f"{self._dead[0]}, has died"
         return f"no run has been at work for {self.idle():.0f} seconds"
+
+    def mend(self) -> str:
+        """What to do when nobody is at work."""
+        if self._begun:
+            return "Run the same command again: it goes on where it stopped"
+        return "No run has begun there, ever: check the spelling, or start one with `packtrain run`"

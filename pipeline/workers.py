@@ -35,6 +35,8 @@ PAIR_BYTES = 256
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs for a byte of one long text, at two bytes a token; measured on texts of 20 to 60 MB."""
 _ENGINE_FACTOR = 48
+_GRAIN = 16 << 20
+"""A driver's need below that is no reason to refuse what the stage before was told would do."""
 FEW_ROWS = 4
 """A block of so many rows may be one long row and little else."""
 
@@ -114,14 +116,16 @@ def count_workers(section: RunSection, need: Need | None = None) -> int:
     need = need or Need(DRIVER_BYTES, WORKER_BYTES, "")
     total = psutil.virtual_memory().total
     memory = section.memory or total // 2
-    fit = (memory - need.driver) // need.worker
+    driver = need.driver // _GRAIN * _GRAIN
+    fit = (memory - driver) // need.worker
     if fit < 1 and (section.memory is not None or need.least > total):
+        enough = -(-(driver + need.worker) // 2**20)
         given = (
             f"run.memory ({memory / 2**20:,.0f} MiB)" if section.memory else f"this machine ({total / 2**20:,.0f} MiB)"
         )
         raise ConfigError(
             f"{given} is too small for the driver and one worker; "
-            f"{'give it at least' if section.memory else 'the run needs at least'} {-(-need.least // 2**20):,} MiB"
+            f"{'give it at least' if section.memory else 'the run needs at least'} {enough:,} MiB"
             f"{f': {need.why}' if need.why else ''}"
         )
     return max(1, min(section.workers or _cores(), int(fit)))

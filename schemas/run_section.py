@@ -1,5 +1,6 @@
 """The part of the configuration that says where and how fast a run works, and changes nothing in what it writes."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +17,7 @@ class RunSection(Section):
     """Who runs the tasks. `local`: processes on this machine. `ray`: a Ray cluster, or Ray on this machine; needs
     `out`, `cache` and the inputs where all its machines see them. `static`: this run is one of several that share the
     work without knowing each other; give each its `shard`."""
-    shard: str | None = Field(default=None, pattern=r"^\d+/\d+$")
+    shard: str | None = None
     """`i/N`: which of N runs this is, counted from 0, such as `3/8`. Each does its own share first, then whatever the
     others have not done; any of them can be left out or started again. Means `executor: static`."""
     address: str | None = None
@@ -32,16 +33,21 @@ class RunSection(Section):
     scratch: str | None = None
     """Where `out` or `cache` is a URL: the folder of this machine for drafts and copies, which may be deleted when no
     run is at work. Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
-    memory: Size | None = None
-    """An upper limit for what runs at once; more workers than fit are not started. Null: half of the machine's."""
+    memory: Size | None = Field(default=None, gt=0)
+    """What all processes of this machine may hold together, mapped files apart, such as `8GiB`. It limits how much runs
+    at once, and nothing else: more workers than fit are not started, and where the longest row or the largest window
+    does not fit, the run is refused with what would do. Null: half of the machine's."""
 
     @model_validator(mode="after")
     def _one_backend(self) -> "RunSection":
         if self.shard is not None:
             index, _, count = self.shard.partition("/")
+            if re.fullmatch(r"[0-9]+/0*[1-9][0-9]*", self.shard) is None:
+                raise ValueError(f"shard {self.shard!r}: write which of how many this is, from 0/8 to 7/8 for eight")
             if int(index) >= int(count):
-                last = max(int(count), 1) - 1
-                raise ValueError(f"shard {self.shard}: shards count from 0; of {count} the last one is {last}/{count}")
+                raise ValueError(
+                    f"shard {self.shard}: shards count from 0; of {count} the last one is {int(count) - 1}/{count}"
+                )
             if self.executor == "ray":
                 raise ValueError("shard is for executor static, not for ray, which shares the work by itself")
         elif self.executor == "static":

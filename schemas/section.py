@@ -25,7 +25,10 @@ def parse_size(value: Any) -> Any:
     digits = text.rstrip("kmgti").strip()
     unit = text[len(digits) :].strip()
     try:
-        return int(float(digits) * _UNITS[unit])
+        size = int(float(digits) * _UNITS[unit])
+        if size < 0:
+            raise ValueError(value)
+        return size
     except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 

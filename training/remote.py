@@ -4,7 +4,6 @@ Files are read by ranges, some at once: a fault costs one range, memory stays bo
 None of fsspec's caches of contents or listings has a part in it.
 """
 
-import asyncio
 import logging
 import os
 import random
@@ -17,6 +16,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..schemas.answers import describe, http_status, is_missing, is_passing, is_refused
 from ..schemas.errors import ConfigError, InputError, IntegrityError, StoreError
 from .part import Part
 
@@ -156,13 +156,12 @@ class Remote:
         url = self.url(name)
         if is_missing(error):
             raise InputError(f"there is no {url}; the dataset was moved, or not copied whole") from error
-        status = http_status(error)
-        if isinstance(error, PermissionError) or status in (401, 403):
+        if is_refused(error):
             raise InputError(
                 f"{url} may not be read ({describe(error)}); give credentials in storage_options or the environment. "
                 "Some stores say this of a file that is not there"
             ) from error
-        short = isinstance(error, CutError) or status == 416
+        short = isinstance(error, CutError) or http_status(error) == 416
         if not short and not is_passing(error):
             raise StoreError(f"{url} cannot be read: {describe(error)}") from error
         if failures < self.attempts:
@@ -229,46 +228,3 @@ def _whole(data: bytes, start: int, end: int, size: int) -> bytes:
         f"{len(data):,} bytes came where the {end - start:,} from {start:,} on were asked for; it should have "
         f"{size:,} in all"
     )
-
-
-def is_missing(error: BaseException) -> bool:
-    """Whether the store says that there is no such file."""
-    return isinstance(error, FileNotFoundError) or http_status(error) in (404, 410)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. What is unknown counts as passing: attempts are few."""
-    if isinstance(error, (asyncio.TimeoutError, ConnectionError)):
-        return True
-    status = http_status(error)
-    if status is not None and 400 <= status < 500:
-        return status in (408, 409, 425, 429) or "throttl" in str(error).lower()
-    return "Credentials" not in type(error).__name__ and not isinstance(
-        error, (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
-    )
-
-
-def http_status(error: BaseException) -> int | None:
-    """The answer's status, wherever a client library keeps it.
-
-    Of the causes only botocore's are looked at: aiohttp gives a body that was cut a cause with a `code` of 400.
-    """
-    for holder in (error, getattr(error, "response", None)):
-        for key in ("status", "status_code", "code"):
-            value = getattr(holder, key, None)
-            if isinstance(value, (int, str)) and str(value).isdecimal() and 100 <= int(value) < 600:
-                return int(value)
-    cause: BaseException | None = error
-    while cause is not None:
-        answer = getattr(cause, "response", None)
-        if isinstance(answer, dict):
-            value = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return value if isinstance(value, int) else None
-        cause = cause.__cause__
-    return None
-
-
-def describe(error: BaseException) -> str:
-    """An error in a few words. Client libraries put addresses into theirs, so a signature is cut off."""
-    text = " ".join(str(error).split("?", 1)[0].split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

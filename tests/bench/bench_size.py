@@ -1,13 +1,10 @@
-"""Large inputs, end to end: memory over time as gigabytes go through, and a dry run over many files.
+"""Gigabytes of text, end to end: memory of the whole process tree over time, under `run.memory`.
 
-    PACKTRAIN_REALDATA=folder python tests/bench/bench_size.py text [--gigabytes 10] [--memory 1536MiB] [--work DIR]
-    PACKTRAIN_REALDATA=folder python tests/bench/bench_size.py files [--files 100000] [--work DIR]
+    PACKTRAIN_REALDATA=folder python tests/bench/bench_size.py [--gigabytes 10] [--memory 1536MiB] [--work DIR]
 
-`text`: made-up words, written in files of a quarter of a gigabyte, packed with two workers into Parquet under
-`run.memory`, with several windows. The tree's memory is looked at some ten times a second and printed in twenty
-stretches of the run; the largest look is held against `run.memory`. Needs about four times the text on the disk, which
-is checked before. `files`: so many files of a few rows; `--dry-run` twice, for the first one writes notes of what it
-has scanned.
+Made-up words, written in files of a quarter of a gigabyte, packed with two workers into Parquet, with several windows
+and duplicates dropped. Memory is looked at some ten times a second and printed in twenty stretches of the run; the
+largest look is held against `run.memory`. Needs about four times the text on the disk, which is checked before.
 """
 
 import argparse
@@ -158,43 +155,14 @@ def text(work: Path, options: argparse.Namespace) -> None:
     shutil.rmtree(source)
 
 
-def files(work: Path, options: argparse.Namespace) -> None:
-    """A dry run over many files."""
-    source = work / "files"
-    source.mkdir(exist_ok=True)
-    for number in range(options.files):
-        folder = source / f"{number // 1000:04d}"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{number:07d}.jsonl").write_text(
-            "".join(json.dumps({"text": f"{number} {row} mules left the valley"}) + "\n" for row in range(3))
-        )
-    began = time.perf_counter()
-    read = sum(len(path.read_bytes()) for path in source.rglob("*.jsonl"))
-    reading = time.perf_counter() - began
-    config = configure(work / "dry", [str(source)])
-    table = []
-    for name in ("first", "second"):
-        looks = Looks()
-        cost = packtrain_run(config, "--dry-run", watch=looks)
-        peak = max(looks.all) / MEBI
-        each = f"{1e3 * cost.wall / options.files:.2f}"
-        table.append([name, f"{cost.wall:.1f}", each, f"{cost.wall / reading:.1f}", f"{peak:,.0f}"])
-    print_header(f"--dry-run on {options.files:,} files ({read / 1e6:.0f} MB)", ("packtrain",))
-    print_table(["dry run", "wall s", "ms a file", "times reading them all", "peak MiB"], table)
-    shutil.rmtree(config.parent)
-    shutil.rmtree(source)
-
-
 def main() -> None:
-    """Runs one of the two."""
+    """Runs the benchmark."""
     parser = make_parser(__doc__)
-    parser.add_argument("what", choices=("text", "files"))
     parser.add_argument("--gigabytes", type=float, default=10.0)
     parser.add_argument("--memory", default="1536MiB", help="run.memory, in MiB")
-    parser.add_argument("--files", type=int, default=100_000)
     options = parser.parse_args()
     with work_folder(options.work) as work:
-        (text if options.what == "text" else files)(work, options)
+        text(work, options)
 
 
 if __name__ == "__main__":

@@ -173,4 +173,5 @@ def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtra
 def test_what_to_clean_must_be_said(tmp_path: Path, packtrain: Callable[..., Any]) -> None:
     assert "say what to clean" in packtrain("clean").err
     assert "is no folder" in packtrain("clean", "--cache", tmp_path / "nothing").err
+    assert "s3://bucket/run is not on this machine" in packtrain("clean", "--out", "s3://bucket/run").err
     assert "not on this machine" in packtrain("clean", "--out", tmp_path, "--cache", "s3://bucket/cache").err

@@ -122,6 +122,9 @@ def test_an_input_that_changed_or_is_gone_is_named(little: Any, damaged: Path) -
     source.write_bytes(good.replace(b"mules", b"ponys", 1))
     with pytest.raises(InputError, match=rf"cannot be repaired: {source} changed"):
         repair(damaged)
+    shutil.rmtree(damaged.parent / "cache")  # now the inputs must be scanned
+    with pytest.raises(InputError, match=r"the run read other inputs: input b of source .*: has changed"):
+        repair(damaged)
     assert little.files(damaged) == wrong, "what is there is left as it is"
     source.write_bytes(good)
     assert repair(damaged).sound

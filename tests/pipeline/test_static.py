@@ -220,8 +220,9 @@ def test_the_first_of_them_chooses_the_plan(config: dict[str, Any], elsewhere: C
     ("arguments", "said"),
     [
         (["--shard", "3/3"], "shards count from 0; of 3 the last one is 2/3"),
-        (["--shard", "0/0"], "shards count from 0"),
-        (["--shard", "1of3"], "run.shard"),
+        (["--shard", "0/0"], "shard '0/0': write which of how many"),
+        (["--shard", "-1/2"], "shard '-1/2': write which of how many"),
+        (["--shard", "1of3"], "shard '1of3': write which of how many this is, from 0/8 to 7/8"),
         (["--executor", "static"], "executor static needs a shard"),
         (["--executor", "ray", "--shard", "0/2"], "shard is for executor static"),
         (["--address", "auto"], "address is of a Ray cluster"),

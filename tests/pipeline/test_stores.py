@@ -12,6 +12,7 @@ from packtrain.pipeline.stores import (
     default_scratch,
     open_store,
     require_conditional,
+    require_writable,
     resolve_place,
     scratch_of,
 )
@@ -90,9 +91,14 @@ def test_which_store_a_place_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert beside("s3://bucket/deep/run", "z") == "s3://bucket/deep/z"
     with pytest.raises(ConfigError, match="s3://bucket is a whole bucket; name a folder in it"):
         beside("s3://bucket", "z")
+    for text in ("s3://", "s3:///run", "foo:///"):
+        with pytest.raises(ConfigError, match="is no place"):
+            resolve_place(text, tmp_path)
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "elsewhere"))
     assert scratch_of(open_store("s3://bucket/run")).root == default_scratch() == tmp_path / "elsewhere"
 
 
 def test_a_password_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"^sftp://host/x: sftp:// has no conditional put"):
+        require_writable("sftp://me:secret@host/x")
     assert ObjectStore("sftp://me:secret@host/x", tmp_path).where("name") == "sftp://host/x/name"

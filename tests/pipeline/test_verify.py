@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packtrain.pipeline.driver_lock import DriverLock
 from packtrain.pipeline.run import run
+from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.verify import verify
 from packtrain.schemas.errors import InputError, IntegrityError
 
@@ -84,6 +86,13 @@ def test_an_interrupted_run_is_described(little: Any, tmp_path: Path, packtrain:
     done = packtrain("verify", out)
     assert done.code == 2
     assert done.err.startswith(f"packtrain: {out} is not finished")
+
+
+def test_a_run_that_has_only_begun_is_named(tmp_path: Path) -> None:
+    with DriverLock(LocalStore(tmp_path)), pytest.raises(InputError, match=r"0 shards .* a run on .* works on it"):
+        verify(tmp_path)
+    with pytest.raises(InputError, match=r"is not finished.*Run the same configuration again"):
+        verify(tmp_path)
 
 
 def test_nothing_of_ours_is_no_unfinished_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import Driver
 from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.waiting import wait
-from packtrain.schemas.errors import IntegrityError, RunDiedError, StalledError, TaskError
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, RunDiedError, StalledError, TaskError
 
 Command = Callable[..., Any]
 
@@ -58,12 +58,20 @@ def test_it_waits_while_somebody_works(tmp_path: Path) -> None:
 
 def test_it_says_that_there_is_no_run(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(RunDiedError, match="no run has been at work for 1 seconds"):
+    with pytest.raises(RunDiedError, match=r"no run has been at work for 1 seconds\. No run has begun there, ever"):
         wait(tmp_path / "nowhere", 60, grace=0.6)
     assert 0.6 <= time.monotonic() - began < 5
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(StalledError):
         wait(tmp_path / "nowhere", 0.3, grace=60)
+
+
+def test_what_is_no_place_for_a_dataset_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("out: packed\n")
+    with pytest.raises(InputError, match=r"config\.yaml is a file; give the folder"):
+        wait(tmp_path / "config.yaml", 60, grace=60)
+    with pytest.raises(ConfigError, match="s3:// is no place"):
+        wait("s3://", 60, grace=60)
 
 
 def test_it_says_what_a_run_failed_of(tmp_path: Path) -> None:
