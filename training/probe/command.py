@@ -57,6 +57,7 @@ def probe_model(
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}")
     logging.set_verbosity_error()  # this process does nothing else, and the table says what matters
+    logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:

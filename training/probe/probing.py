@@ -81,7 +81,9 @@ def probe(
             check for check in checks if not check.passed and check.name in ("batch", "layers", "dropout", "length")
         ]
         failed = [check for check in checks if not check.passed and check not in static]
-        if _on_any_rank(bool(failed), where) and explain:
+        if _on_any_rank(any(check.value == "nan" for check in failed), where):
+            fault, mend = "the model's outputs, which are not numbers", "look at its weights, and at their dtype"
+        elif _on_any_rank(bool(failed), where) and explain:
             diagnosis = diagnose(model, call, made, where, dtype)
             fault, mend = diagnosis.fault, diagnosis.mend
             if failed and failed[0].name == "runs":

@@ -146,8 +146,10 @@ class Alarm(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
             sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
             model = trainer.model_wrapped if sharded else trainer.model
             documents = some_documents(trainer.loader.corpus)
-            if any(int(document.input_ids.max()) >= trainer.vocabulary for document in documents):
-                return None  # of another tokenizer, which the first batch will be refused for
+            longest = max((len(document.input_ids) for document in documents), default=0)
+            unknown = any(int(document.input_ids.max()) >= trainer.vocabulary for document in documents)
+            if unknown or (trainer.positions is not None and longest > trainer.positions):
+                return None  # the first batch will be refused for it
             with trainer.accelerator.autocast():
                 return documents_alone(model, documents, trainer.forward.logits, padded=trainer.batching == "padded")
 
@@ -243,7 +245,7 @@ class Alarm(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
             self._find(
                 "no_gradient",
                 f"the gradient norm of step {step:,} is 0: nothing is learned. Likely causes: a step without a trained "
-                "token, or frozen weights",
+                "token, frozen weights, or a learning rate so high that the model no longer looks at its input",
             )
         elif self._norms and norm > STEEP * min(self._norms) and norm > 1:
             self._find(

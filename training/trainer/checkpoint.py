@@ -12,12 +12,15 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import ConfigError
+from safetensors import SafetensorError
+
+from ...schemas.errors import ConfigError, StoreError
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
@@ -64,7 +67,8 @@ def settings_of(args: Any, weights: Mapping[str, tuple[int, ...]]) -> dict[str, 
         weights: the shape of each weight that is trained.
     """
     names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
-    found = {f"trainer.{name}": getattr(args, name) for name in names}
+    given = {name: getattr(args, name) for name in names}
+    found = {f"trainer.{name}": getattr(value, "value", value) for name, value in given.items()}  # of enums
     text = json.dumps(sorted((name, list(shape)) for name, shape in weights.items()))
     numbers = sum(math.prod(shape) for shape in weights.values())
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
@@ -122,6 +126,22 @@ def read_checkpoint(folder: Path) -> CheckpointState:
             has = "is missing" if name not in found else f"has {found[name]:,} bytes"
             raise ConfigError(f"the checkpoint {folder} is damaged: {name} {has}, and was written with {size:,}")
     return state
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Around the writing of files.
+
+    Raises:
+        StoreError: it failed, on a full disk for one; what was written before is whole.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:  # the last of torch.save
+        raise StoreError(
+            f"{what} could not be written: {' '.join(str(error).split())}. Make room, or look at the disk; the same "
+            "command then goes on from the last whole checkpoint"
+        ) from error
 
 
 def checkpoints(out: Path) -> list[Path]:

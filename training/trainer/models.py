@@ -49,6 +49,9 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
         raise ConfigError(f"model: the weights in {_shown(config)} are damaged, or cut short: {error}") from error
     except (OSError, ValueError, ImportError, KeyError, _strict()) as error:
         raise ConfigError(f"model: transformers makes no causal language model of {_shown(config)}: {error}") from error
+    if not config.quantization:
+        _refuse_missing(found["missing_keys"], config)
+    return model
 
 
 def _refuse_missing(names: Collection[str], config: "ModelConfig") -> None:
@@ -68,12 +71,19 @@ def vocabulary(model: Any) -> int:
 
 
 def learned_positions(model: Any) -> int | None:
-    """How many positions there are embeddings for; None where positions are computed, or it cannot be told."""
-    limit = getattr(model.config, "max_position_embeddings", None)
+    """How many positions there are embeddings for; None where positions are computed."""
+    limit = longest_trained(model)
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
             return min(_shape(module.weight)[0], limit or _shape(module.weight)[0])
     return None
+
+
+def longest_trained(model: Any) -> int | None:
+    """The longest document that the model was made for, as its configuration says; None where it does not."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def trained_shapes(model: Any) -> dict[str, tuple[int, ...]]:

@@ -103,6 +103,7 @@ class _Training:
         config = self.config
         out = self.base / config.out
         resume = self._resume(out)
+        self._check_places(out)
         arguments = training_arguments(config, self.base, ranks)
         model = self._model()
         check_combinations(config, model, arguments)
@@ -141,6 +142,21 @@ class _Training:
             resumed_from=resume,
             log=list(history),
         )
+
+    def _check_places(self, out: Path) -> None:
+        """What would otherwise fail, or be written over, after hours of training."""
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"out: {out} cannot be made a folder ({error.strerror}); name another") from error
+        tokenizer, model, export = self.config.tokenizer, self.config.model.path, self._export_folder(out)
+        if tokenizer and not (self.base / tokenizer).is_dir():
+            raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}")
+        if model is not None and export is not None and (self.base / model).resolve() == export.resolve():
+            raise ConfigError(
+                f"export: the finished model would be written over the one that training begins with, {export}; name "
+                "another folder (out, or export: {path: …})"
+            )
 
     def _resume(self, out: Path) -> Path | None:
         """The checkpoint to go on from."""
@@ -204,27 +220,46 @@ class _Training:
     def _announce(self, trainer: Any, resume: Path | None) -> None:
         loader, applied = trainer.loader, trainer.applied
         rows, ranks = loader.rows_per_step, trainer.accelerator.num_processes
-        micro = (
-            f" = {ranks:,} ranks · {loader.accumulate:,} batches · {trainer.args.per_device_train_batch_size:,} rows"
-        )
-        self.say(f"{trainer.steps_total:,} steps of {rows:,} packed rows{micro}, {loader.total_rows:,} rows in all")
+        steps, per_device = trainer.steps_total, trainer.args.per_device_train_batch_size
+        micro = f"{_count(ranks, 'rank')} · {_count(loader.accumulate, 'batch', 'es')} · {_count(per_device, 'row')}"
+        self.say(f"{_count(steps, 'step')} of {_count(rows, 'packed row')} = {micro}; {self._used(trainer)}")
         if applied is not None:
             self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
         if resume is not None:
             self.say(f"going on from {resume}")
 
+    def _used(self, trainer: Any) -> str:
+        """How much of the data the steps take, and why not all of it."""
+        used, there = trainer.steps_total * trainer.loader.rows_per_step, trainer.loader.total_rows
+        if used >= there:
+            return f"{there:,} rows in all"
+        why = "trainer.max_steps" if trainer.steps_total < trainer.feed.steps else "it fills no step; loader.tail: drop"
+        return f"{used:,} of {there:,} rows, the rest is left out ({why})"
+
+    def _export_folder(self, out: Path) -> Path | None:
+        wanted = self.config.export
+        return None if wanted is None else self.base / wanted.path if wanted.path else out / "model"
+
     def _export(self, trainer: Any, out: Path) -> Path | None:
+        from .checkpoint import writing
         from .export import export_model, find_tokenizer
 
         wanted = self.config.export
         if wanted is None:
             return None
-        folder = self.base / wanted.path if wanted.path else out / "model"
+        folder = self._export_folder(out)
+        assert folder is not None
         given = self.base / self.config.tokenizer if self.config.tokenizer else None
         found = find_tokenizer(given, trainer.loader.corpus.parts[0])
-        export_model(trainer, folder, found, merge=wanted.merge)
+        with writing(f"the finished model in {folder}"):
+            export_model(trainer, folder, found, merge=wanted.merge)
         self.say(f"the finished model is in {folder}")
         return folder
+
+
+def _count(number: int, what: str, many: str = "s") -> str:
+    """Such as: 1 row, or 4 rows."""
+    return f"{number:,} {what}{'' if number == 1 else many}"
 
 
 def _require(*packages: str) -> None:

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from ...schemas.errors import ConfigError, DivergedError, InputError, StoreError
+from ...schemas.errors import ConfigError, DivergedError, InputError
 from ..attention import check_batch, use_packed
 from ..loader import PackedLoader
 from ..mixture import Source
@@ -37,13 +36,11 @@ from .evaluation import HeldOut, loss_metrics, measure
 from .forward import Forward
 from .loss import LossMean, targets
 from .meter import Meter
-from .models import learned_positions, may_leave_weights_unused, trained_shapes, vocabulary
+from .models import learned_positions, longest_trained, may_leave_weights_unused, trained_shapes, vocabulary
 from .owned import OWNED
 from .parallel import refuse_parallelism, warn_of_ignored_launcher
 
 _LOG = logging.getLogger(__name__)
-WRITING = (OSError, SafetensorError)
-"""What a full or broken disk raises."""
 TARGETS = "targets"
 """Key under which a batch carries what it is trained on, until the loss takes it out."""
 
@@ -113,6 +110,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if eval_data is not None:
             args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
         self.vocabulary, self.positions = vocabulary(model), learned_positions(model)
+        self._made_for = longest_trained(model)
         self.settings = checkpoint.settings_of(args, trained_shapes(model))
         # Padded batches keep the model's own attention, or what was asked for by name.
         self.applied = None if batching == "padded" and attention == "auto" else use_packed(model, attention)
@@ -185,6 +183,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 f"the data has a document of {longest:,} tokens, but the model has embeddings for {self.positions:,} "
                 "positions; pack with a smaller truncate.max_length, or take another model"
             )
+        if self._made_for is not None and longest > self._made_for:
+            _LOG.warning(
+                "the data has a document of %s tokens, longer than the model's max_position_embeddings (%s): positions "
+                "beyond may never have been trained",
+                f"{longest:,}",
+                f"{self._made_for:,}",
+            )
+            self._made_for = None  # said
         highest = int(batch["input_ids"].max())
         if highest >= self.vocabulary:
             raise InputError(
@@ -291,25 +297,22 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         # Old ones are deleted only when this one is whole.
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
-        except WRITING as error:
-            raise StoreError(
-                f"the checkpoint {folder} could not be written: {error}. Is there room? The same command goes on from "
-                "the last whole checkpoint"
-            ) from error
+            with checkpoint.writing(f"the checkpoint {folder}"):
+                super()._save_checkpoint(model, trial)
         finally:
             self.args.save_total_limit = keep
         self.accelerator.wait_for_everyone()  # every rank writes files of its own
         if self.args.should_save:
-            checkpoint.write_marker(
-                folder,
-                step=self.state.global_step,
-                rows_per_step=self.loader.rows_per_step,
-                loss=self.loss_mean,
-                settings=self.settings,
-                world_size=self.accelerator.num_processes,
-                loader=self.feed.finished,
-            )
+            with checkpoint.writing(f"the checkpoint {folder}"):
+                checkpoint.write_marker(
+                    folder,
+                    step=self.state.global_step,
+                    rows_per_step=self.loader.rows_per_step,
+                    loss=self.loss_mean,
+                    settings=self.settings,
+                    world_size=self.accelerator.num_processes,
+                    loader=self.feed.finished,
+                )
             checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
 
 

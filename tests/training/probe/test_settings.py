@@ -113,6 +113,16 @@ def test_every_form_of_the_loaders_batches(make: Any) -> None:
     assert probe(model, make=make).require().isolated
 
 
+def test_outputs_that_are_no_numbers_are_no_leak() -> None:
+    model = build("llama")
+    use_packed(model)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    report = probe(model)
+    assert not report.isolated
+    assert report.fault == "the model's outputs, which are not numbers"
+
+
 def test_the_influence_of_each_document_on_each() -> None:
     model = build("llama")
     use_packed(model)

@@ -16,7 +16,12 @@ from packtrain.pipeline.configfile import load_as  # noqa: E402
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training.trainer.arguments import accumulation, training_arguments  # noqa: E402
 from packtrain.training.trainer.config import TrainConfig  # noqa: E402
-from packtrain.training.trainer.models import load_model, may_leave_weights_unused  # noqa: E402
+from packtrain.training.trainer.models import (  # noqa: E402
+    learned_positions,
+    load_model,
+    longest_trained,
+    may_leave_weights_unused,
+)
 from packtrain.training.trainer.owned import OWNED  # noqa: E402
 from packtrain.training.trainer.parallel import refuse_parallelism, warn_of_ignored_launcher  # noqa: E402
 from packtrain.training.trainer.run import read_config  # noqa: E402
@@ -84,6 +89,26 @@ def test_transformers_keys_are_checked_by_name_and_value(tmp_path: Path) -> None
         training_arguments(config(compile={"modus": "fast"}), tmp_path, 1)
 
 
+@pytest.mark.parametrize(
+    ("key", "given", "found"),
+    [("learning_rate", "1e-3", 1e-3), ("max_steps", "5", 5), ("warmup_steps", 0.1, 0.1), ("save_steps", "0.5", 0.5)],
+)
+def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path, key: str, given: Any, found: float) -> None:
+    assert yaml.safe_load("1e-3") == "1e-3"
+    value = getattr(training_arguments(config(trainer={key: given}), tmp_path, 1), key)
+    assert (type(value), value) == (type(found), found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("learning_rate", "fast"), ("learning_rate", -1.0), ("weight_decay", ".nan"), ("max_steps", None),
+     ("max_grad_norm", [1]), ("save_steps", True), ("adam_epsilon", float("nan"))],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_where_it_stands(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^trainer.{key}: .*(is no number|is below 0)"):
+        training_arguments(config(trainer={key: value}), tmp_path, 1)
+
+
 def test_what_packtrain_decides_is_filled_in(tmp_path: Path) -> None:
     keys = {"learning_rate": 1e-4, "gradient_checkpointing": True, "logging_steps": 7}
     found = training_arguments(config(rows_per_step=24, rows_per_device=3, seed=5, trainer=keys), tmp_path, 2)
@@ -117,12 +142,39 @@ def test_models_are_drawn_by_the_seed_and_refused_by_name(tmp_path: Path) -> Non
     assert not torch.equal(next(anew.parameters()), weight[0])
     for keys, message in (
         ({"path": "nowhere/at/all"}, "there is no folder"),
-        ({"config": {"model_type": "nosuch"}}, "is no model's configuration"),
+        ({"config": {"model_type": "nosuch"}}, "no configuration can be read"),
         ({"config": LLAMA, "overrides": {"hidden_sise": 3}}, "did you mean hidden_size"),
         ({"config": {**LLAMA, "num_attention_heads": 3}}, "not a multiple of the number of attention heads"),
     ):
         with pytest.raises(ConfigError, match=message):
             load_model(config(model=keys).model, tmp_path, 0)
+
+
+def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    named = config(model=str(tmp_path / "kept")).model
+    load_model(config(model={"config": LLAMA}).model, tmp_path, 0).save_pretrained(tmp_path / "kept")
+    file = tmp_path / "kept" / "model.safetensors"
+    whole = file.read_bytes()
+    weights = {name: one.clone() for name, one in load_file(file).items()}  # no longer mapped from the file
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"the weights in .*kept are damaged, or cut short"):
+        load_model(named, tmp_path, 0)
+    save_file({name: one for name, one in weights.items() if ".mlp." not in name}, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"kept lacks 3 of the model's weights, such as model.layers.0.mlp.down_proj"):
+        load_model(named, tmp_path, 0)
+    with pytest.raises(ConfigError, match=r"^model.path: there is no folder"):
+        load_model(config(model="nowhere").model, tmp_path, 0)
+
+
+def test_positions_are_looked_up_or_computed(tmp_path: Path) -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 48}
+    opt = {"model_type": "opt", "vocab_size": 64, "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "word_embed_proj_dim": 16, "max_position_embeddings": 40}  # fmt: skip
+    models = [load_model(config(model={"config": one}).model, tmp_path, 0) for one in (gpt2, opt, LLAMA)]
+    assert [learned_positions(model) for model in models] == [48, 40, None]
+    assert [longest_trained(model) for model in models] == [48, 40, 2048]
 
 
 def test_experts_may_go_without_a_token() -> None:

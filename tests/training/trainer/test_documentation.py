@@ -30,12 +30,6 @@ for command in sys.argv[1].splitlines():
 
 @pytest.mark.slow
 def test_all_of_it_runs(tmp_path: Path) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    small = LlamaConfig(
-        vocab_size=3200, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-    )
-    LlamaForCausalLM(small).save_pretrained(tmp_path / "tiny-model")
     scripts = [code for language, code in BLOCKS if language == "python"]
     [settings] = [code for language, code in BLOCKS if language == "yaml"]
     (tmp_path / "train.yaml").write_text(settings)

@@ -72,7 +72,7 @@ def test_two_ranks_make_the_same_steps_as_one_also_when_one_goes_on_where_two_st
     train({**alone, "eval": {"rows": 5}}, say=lambda text: None)
     done = launched(2, pair, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "8 packed rows = 2 ranks · 4 batches · 1 rows" in done.stdout
+    assert "8 packed rows = 2 ranks · 4 batches · 1 row;" in done.stdout
     assert done.stdout.count("isolation proved") == 1
     one, two = tmp_path / "alone", tmp_path / "pair"
     assert list(logged(two, 4).values()) == pytest.approx(list(logged(one, 4).values()), rel=1e-6)

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import ConfigError  # noqa: E402
-from packtrain.training.trainer.checkpoint import MARKER, last_whole, read_checkpoint  # noqa: E402
+from packtrain.schemas.errors import ConfigError, StoreError  # noqa: E402
+from packtrain.training.trainer.checkpoint import MARKER, last_whole, read_checkpoint, rotate  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
 
 Settings = Callable[..., dict[str, Any]]
@@ -183,6 +184,56 @@ def test_another_step_or_loss_or_order_is_refused(stopped: tuple[dict[str, Any],
         quietly({**config, "loss": "document"})
     with pytest.raises(ConfigError, match="seed differs"):
         quietly({**config, "seed": 4})
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"trainer": {"learning_rate": 0.5}}, "trainer.learning_rate: 0.001, and is to go on with .*: 0.5"),
+        ({"trainer": {"optim": "sgd"}}, "trainer.optim: adamw_torch.*, and is to go on with .*: sgd"),
+        ({"trainer": {"weight_decay": 0.1}}, "trainer.weight_decay"),
+        ({"model": {"config": {**DROPOUT["config"], "n_layer": 1}}}, "model: .* trained weights in .* tensors"),
+    ],
+)
+def test_what_the_optimizers_state_would_overrule_is_refused(
+    stopped: tuple[dict[str, Any], Outcome, Path], keys: dict[str, Any], named: str
+) -> None:
+    config, _, _ = stopped
+    changed = {**config, **keys, "trainer": {**config["trainer"], **keys.get("trainer", {})}}
+    with pytest.raises(ConfigError, match=f"was written with {named}"):
+        quietly(changed)
+
+
+def test_what_was_cut_short_does_not_push_out_what_is_whole(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 9):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        if number < 9:
+            (tmp_path / f"checkpoint-{number}" / MARKER).touch()
+
+    def left() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    rotate(tmp_path / "checkpoint-3", None, None)
+    assert len(left()) == 4
+    rotate(tmp_path / "checkpoint-3", 2, None)
+    assert left() == ["checkpoint-2", "checkpoint-3"]
+    (tmp_path / "checkpoint-7").mkdir()
+    (tmp_path / "checkpoint-7" / MARKER).touch()
+    rotate(tmp_path / "checkpoint-3", 1, None)  # gone on from an earlier one than the last
+    assert left() == ["checkpoint-3"]
+
+
+def test_a_full_disk_is_said(settings: Settings) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing raises, as on a full disk
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        with pytest.raises(StoreError, match=r"checkpoint-3 could not be written: .*Make room"):
+            quietly(settings(trainer=SAVED))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_other_data_is_refused(stopped: tuple[dict[str, Any], Outcome, Path], two_sources: Path) -> None:

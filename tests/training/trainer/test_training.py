@@ -1,5 +1,6 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import InputError  # noqa: E402
+from packtrain.schemas.errors import ConfigError, DivergedError, InputError  # noqa: E402
+from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.models import load_model  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
@@ -66,8 +68,6 @@ def test_batches_without_a_trained_token_neither_count_nor_spoil_anything(
     outcome = quietly(config)
     rows = outcome.steps * 16
     expected = descend(model, folder, outcome.steps, rows_per_step=16, seed=3, rate=0.5, tail="pad")
-    from packtrain.training import PackedLoader
-
     loader = PackedLoader(folder, rows_per_step=16)
     assert rows - loader.total_rows > 4, "no micro-batch of the last step is without a trained token"
     assert losses(outcome) == pytest.approx(expected, rel=1e-6)
@@ -202,6 +202,65 @@ def test_data_of_another_vocabulary_is_refused_with_the_reason(settings: Setting
     model = {"config": {**settings()["model"]["config"], "vocab_size": 100}}
     with pytest.raises(InputError, match=r"token id [\d,]+, but the model has embeddings for 100 ids"):
         quietly(settings(model=model))
+
+
+def test_held_out_data_of_another_vocabulary_is_refused_with_the_reason(
+    settings: Settings, two_sources: Path, folder: Path
+) -> None:
+    def highest(data: Path) -> int:
+        return max(int(batch["input_ids"].max()) for batch in PackedLoader(data, rows_per_step=1))
+
+    low, high = sorted((two_sources, folder), key=highest)
+    assert highest(low) < highest(high)
+    model = {"config": {**settings()["model"]["config"], "vocab_size": highest(low) + 1}}
+    held_out = {"data": str(high), "split": "train"}
+    with pytest.raises(InputError, match="but the model has embeddings for"):
+        quietly(settings(model=model, data=str(low), eval=held_out, trainer={"max_steps": 1}))
+
+
+def test_documents_longer_than_the_models_positions(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    table = {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 16, "n_layer": 1, "n_head": 2,
+                        "n_positions": 50, "attn_pdrop": 0.0}}  # fmt: skip
+    with pytest.raises(InputError, match=r"a document of [\d,]+ tokens, but the model has embeddings for 50 positions"):
+        quietly(settings(model=table, rows_per_step=16, trainer={"max_steps": 2}))
+    rotary = {"config": {**settings()["model"]["config"], "max_position_embeddings": 50}}
+    with caplog.at_level(logging.WARNING, logger="packtrain"):
+        quietly(settings(model=rotary, rows_per_step=16, trainer={"max_steps": 2}))
+    assert caplog.text.count("longer than the model's max_position_embeddings (50)") == 1
+
+
+def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(settings: Settings, tmp_path: Path) -> None:
+    keys = {**SGD, "learning_rate": 1e30, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
+    with pytest.raises(DivergedError, match=r"not a number at step 2.*trainer.learning_rate"):
+        quietly(settings(trainer=keys, export=True))
+    assert [path.name for path in (tmp_path / "out").glob("*") if path.name != "runs"] == ["checkpoint-1"]
+
+
+def test_places_are_looked_at_before_the_training(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    with pytest.raises(ConfigError, match=r"out: .*a file cannot be made a folder"):
+        quietly(settings(out=str(tmp_path / "a file")))
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="tokenizer: there is no folder"):
+        train(settings(tokenizer="nowhere"), say=said.append)
+    own = str(tmp_path / "out" / "model")
+    with pytest.raises(ConfigError, match="would be written over the one that training begins with"):
+        train(settings(model=own, export=True), say=said.append)
+    assert not said
+
+
+def test_rows_that_are_left_out_are_said(settings: Settings, folder: Path) -> None:
+    rows = PackedLoader(folder, rows_per_step=1).total_rows
+    for keys, last in (
+        ({"trainer": {"max_steps": 1}}, f"4 of {rows:,} rows, the rest is left out (trainer.max_steps)"),
+        ({"rows_per_step": rows - 1, "trainer": {"max_steps": -1}}, f"{rows - 1:,} of {rows:,} rows, the rest is left"
+         " out (it fills no step; loader.tail: drop)"),
+        ({"rows_per_step": rows, "trainer": {"max_steps": -1}}, f"; {rows:,} rows in all"),
+    ):  # fmt: skip
+        said: list[str] = []
+        train(settings(**keys), say=said.append)
+        assert said[0].startswith("1 step of ")
+        assert said[0].endswith(last)
 
 
 # From Python
