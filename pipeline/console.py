@@ -273,7 +273,8 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
         count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
     )
     if rejected:
-        say(console, f"{rejected:,} rows or examples were rejected; see {out}/rejects.jsonl", "yellow")
+        what = "row or example was" if rejected == 1 else "rows or examples were"
+        say(console, f"{rejected:,} {what} rejected; see {out}/rejects.jsonl", "yellow")
     if cut := total.examples_dropped.get("cut_untrained", 0):
         console.print(
             Text(

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,20 @@ _STORE_BYTES = 100 << 20
 """Of Ray's own object store, where Ray is started here: little goes through it."""
 _PATIENCE_SECONDS = 60.0
 _NOTED_SECONDS = 10
+_REACH_SECONDS = 10.0
 _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def _reach(address: str | None) -> None:
+    """Whether anybody listens at `host:port`: Ray itself asks for minutes, and writes lines of its own meanwhile.
+
+    Raises:
+        OSError: nobody does.
+        ValueError: the port is no number.
+    """
+    host, colon, port = (address or "").rpartition(":")
+    if colon and "://" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
 
 
 class RayExecutor:
@@ -74,8 +88,9 @@ class RayExecutor:
         )
         if self._ours:
             try:
+                _reach(address)
                 ray.init(**here, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise ConfigError(f"run.address: there is no Ray cluster at {address} ({error})") from error
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # Ray brings its own, which know nothing of going on later

@@ -25,7 +25,7 @@ from .encoding import EncodedInputs, Encoding, cache_root
 from .executors import Executor
 from .inputs.blocks import InputFile
 from .observer import Observer, Silent
-from .outfolder import MANIFEST, PLAN, Request, changed_inputs, read_manifest
+from .outfolder import MANIFEST, PLAN, Request, changed_inputs, check_config, read_manifest
 from .packing import Packed
 from .prospect import Prospect
 from .recall import Asked, recall, recall_files, recall_formats, recall_spec, recall_tokenizer
@@ -116,6 +116,8 @@ def _mend(
                 f"{out.where('_run')} does not say any more how this was made; give the configuration of the run "
                 "with --config"
             )
+        if not recalled:
+            check_config(out, asked.config)
         for name in bad:
             _forget(out, name)
         driver = Repairer(asked, out, manifest.plan, manifest, recalled, observer)

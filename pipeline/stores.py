@@ -189,8 +189,8 @@ def require_writable(place: str) -> None:
     if is_url(place) and not place.startswith("file://") and protocol not in CONDITIONAL:
         raise OutputError(
             f"{ObjectStore(place).where('')}: {protocol}:// has no conditional put, by which alone two runs, or a "
-            "run and its own repetition, cannot overwrite one another. Use a local or shared folder, or a bucket of S3 or of a store "
-            "like it, such as MinIO or Cloudflare R2"
+            "run and its own repetition, cannot overwrite one another. Use a local or shared folder, or a bucket of S3 "
+            "or of a store like it, such as MinIO or Cloudflare R2"
         )
 
 

@@ -128,7 +128,7 @@ def test_a_bad_line_is_rejected_with_its_place_and_the_rest_is_packed(
 
 def test_the_summary_points_at_the_rejects(pack: Packer) -> None:
     done = pack(TEXT + b"{\n")
-    assert f"1 rows or examples were rejected; see {pack.out / 'rejects.jsonl'}" in done.out
+    assert f"1 row or example was rejected; see {pack.out / 'rejects.jsonl'}" in done.out
 
 
 BAD_CHATS = [

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -265,6 +266,15 @@ def test_a_machine_that_sees_another_folder(cluster: Any, tmp_path: Path, monkey
     with pytest.raises(ConfigError, match=r"machine .* does not see /proc/self/cwd/out.*file system that all of them"):
         RayExecutor(cluster.address, 1, [own])
     assert list(tmp_path.rglob("canary*")) == []
+
+
+def test_an_address_where_nobody_listens_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{port} .*refused"):
+        RayExecutor(f"127.0.0.1:{port}", 1, [])
+    assert time.monotonic() - began < 30
 
 
 def test_signals_stay_ours(cluster: Any) -> None:
