@@ -122,8 +122,9 @@ def test_a_packed_step_is_the_sum_of_its_documents(
     assert together == pytest.approx(one_by_one, rel=1e-10)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert largest > 1e-3
+    exact = 1e-10 if attention == "sdpa" else 1e-8  # eager computes its softmax in float32, whatever the model's dtype
     for name, gradient in expected.items():
-        assert torch.allclose(gradients[name], gradient, rtol=1e-8, atol=1e-10 * largest), name
+        assert torch.allclose(gradients[name], gradient, rtol=1e-8, atol=exact * largest), name
 
     # The proof can fail: positions that run on make one document of the row, and the loss is another.
     leaking = [token_losses(model, input_ids=row["input_ids"], labels=row["labels"]) for row in rows]
