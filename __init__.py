@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from .pipeline.run import run
     from .pipeline.waiting import wait
     from .schemas.config import RunConfig
+    from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
     from .schemas.manifest import Manifest
     from .stages.plan import plan_rows
 
 __version__ = "0.1.0"
 
-__all__ = ["LayoutPlan", "Manifest", "RunConfig", "pack_dataset", "plan_rows", "run", "wait"]
+__all__ = ["LayoutPlan", "Manifest", "PacktrainError", "RunConfig", "pack_dataset", "plan_rows", "run", "wait"]
 
 _HOMES = {
     "LayoutPlan": "schemas.layout",
     "Manifest": "schemas.manifest",
+    "PacktrainError": "schemas.errors",
     "RunConfig": "schemas.config",
     "pack_dataset": "pipeline.hub",
     "plan_rows": "stages.plan",
