@@ -113,6 +113,16 @@ def best_fit_decreasing(
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
 
 
+def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
+    """Rows that `best_fit_decreasing` opens, without saying what lies in them: the walk alone, in O(V).
+
+    Args:
+        counts: (C + 1,) how many sequences have each size, none of them size 0.
+        max_docs: see `best_fit_decreasing`.
+    """
+    return _walk(counts, len(counts) - 1, max_docs).opened
+
+
 def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
     """(N,) indices of the sequences, largest first, equal ones by index.
 
