@@ -243,7 +243,7 @@ def _plain(error: Exception) -> Exception:
 
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # whatever an error's own pickling raises; its text goes on
         return TaskError(f"{type(error).__name__}: {error}")
     return error
 

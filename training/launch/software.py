@@ -82,6 +82,6 @@ def parsed(number: str) -> tuple[int, ...]:
 def _imports(module: str) -> bool:
     try:
         __import__(module)
-    except Exception:
+    except Exception:  # a package built for another torch raises anything; the doctor says that it does not import
         return False
     return True
