@@ -114,13 +114,62 @@ def best_fit_decreasing(
 
 
 def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
-    """Rows that `best_fit_decreasing` opens, without saying what lies in them: the walk alone, in O(V).
+    """Rows that `best_fit_decreasing` opens, without saying what lies in them: by classes of equal space alone.
 
     Args:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
         max_docs: see `best_fit_decreasing`.
     """
-    return _walk(counts, len(counts) - 1, max_docs).opened
+    if max_docs is not None:
+        return _walk(counts, len(counts) - 1, max_docs).opened
+    # Nothing tells rows with equal space apart but how long they have had it, on which their number does not depend.
+    capacity = len(counts) - 1
+    spaces = _Spaces(capacity)
+    smallest, rows_with = spaces.smallest, [0] * (capacity + 1)
+
+    def add(space: int, rows: int) -> None:
+        if not rows_with[space]:
+            spaces.add(space)
+        rows_with[space] += rows
+
+    # What is above half of the capacity has a row of its own.
+    half = capacity // 2
+    alone = np.flatnonzero(counts[half + 1 :]) + half + 1
+    opened = int(counts[half + 1 :].sum())
+    for size, rows in zip(alone.tolist(), counts[alone].tolist(), strict=True):
+        if size < capacity:
+            add(capacity - size, rows)
+    present = np.flatnonzero(counts[: half + 1])[::-1]
+    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
+        while todo:
+            space = smallest(size)
+            if space < 0:
+                each = capacity // size
+                full, rest = divmod(todo, each)
+                if full and each * size < capacity:
+                    add(capacity - each * size, full)
+                if rest:
+                    add(capacity - rest * size, 1)
+                opened += full + (rest > 0)
+                break
+            each, rows = space // size, rows_with[space]
+            if todo >= each * rows:  # all of these rows, which is most often one
+                todo -= each * rows
+                rows_with[space] = 0
+                spaces.remove(space)
+                if each * size < space:
+                    add(space - each * size, rows)
+                continue
+            full, rest = divmod(todo, each)
+            todo = 0
+            rows_with[space] = rows - full - (rest > 0)
+            if not rows_with[space]:
+                spaces.remove(space)
+            if full and each * size < space:
+                add(space - each * size, full)
+            if rest:  # fewer than `each`: the last of this size
+                add(space - rest * size, 1)
+    return opened
 
 
 def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:

@@ -3,7 +3,7 @@
 Rows of a strategy depend on how many pieces there are of each size, so one pass over the documents a candidate makes a
 histogram, and the walk of `bestfit` over it counts the rows of the real plan.
 
-Legend: `N` documents, `K` runs that the mask asks for, `C` candidate length, `B` documents of a padded batch.
+Legend as in `stock.py`; `M` documents with anything to train, `B` documents of a padded batch.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError
 from .bestfit import rows_needed
 from .bounds import least_rows, martello_toth, size_counts
+from .stock import Counted
+from .stock import Stock as Stock
 from .truncate import Keep
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
@@ -22,47 +24,6 @@ CANDIDATES = tuple(1 << power for power in range(8, 18))
 STRATEGIES = ("padded", "padding_free", "wrapped", "bfd", "bfd_split")
 """`padded`: batches of B documents in random order, each as long as its longest. `padding_free`: documents end to end,
 none padded, a batch as long as it gets. The others are those of `plan.Strategy`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stock:
-    """Documents to be packed, as far as lengths go: after filters and other limits, before `max_length`."""
-
-    lengths: NDArray[np.int32]
-    """(N,) tokens."""
-    owners: NDArray[np.int32]
-    """(K,) the document of each run that the mask asks for; rising."""
-    begins: NDArray[np.int32]
-    """(K,) its first token within the document."""
-    ends: NDArray[np.int32]
-    """(K,) one past its last."""
-
-    @property
-    def tokens(self) -> int:
-        """In all."""
-        return int(self.lengths.sum(dtype=np.int64))
-
-    @property
-    def labels(self) -> int:
-        """Tokens that would be trained if nothing were cut: all asked for, but for documents' first tokens."""
-        return int(self._asked().sum()) - int(np.count_nonzero(self.begins == 0))
-
-    def _asked(self) -> NDArray[np.int64]:
-        return (self.ends - self.begins).astype(np.int64)
-
-    def cut(self, limit: int, keep: Keep) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(N,) tokens that truncation leaves of each document, and (N,) how many of them are labels that count."""
-        kept = np.minimum(self.lengths, np.int32(limit))
-        low = np.zeros(len(self.owners), dtype=np.int32)
-        high = np.full(len(self.owners), limit, dtype=np.int32)
-        if keep is Keep.END:
-            low = (self.lengths - kept)[self.owners]
-            high = self.lengths[self.owners]
-        begins, ends = np.maximum(self.begins, low), np.minimum(self.ends, high)
-        asked = np.maximum(ends - begins, 0)
-        # The first token of what stays has no label.
-        labels = asked - ((begins == low) & (asked > 0))
-        return kept, np.bincount(self.owners, weights=labels, minlength=len(kept)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +37,7 @@ class Outcome:
     documents_cut: int
     """Of them, those that lose tokens (by truncation) or are cut into several pieces (by the strategy)."""
     documents_lost: int
-    """Left out, because nothing that is trained is left of them."""
+    """Left out, because nothing that is trained is left of them, or because they are too long and are not cut."""
     pieces: int
     rows: int
     """Of `padded` and `padding_free`: batches."""
@@ -122,6 +83,8 @@ class SweepOptions:
     batch: int = 8
     """B."""
     keep: Keep = Keep.START
+    drop: bool = False
+    """Documents that are too long are left out, not truncated. The strategies that cut them do so all the same."""
     keep_untrained: bool = False
     max_docs: int | None = None
     align: int = 1
@@ -177,6 +140,8 @@ class _Truncated:
     @classmethod
     def of(cls, stock: Stock, limit: int, options: SweepOptions) -> "_Truncated":
         kept, labels = stock.cut(limit, options.keep)
+        if options.drop:
+            kept = np.where(stock.lengths <= limit, kept, 0)
         if not options.keep_untrained:
             kept = np.where(labels > 0, kept, 0)
         documents = int(np.count_nonzero(kept))
@@ -190,7 +155,7 @@ class _Truncated:
             max_length=self.limit,
             documents=self.documents,
             documents_cut=self.cut,
-            documents_lost=int(np.count_nonzero(self.stock.lengths)) - self.documents,
+            documents_lost=self.stock.documents - self.documents,
             pieces=self.documents,
             rows=rows,
             bound=bound,
@@ -232,31 +197,53 @@ def _packed(cut: _Truncated, options: SweepOptions) -> Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """The documents that strategies which cut for themselves take: those with anything to train."""
+    """The documents that strategies which cut for themselves take: those with anything to train.
+
+    Places are those in all documents laid end to end.
+    """
 
     stock: Stock
-    lengths: NDArray[np.int64]
-    """(M,) tokens of those that are packed."""
     begins: NDArray[np.int64]
-    """(K,) of their runs."""
+    """(M,) first token of each document."""
     ends: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    """(K,) in 0 .. M - 1."""
+    """(M,) one past its last."""
+    run_begins: NDArray[np.int64]
+    """(K,)"""
+    run_ends: NDArray[np.int64]
+    """(K,)"""
+    asked: int
+    """Tokens of the runs."""
+    first: NDArray[np.int64]
+    """Where documents begin of which the first token is asked for."""
+    sizes: Counted
+    """The lengths."""
+    marks: tuple[Counted, Counted]
+    """The beginnings and the ends of the runs, within their documents."""
 
     @classmethod
     def of(cls, stock: Stock, options: SweepOptions) -> "_Whole":
         there = stock.lengths > 0
         if not options.keep_untrained:
-            labels = (stock.ends - stock.begins) - (stock.begins == 0)
-            there &= np.bincount(stock.owners, weights=labels, minlength=len(there)) > 0
+            there &= stock.labels_each > 0
+        every = there.all()
         mine = there[stock.owners]
-        index = np.cumsum(there) - 1
+        lengths = np.where(there, stock.lengths, 0).astype(np.int64)
+        base = np.cumsum(lengths) - lengths
+        owners, begins, ends = (
+            (column if every else column[mine]) for column in (stock.owners, stock.begins, stock.ends)
+        )
+        bases = base[owners]
+        base, lengths = base[there], lengths[there]
         return cls(
             stock,
-            stock.lengths[there].astype(np.int64),
-            stock.begins[mine].astype(np.int64),
-            stock.ends[mine].astype(np.int64),
-            index[stock.owners[mine]],
+            base,
+            base + lengths,
+            bases + begins,
+            bases + ends,
+            int((ends - begins).sum(dtype=np.int64)),
+            bases[begins == 0],
+            Counted.of(stock.lengths[there]),
+            (Counted.of(begins), Counted.of(ends)),
         )
 
     def outcome(
@@ -264,14 +251,14 @@ class _Whole:
         squares: int,
     ) -> Outcome:  # fmt: skip
         """`heads`: labels lost at the first tokens of pieces."""
-        tokens = int(self.lengths.sum())
-        labels = int((self.ends - self.begins).sum()) - heads
+        tokens = int((self.sizes.values * self.sizes.number).sum())
+        labels = self.asked - heads
         return Outcome(
             strategy=strategy,
             max_length=limit,
-            documents=len(self.lengths),
+            documents=len(self.begins),
             documents_cut=cut,
-            documents_lost=int(np.count_nonzero(self.stock.lengths)) - len(self.lengths),
+            documents_lost=self.stock.documents - len(self.begins),
             pieces=pieces,
             rows=rows,
             bound=bound,
@@ -286,8 +273,8 @@ class _Whole:
 
 def _split(whole: _Whole, limit: int, options: SweepOptions) -> Outcome:
     # By length and not by document: there are fewer lengths.
-    number = np.bincount(whole.lengths)
-    full, rest = np.divmod(np.arange(len(number)), limit)
+    lengths, number = whole.sizes.values, whole.sizes.number
+    full, rest = np.divmod(lengths, limit)
     left = np.bincount(rest, weights=number, minlength=limit).astype(np.int64)
     left[0] = 0
     align = options.align
@@ -296,36 +283,37 @@ def _split(whole: _Whole, limit: int, options: SweepOptions) -> Outcome:
     counts[-1] += whole_pieces
     rows, bound = _rows(counts, options)
     squares = whole_pieces * limit * limit + int((left * np.arange(limit) ** 2).sum())
-    heads = _multiples(np.bincount(whole.ends), limit) - _multiples(np.bincount(whole.begins), limit)
-    cut = int(number[limit + 1 :].sum())
+    begins, ends = whole.marks
+    heads = ends.multiples(limit) - begins.multiples(limit)
+    cut = int(number[lengths > limit].sum())
     pieces = whole_pieces + int(left.sum())
     return whole.outcome("bfd_split", limit, cut, pieces, rows, bound, rows * limit, heads, squares)
 
 
 def _wrapped(whole: _Whole, limit: int) -> Outcome:
-    ends = np.cumsum(whole.lengths)
-    begins = ends - whole.lengths
+    begins, ends = whole.begins, whole.ends
     rows = least_rows(int(ends[-1]) if len(ends) else 0, limit)
     # A document is a first piece up to the end of its row, full rows, and a last piece.
-    first = np.minimum(whole.lengths, -begins % limit)
-    full, last = np.divmod(whole.lengths - first, limit)
-    squares = int((first * first).sum()) + int(full.sum()) * limit * limit + int((last * last).sum())
-    pieces = int(np.count_nonzero(first)) + int(full.sum()) + int(np.count_nonzero(last))
-    base = begins[whole.owners]
+    first = np.minimum(_upwards(begins, limit) * limit, ends) - begins
+    last = np.maximum(ends - np.maximum(_downwards(ends, limit) * limit, begins + first), 0)
+    full = (int((ends - begins - first - last).sum())) // limit
+    squares = int((first * first).sum()) + full * limit * limit + int((last * last).sum())
+    pieces = int(np.count_nonzero(first)) + full + int(np.count_nonzero(last))
     # Beginnings of rows, and of the documents that do not begin one.
-    at_rows = int((-(-(base + whole.ends) // limit) + (-(base + whole.begins) // limit)).sum())
-    heads = at_rows + int(np.count_nonzero((whole.begins == 0) & (base % limit > 0)))
-    cut = int(np.count_nonzero(begins // limit != np.maximum(ends - 1, begins) // limit))
+    at_rows = int(_upwards(whole.run_ends, limit).sum()) - int(_upwards(whole.run_begins, limit).sum())
+    heads = at_rows + int(np.count_nonzero(whole.first % limit))
+    cut = int(np.count_nonzero(_downwards(begins, limit) != _downwards(ends - 1, limit)))
     return whole.outcome("wrapped", limit, cut, pieces, rows, rows, rows * limit, heads, squares)
 
 
-def _multiples(number: NDArray[np.int64], step: int) -> int:
-    """Over all places, the multiples of `step` below each, 0 among them.
+def _downwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """`values // step`; a power of two is shifted, which is several times as fast."""
+    return values >> (step.bit_length() - 1) if step & (step - 1) == 0 else values // step
 
-    Args:
-        number: (places,) how often each place stands there.
-    """
-    return int((-(-np.arange(len(number)) // step) * number).sum())
+
+def _upwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """The same, rounded up."""
+    return _downwards(values + (step - 1), step)
 
 
 def _units(lengths: NDArray[np.integer], align: int) -> NDArray[np.integer]:

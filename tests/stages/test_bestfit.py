@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packtrain.stages import bestfit
-from packtrain.stages.bestfit import Placement, best_fit_decreasing
+from packtrain.stages.bestfit import Placement, best_fit_decreasing, rows_needed
 from packtrain.stages.bounds import least_rows, martello_toth, size_counts
 
 
@@ -164,3 +164,19 @@ def test_l2_by_its_definition() -> None:
                 spill = sizes[small].sum() - (medium.sum() * capacity - sizes[medium].sum())
                 by_threshold.append(alone.sum() + medium.sum() + max(0, int(np.ceil(spill / capacity))))
             assert martello_toth(size_counts(sizes, capacity), capacity) == max(by_threshold)
+
+
+@given(st.integers(1, 200), st.data())
+@settings(max_examples=300, deadline=None)
+def test_rows_are_counted_without_being_made(capacity: int, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=300))
+    max_docs = data.draw(st.none() | st.integers(1, 4))
+    counts = size_counts(np.array(sizes, dtype=np.int32), capacity)
+    assert rows_needed(counts, max_docs) == len(one_by_one(sizes, capacity, max_docs))
+
+
+@pytest.mark.parametrize("capacity", [700, 4096, 100_000])
+def test_rows_of_many_are_counted_as_they_are_made(capacity: int) -> None:
+    sizes = np.clip(np.random.default_rng(capacity).lognormal(6.5, 1.2, 50_000), 1, capacity).astype(np.int32)
+    counts = size_counts(sizes, capacity)
+    assert rows_needed(counts) == len(best_fit_decreasing(sizes, counts).row_offsets) - 1

@@ -43,7 +43,9 @@ def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions
     left = [
         number
         for number, (begin, end) in enumerate(stays)
-        if end > begin and (options.keep_untrained or labels_of(documents[number], begin, end) > 0)
+        if end > begin
+        and (options.keep_untrained or labels_of(documents[number], begin, end) > 0)
+        and (cuts or not options.drop or len(documents[number]) <= limit)
     ]
     lengths = np.array([stays[number][1] - stays[number][0] for number in left], dtype=np.int32)
     if strategy in ("padded", "padding_free"):
@@ -56,7 +58,7 @@ def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions
             limit,
             cast(Strategy, strategy),
             align=options.align,
-            max_docs=options.max_docs if not cuts else None,
+            max_docs=options.max_docs if strategy != "wrapped" else None,
         )
         pieces = []
         for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
@@ -82,7 +84,9 @@ options = st.builds(
     SweepOptions,
     batch=st.integers(1, 4),
     keep=st.sampled_from(Keep),
+    drop=st.booleans(),
     keep_untrained=st.booleans(),
+    max_docs=st.none() | st.integers(1, 3),
     align=st.sampled_from([1, 2, 4]),
 )
 

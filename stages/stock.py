@@ -1,0 +1,95 @@
+"""The stock: documents to be packed as far as lengths go, and what a limit makes of them.
+
+Legend: `N` documents, `K` runs that the mask asks for, `U` distinct numbers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .truncate import Keep
+
+_DENSE = 1 << 22
+"""Numbers up to here are counted one by one, larger ones by sorting."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stock:
+    """Documents to be packed, as far as lengths go: after filters and other limits, before `max_length`."""
+
+    lengths: NDArray[np.int32]
+    """(N,) tokens."""
+    owners: NDArray[np.int32]
+    """(K,) the document of each run that the mask asks for; rising."""
+    begins: NDArray[np.int32]
+    """(K,) its first token within the document."""
+    ends: NDArray[np.int32]
+    """(K,) one past its last."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """In all."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    @cached_property
+    def documents(self) -> int:
+        """Those that have a token."""
+        return int(np.count_nonzero(self.lengths))
+
+    @cached_property
+    def labels_each(self) -> NDArray[np.int64]:
+        """(N,) tokens that would be trained if nothing were cut: all asked for, but for a document's first token."""
+        return self._labels(self.owners, self.ends - self.begins, self.begins == 0)
+
+    @cached_property
+    def labels(self) -> int:
+        """The same in all."""
+        return int(self.labels_each.sum())
+
+    def cut(self, limit: int, keep: Keep) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(N,) tokens that truncation leaves of each document, and (N,) how many of them are labels that count."""
+        kept = np.minimum(self.lengths, np.int32(limit))
+        long = self.lengths > limit
+        if not long.any():
+            return kept, self.labels_each
+        mine = np.flatnonzero(long[self.owners])
+        owners, begins, ends = self.owners[mine], self.begins[mine], self.ends[mine]
+        if keep is Keep.END:
+            low = self.lengths[owners] - np.int32(limit)
+            begins = np.maximum(begins, low)
+            asked, first = np.maximum(ends - begins, 0), begins == low
+        else:
+            asked, first = np.maximum(np.minimum(ends, np.int32(limit)) - begins, 0), begins == 0
+        # The first token of what stays has no label.
+        return kept, np.where(long, self._labels(owners, asked, first & (asked > 0)), self.labels_each)
+
+    def _labels(
+        self, owners: NDArray[np.int32], asked: NDArray[np.int32], first: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        return np.bincount(owners, weights=asked - first, minlength=len(self.lengths)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """Whole numbers from 0 on, equal ones counted together."""
+
+    values: NDArray[np.int64]
+    """(U,) rising."""
+    number: NDArray[np.int64]
+    """(U,) how often each is there."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.int32]) -> "Counted":
+        """Those of an array."""
+        if len(values) and int(values.max()) > _DENSE + 4 * len(values):  # one document of millions of tokens
+            found, number = np.unique(values, return_counts=True)
+            return cls(found.astype(np.int64), number.astype(np.int64))
+        often = np.bincount(values).astype(np.int64)
+        there = np.flatnonzero(often).astype(np.int64)
+        return cls(there, often[there])
+
+    def multiples(self, step: int) -> int:
+        """Over all of them, the multiples of `step` below each, 0 among them."""
+        return int((-(-self.values // step) * self.number).sum())
