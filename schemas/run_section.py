@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from .section import Section, Size
+from .section import Duration, Section, Size
 
 
 class RunSection(Section):
@@ -23,13 +23,15 @@ class RunSection(Section):
     address: str | None = None
     """Of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null: Ray is started here, and ended
     with the run."""
-    task_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """A task that runs longer is killed, and counts as one that has killed its worker. Null: there is no limit."""
+    task_seconds: Duration | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """A task that runs longer, in seconds or as `15min`, is killed, and counts as one that has killed its worker. Null:
+    there is no limit."""
     on_dead_task: Literal["stop", "continue"] = "stop"
     """What happens when a task has killed its worker three times over. `stop` ends the run and names its input.
     `continue` does everything else first, names them all at the end, and fails; what is done is kept."""
-    wait: float = Field(default=0.0, ge=0)
-    """Seconds to wait for another run that works on the same `out`; `.inf` waits for ever. 0 says at once who it is."""
+    wait: Duration = Field(default=0.0, ge=0)
+    """Seconds, or `15min`, to wait for another run that works on the same `out`; `.inf` waits for ever. 0 says at once
+    who it is."""
     scratch: str | None = None
     """Where `out` or `cache` is a URL: the folder of this machine for drafts and copies, which may be deleted when no
     run is at work. Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
@@ -37,6 +39,10 @@ class RunSection(Section):
     """What all processes of this machine may hold together, mapped files apart, such as `8GiB`. It limits how much runs
     at once, and nothing else: more workers than fit are not started, and where the longest row or the largest window
     does not fit, the run is refused with what would do. Null: half of the machine's."""
+
+    report: bool = True
+    """Write report.html and report.json beside the data at the end of the run. They are for people and no part of the
+    dataset: they show some rows, and paths of this machine."""
 
     @model_validator(mode="after")
     def _one_backend(self) -> "RunSection":

@@ -4,36 +4,23 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
+from . import units
 
 
 def parse_size(value: Any) -> Any:
-    """`256MiB`, `2 GiB`, `1e9` or a plain number of bytes, as a number of bytes."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip().lower().removesuffix("b").strip()
-    digits = text.rstrip("kmgti").strip()
-    unit = text[len(digits) :].strip()
-    try:
-        size = int(float(digits) * _UNITS[unit])
-        if size < 0:
-            raise ValueError(value)
-        return size
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{value!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
+    """A text as a number of bytes; other values are left to their type."""
+    return units.parse_size(value) if isinstance(value, str) else value
+
+
+def parse_duration(value: Any) -> Any:
+    """A text as a number of seconds; other values are left to their type."""
+    return units.parse_duration(value) if isinstance(value, str) else value
 
 
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["integer", "string"]})]
+"""Bytes: a number, or `256MiB`."""
+Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema({"type": ["number", "string"]})]
+"""Seconds: a number, or `90s`, `1h30m`."""
 
 
 class Section(BaseModel):

@@ -1,0 +1,152 @@
+"""Counts, sizes, shares, rates and durations as people read and write them. Nothing is imported for it."""
+
+import math
+import re
+
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_FACTORS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "p": 10**15,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+    "pi": 2**50,
+    "ei": 2**60,
+}
+_SECONDS = {
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
+}  # fmt: skip
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]+)\s*")
+UNTOLD = "–"
+"""What stands for a number that is none."""
+
+
+def count(value: float) -> str:
+    """`999`, `1.2 k`, `123 M`: at most three digits, and never 1,000 of a unit. Below 10, a fraction keeps a digit."""
+    if math.isnan(value):
+        return UNTOLD
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return _scaled(value, 1000, _THOUSANDS)
+
+
+def size(value: float) -> str:
+    """Bytes, as `812 B`, `1.5 KiB`, `256 MiB`: at most three digits. The units are those of the configuration."""
+    if math.isnan(value) or math.isinf(value):
+        return UNTOLD
+    return _scaled(value, 1024, _BYTES)
+
+
+def rate(value: float, what: str, per: str = "s") -> str:
+    """`1.2 M tokens/s`; of `bytes`, `812 MiB/s`."""
+    return f"{size(value)}/{per}" if what == "bytes" else f"{count(value)} {what}/{per}"
+
+
+def share(value: float, digits: int = 1) -> str:
+    """A share of 1 as `12.3 %`. What is neither none nor all never reads as if it were: `< 0.1 %`, `> 99.9 %`."""
+    if math.isnan(value) or math.isinf(value):
+        return UNTOLD
+    least = 10.0**-digits
+    text = f"{100 * value:.{digits}f}"
+    if 0 < value < 1:
+        if float(text) == 0:
+            return f"< {least:.{digits}f} %"
+        if float(text) == 100:
+            return f"> {100 - least:.{digits}f} %"
+    return f"{text.removeprefix('-') if float(text) == 0 else text} %"
+
+
+def duration(seconds: float) -> str:
+    """`12 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
+    if math.isnan(seconds):
+        return UNTOLD
+    if seconds < 0:
+        return f"−{duration(-seconds)}"
+    if math.isinf(seconds):
+        return "for ever"
+    if seconds < 0.0995:
+        if seconds < 5e-8:
+            return "0 s"
+        unit, value = ("µs", seconds * 1e6) if seconds < 99.5e-6 else ("ms", seconds * 1e3)
+        return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if (whole := round(seconds)) < 3600:
+        return _two(whole, 60, "min", "s")
+    if (minutes := round(seconds / 60)) < 1440:
+        return _two(minutes, 60, "h", "min")
+    return _two(round(seconds / 3600), 24, "d", "h")
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """`1 file`, `2,000 files`; `many` where an s is not enough."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def parse_size(text: str) -> int:
+    """`256MiB`, `2 GiB`, `1e9` or `4096`, as a number of bytes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    whole = text.strip().lower().removesuffix("b").strip()
+    digits = whole.rstrip("kmgtpei").strip()
+    unit = whole[len(digits) :].strip()
+    try:
+        parsed = float(digits) * _FACTORS[unit]
+        if parsed < 0:
+            raise ValueError(text)
+        return int(parsed)
+    except (KeyError, ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
+
+
+def parse_duration(text: str) -> float:
+    """`90`, `90s`, `1h30m`, `1 min 33 s`, `2d` or `500ms`, as seconds; `inf` and YAML's `.inf` are for ever.
+
+    Raises:
+        ValueError: it is none.
+    """
+    whole = text.strip().lower()
+    if whole in ("inf", ".inf", "for ever", "forever"):
+        return math.inf
+    try:
+        seconds = float(whole)
+        if seconds >= 0:
+            return seconds
+    except ValueError:
+        position, total = 0, 0.0
+        while (part := _PART.match(whole, position)) is not None and part[2] in _SECONDS:
+            total += float(part[1]) * _SECONDS[part[2]]
+            position = part.end()
+        if position == len(whole) > 0:
+            return total
+    raise ValueError(f"{text!r} is not a duration; write 90s, 15min, 1h30m, 7d or a number of seconds")
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    sign, rest = ("−" if value < 0 else ""), abs(value)
+    position = 0
+    while rest >= 999.5 and position < len(units) - 1:
+        rest /= base
+        position += 1
+    # A whole number below the first unit has no fraction to show.
+    plain = position == 0 and (rest == int(rest) or base == 1024)
+    digits = ",.0f" if plain or rest >= 99.95 else ".1f" if rest >= 0.05 else ".1g"
+    text = f"{rest:{digits}}"
+    return f"{sign}{text} {units[position]}".rstrip()
+
+
+def _two(value: int, base: int, large: str, small: str) -> str:
+    whole, rest = divmod(value, base)
+    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"

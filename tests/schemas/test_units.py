@@ -1,0 +1,137 @@
+"""Numbers as people read and write them."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline import units as reexported
+from packtrain.schemas import units
+from packtrain.schemas.run_section import RunSection
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (1, "1"), (0.34, "0.3"), (0.02, "0.02"), (12.5, "12.5"), (999, "999"), (999.6, "1.0 k"),
+        (1000, "1.0 k"), (1_234_567, "1.2 M"), (99_940, "99.9 k"), (99_960, "100 k"), (123e6, "123 M"),
+        (999_500, "1.0 M"), (3.2e21, "3.2 Z"), (-5, "−5"), (math.nan, "–"), (math.inf, "∞"),
+    ],
+)  # fmt: skip
+def test_counts(value: float, text: str) -> None:
+    assert units.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"), (812, "812 B"), (1000, "1.0 KiB"), (1024, "1.0 KiB"), (1536, "1.5 KiB"),
+        (2**20 - 1, "1.0 MiB"), (256 * 2**20, "256 MiB"), (8 * 2**30, "8.0 GiB"), (5e15, "4.4 PiB"), (math.nan, "–"),
+    ],
+)  # fmt: skip
+def test_sizes(value: float, text: str) -> None:
+    assert units.size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (2e-5, "20 µs"), (0.00123, "1.2 ms"), (0.00996, "10 ms"), (0.0123, "12 ms"), (0.0996, "0.1 s"),
+        (0.44, "0.4 s"), (59.94, "59.9 s"), (59.96, "1 min"), (93.2, "1 min 33 s"), (3599.4, "59 min 59 s"),
+        (3599.6, "1 h"), (7500, "2 h 5 min"), (86_399, "1 d"), (1e6, "11 d 14 h"), (-1, "−1.0 s"),
+        (math.inf, "for ever"), (math.nan, "–"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert units.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0, 1, "0.0 %"), (0.1234, 1, "12.3 %"), (1, 1, "100.0 %"), (1.5, 0, "150 %"), (1e-5, 1, "< 0.1 %"),
+        (0.99999, 1, "> 99.9 %"), (0.99999, 3, "99.999 %"), (1e-9, 2, "< 0.01 %"), (-0.0001, 1, "0.0 %"),
+        (0.004, 0, "< 1 %"), (math.nan, 1, "–"),
+    ],
+)  # fmt: skip
+def test_shares(value: float, digits: int, text: str) -> None:
+    assert units.share(value, digits) == text
+
+
+def test_rates_and_plurals() -> None:
+    assert units.rate(1_234_567, "tokens") == "1.2 M tokens/s"
+    assert units.rate(3 * 2**20, "bytes") == "3.0 MiB/s"
+    assert units.rate(2.5, "steps", "h") == "2.5 steps/h"
+    assert [units.plural(number, "row") for number in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+    assert units.plural(2, "entry", "entries") == "2 entries"
+
+
+@given(st.floats(0.1, 1e9))
+def test_a_duration_is_read_back_to_within_its_rounding(seconds: float) -> None:
+    text = units.duration(seconds)
+    # The last unit that is shown may be one that is left out because it is 0.
+    rounding = 0.05 if seconds < 59.95 else 0.5 if seconds < 3599.5 else 30 if seconds < 86_370 else 1800
+    assert abs(units.parse_duration(text.replace(",", "")) - seconds) <= rounding * 1.001
+    assert not re.search(r"\b60(\.0)? (s|min)\b|\b24 h\b", text)
+
+
+@given(st.integers(0, 10**20))
+def test_a_size_is_read_back_to_within_its_rounding(size: int) -> None:
+    text = units.size(size)
+    assert len(text.split()[0].replace(".", "")) <= 3, "at most three digits, so never 1,000 or 1,024 of a unit"
+    # A digit after the point below 100, none above: at worst 0.05 of 0.975, which is shown as 1.0.
+    assert units.parse_size(text) == pytest.approx(size, rel=0.055)
+
+
+@given(st.integers(0, 10**26))
+def test_a_count_has_three_digits_at_most(number: int) -> None:
+    digits, _, unit = units.count(number).partition(" ")
+    assert len(digits.replace(".", "")) <= 3
+    assert float(digits) * 1000 ** ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].index(unit) == pytest.approx(
+        number, rel=0.055
+    )
+
+
+@given(st.floats(0, 1), st.integers(0, 4))
+def test_a_share_never_claims_all_or_nothing(value: float, digits: int) -> None:
+    text = units.share(value, digits)
+    assert (float(text.removesuffix(" %")) == 0 if text[0] not in "<>" else False) == (value == 0)
+    assert (float(text.removesuffix(" %")) == 100 if text[0] not in "<>" else False) == (value == 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90), ("90s", 90), ("1h30m", 5400), ("1 min 33 s", 93), ("2d", 172_800), ("500ms", 0.5), ("1.5 h", 5400),
+        (" 15 MIN ", 900), (".5h", 1800), ("1e3", 1000), ("inf", math.inf), (".inf", math.inf), ("0", 0),
+    ],
+)  # fmt: skip
+def test_durations_as_people_write_them(text: str, seconds: float) -> None:
+    assert units.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5", "5 cows", "1h30", "nan", "1,5h", "h1", "1h-5m", "--3", "5 5"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration; write 90s, 15min"):
+        units.parse_duration(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_and_a_duration_or_refused(text: str) -> None:
+    for parse, what in ((units.parse_size, "size"), (units.parse_duration, "duration")):
+        try:
+            assert parse(text) >= 0
+        except ValueError as error:
+            assert f"is not a {what}" in str(error)  # noqa: PT017 - which of both happens is the test
+
+
+def test_a_configuration_takes_durations() -> None:
+    section = RunSection.model_validate({"wait": "15min", "task_seconds": "1h", "memory": "8GiB"})
+    assert (section.wait, section.task_seconds, section.memory) == (900, 3600, 8 * 2**30)
+    assert RunSection.model_validate({"wait": 5}).wait == 5
+
+
+def test_the_pipeline_has_them_all() -> None:
+    assert {name for name in vars(reexported) if not name.startswith("_")} == set(reexported.__all__)
+    assert all(getattr(reexported, name) is getattr(units, name) for name in reexported.__all__)
