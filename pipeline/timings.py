@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+NAME = "_run/timings.json"
+"""Where a run writes them down."""
+
 
 @dataclass(slots=True)
 class Timings:

@@ -1,0 +1,1 @@
+"""The packing report: numbers, page and terminal summary."""

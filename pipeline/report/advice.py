@@ -1,0 +1,261 @@
+"""A recommendation of a length: by rules that a person can follow, and with the numbers that led to it.
+
+1. Where documents are truncated or dropped: the shortest length that keeps `KEEPS` of the trained tokens. Where they
+   are split: the shortest that leaves `WHOLE` of the documents whole, too; of texts, `WHOLE_TEXTS`.
+2. Of lengths that do, a longer one only if it costs less a trained token by more than `CHEAPER`: where documents
+   hardly fit into a row, longer rows waste less of it.
+3. Texts are split where truncation would ask for a longer row than splitting does. A conversation is not: the later
+   pieces of it would be answers without their question.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...schemas.config import RunConfig
+from ...schemas.report import Advice, Histogram, Point
+from .spoken import count, many, share, times
+
+KEEPS = 0.995
+"""Of the trained tokens."""
+WHOLE = 0.99
+"""Of the documents."""
+WHOLE_TEXTS = 0.9
+"""Of texts, in which a piece lacks nothing but what came before."""
+CHEAPER = 0.02
+"""Of the work for each trained token."""
+FAR = 4
+"""Times a length, from which on it is told that few documents ask for so much."""
+TEXT = 0.9
+"""Share of tokens that are trained, from which on data is taken for texts, where any piece trains by itself."""
+FEW_ROWS = 64
+
+
+def advise(points: Sequence[Point], config: RunConfig, lengths: Histogram, batch: int) -> Advice | None:
+    """A length and a strategy; None where no document has a token.
+
+    Args:
+        points: lengths rising; of every strategy.
+        lengths: of the documents.
+        batch: documents of a padded batch.
+    """
+    table = _Table(points, config)
+    if not table.total:
+        return None
+    pick = table.pick()
+    return Advice(pick.max_length, pick.strategy, table.sentence(pick), list(table.reasons(pick, lengths, batch)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """What is recommended."""
+
+    max_length: int
+    strategy: str
+    by: str
+    """The strategy whose points count: `bfd_split` where `overlong: split` cuts."""
+    reached: bool
+    """Whether the length keeps what it should."""
+    why: list[str] = field(default_factory=list)
+
+
+class _Table:
+    """The points by strategy and length."""
+
+    def __init__(self, points: Sequence[Point], config: RunConfig) -> None:
+        self.config = config
+        self.at = {(one.strategy, one.max_length): one for one in points}
+        self.lengths = sorted({one.max_length for one in points})
+        some = points[0]
+        labels, tokens = some.labels + some.labels_lost, some.tokens + some.tokens_lost
+        self.trained = labels > 0
+        self.total = labels if self.trained else tokens
+        self.share = labels / tokens if tokens else 0.0
+        self.what = "trained tokens" if self.trained else "tokens"
+        self.splits = config.truncate.overlong == "split"
+
+    def keeps(self, point: Point) -> float:
+        """Share of the trained tokens."""
+        return (point.labels if self.trained else point.tokens) / self.total
+
+    def whole(self, point: Point) -> float:
+        """Share of the documents that is not cut."""
+        return 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
+
+    def cost(self, point: Point) -> float:
+        """Work for each trained token."""
+        return point.flops / max(point.labels if self.trained else point.tokens, 1)
+
+    def pick(self) -> _Pick:
+        """What is recommended."""
+        strategy = self.config.pack.strategy
+        cut, fit = self._shortest("bfd"), self._shortest("bfd_split")
+        if strategy in ("bfd_split", "wrapped"):
+            return self._split("bfd_split", fit)
+        if self.splits:
+            return self._split("bfd", fit)
+        strict = self.config.truncate.overlong == "error"
+        if self.share >= TEXT and fit is not None and not strict and (cut is None or cut > fit):
+            far = f"truncation would have to go up to {cut:,} to keep {share(KEEPS)}" if cut else self._most()
+            return _Pick(fit, "bfd_split", "bfd_split", True, [far[0].upper() + far[1:] + "."])
+        if cut is not None:
+            return _Pick(cut, "bfd", "bfd", True)
+        best = max(self.keeps(self.at["bfd", length]) for length in self.lengths)
+        enough = [one for one in self.lengths if self.keeps(self.at["bfd", one]) >= best - 0.0005]
+        return _Pick(enough[0], "bfd", "bfd", False)
+
+    def _most(self) -> str:
+        best = max(self.keeps(self.at["bfd", length]) for length in self.lengths)
+        return f"truncation keeps at most {share(best)} of the {self.what} at the lengths compared"
+
+    def _split(self, strategy: str, fit: int | None) -> _Pick:
+        if fit is not None:
+            return _Pick(fit, strategy, "bfd_split", True)
+        best = max(self.lengths, key=lambda length: (self.whole(self.at["bfd_split", length]), -length))
+        return _Pick(best, strategy, "bfd_split", False)
+
+    def _shortest(self, strategy: str) -> int | None:
+        """The shortest length that keeps enough, unless a longer one is cheaper."""
+        enough = [length for length in self.lengths if self._keeps_enough(self.at[strategy, length])]
+        if not enough:
+            return None
+        least = min(self.cost(self.at[strategy, length]) for length in enough)
+        return next(one for one in enough if self.cost(self.at[strategy, one]) <= least * (1 + CHEAPER))
+
+    def _keeps_enough(self, point: Point) -> bool:
+        if self.keeps(point) < KEEPS:
+            return False
+        if point.strategy == "bfd":
+            return self.config.truncate.overlong != "error" or not point.documents_cut + point.documents_lost
+        return self.whole(point) >= (WHOLE_TEXTS if self.share >= TEXT else WHOLE)
+
+    def sentence(self, pick: _Pick) -> str:
+        """What it keeps, and what the next length would cost."""
+        point = self.at[pick.by, pick.max_length]
+        if pick.by == "bfd_split":
+            how = "with bfd_split " if pick.strategy == "bfd_split" else "with overlong: split "
+            kept = f"{pick.max_length:,} {how}loses no token and leaves {share(self.whole(point))} of documents whole"
+        else:
+            kept = f"{pick.max_length:,} keeps {self._kept(point)} of the {self.what}"
+        return f"{kept}; {self._next(pick, point)}."
+
+    def _kept(self, point: Point) -> str:
+        return "all" if self.keeps(point) == 1 else share(self.keeps(point))
+
+    def _next(self, pick: _Pick, point: Point) -> str:
+        """What the next longer length costs, and what for."""
+        if not point.documents_cut and not point.tokens_lost:
+            return "no document is longer"
+        after = next((length for length in self.lengths if length > pick.max_length), None)
+        if after is None:
+            return "it is the longest that was compared"
+        other = self.at[pick.by, after]
+        more = other.attention_flops / point.attention_flops - 1 if point.attention_flops else 0.0
+        if pick.by == "bfd_split":
+            gain, of = self.whole(other) - self.whole(point), "of documents"
+        else:
+            gain, of = self.keeps(other) - self.keeps(point), "of them"
+        if gain <= 0:
+            return f"the next step up, {after:,}, keeps no more"
+        return f"the next step up, {after:,}, costs {share(more)} more attention for {share(gain)} {of}"
+
+    def reasons(self, pick: _Pick, lengths: Histogram, batch: int) -> "list[str]":
+        """What led to it, and what else there is to know."""
+        point = self.at[pick.by, pick.max_length]
+        out = [*pick.why, self._documents(pick, point, lengths)]
+        if not pick.reached:
+            out.append(f"No length compared keeps {share(KEEPS)} of the {self.what} in whole documents.")
+        out += self._outliers(pick, point, lengths)
+        out += self._fill(pick, point)
+        out += self._strategies(pick, point)
+        out += self._configured(pick, point)
+        padded = self.at.get(("padded", pick.max_length))
+        if padded is not None and point.slots and padded.slots > point.slots:
+            out.append(
+                f"Padding in batches of {batch} would compute {times(padded.slots / point.slots)} the tokens of these "
+                "packed rows."
+            )
+        if 0 < point.rows < FEW_ROWS:
+            steps = -(-point.rows // batch)
+            out.append(
+                f"{many(point.rows, 'row')} {'is' if point.rows == 1 else 'are'} few: with {batch} of them a step, an "
+                f"epoch has {many(steps, 'step')}. Take a smaller batch, or a shorter length."
+            )
+        if not self.trained:
+            out.append("No token is trained: look at the mask before the length.")
+        return out
+
+    def _documents(self, pick: _Pick, point: Point, lengths: Histogram) -> str:
+        cut = point.documents_cut + (point.documents_lost if pick.by == "bfd" else 0)
+        longest = (
+            f"the median has {count(lengths.quantiles['p50'])} tokens, the longest {count(lengths.quantiles['max'])}"
+        )
+        if not cut:
+            return f"All {many(lengths.count, 'document')} fit into a row: {longest}."
+        are = f"{'is' if cut == 1 else 'are'} cut{' or left out' if pick.by == 'bfd' else ''}"
+        return f"{count(cut)} of {many(lengths.count, 'document')} {are}: {longest}."
+
+    def _outliers(self, pick: _Pick, point: Point, lengths: Histogram) -> list[str]:
+        """A few documents that hold much."""
+        if pick.by != "bfd" or self.share >= TEXT:
+            return []
+        fit = self._shortest("bfd_split")
+        if fit is None or fit * FAR >= pick.max_length:
+            return []
+        shorter = self.at["bfd", fit]
+        few = shorter.documents_cut + shorter.documents_lost
+        lost = share(1 - self.keeps(shorter))
+        return [
+            f"Few documents ask for so much: at {fit:,} only {count(few)} would be cut, but {lost} of the {self.what} "
+            f"lost with them. truncate.overlong: split at {fit:,} cuts them between turns instead."
+        ]
+
+    def _fill(self, pick: _Pick, point: Point) -> list[str]:
+        """How full the rows are, and why not shorter ones."""
+        gap = f"{share(point.gap, 2)} above" if point.gap else "at"
+        out = [f"Rows are {share(point.fill)} full, {gap} the bound that no plan can beat."]
+        before = [one for one in self.lengths if one < pick.max_length and self._keeps_enough(self.at[pick.by, one])]
+        if before:
+            other = self.at[pick.by, before[0]]
+            out.append(
+                f"{before[0]:,} would keep enough, too, but its rows would be {share(other.fill)} full: too few "
+                "documents fit into one."
+            )
+        work = share(point.attention_flops / point.flops) if point.flops else "0 %"
+        after = next((length for length in self.lengths if length > pick.max_length), None)
+        then = ""
+        if after is not None and (other := self.at[pick.by, after]).flops:
+            later = share(other.attention_flops / other.flops)
+            then = f", and {later} at {after:,}" if later != work else f", as it is at {after:,}"
+        return [*out, f"Attention is {work} of the work{then}."]
+
+    def _strategies(self, pick: _Pick, point: Point) -> list[str]:
+        """What the others would do at the same length."""
+        split, wrapped = self.at["bfd_split", pick.max_length], self.at["wrapped", pick.max_length]
+        out = []
+        if pick.by == "bfd" and point.tokens_lost:
+            alone = "" if self.share >= TEXT else ", whose later pieces begin without their prompt"
+            out.append(
+                f"bfd_split would lose no token, but cut {many(split.documents_cut, 'document')} into pieces{alone}."
+            )
+        elif pick.strategy == "bfd_split" and self.share < TEXT:
+            out.append("The later pieces of a split document begin without its prompt.")
+        if wrapped.documents_cut > split.documents_cut:
+            out.append(
+                f"wrapped would cut {count(wrapped.documents_cut)} documents at the ends of rows for "
+                f"{many(split.rows - wrapped.rows, 'row')} fewer than bfd_split."
+                if split.rows > wrapped.rows
+                else f"wrapped would cut {count(wrapped.documents_cut)} documents at the ends of rows, and save no row."
+            )
+        return out
+
+    def _configured(self, pick: _Pick, point: Point) -> list[str]:
+        """What the configured length does instead."""
+        length = self.config.truncate.max_length
+        if length == pick.max_length:
+            return []
+        other = self.at[pick.by, length]
+        more = other.flops / point.flops - 1 if point.flops else 0.0
+        work = f"{share(abs(more))} {'more' if more > 0 else 'less'} work" if round(more, 3) else "the same work"
+        if pick.by == "bfd_split":
+            return [f"The configured {length:,} leaves {share(self.whole(other))} of documents whole, for {work}."]
+        return [f"The configured {length:,} keeps {self._kept(other)} of the {self.what}, for {work}."]

@@ -1,0 +1,98 @@
+"""What a page is made of: sections with charts, tables and text, before any HTML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table. Cells are text, and are escaped when they are drawn."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    folded: bool = False
+    """Whether it is shown only when it is opened."""
+    text_columns: int = 1
+    """Columns from the left that are words; the others are numbers, set to the right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A plotly figure, with what it shows in words and as a table."""
+
+    name: str
+    """Of its element; letters, digits and hyphens, unique on the page."""
+    title: str
+    alt: str
+    """For those who do not see it: what it shows, and what stands out."""
+    traces: Sequence[dict[str, Any]]
+    layout: dict[str, Any]
+    table: Grid
+    """The same numbers."""
+    height: int = 380
+    """Pixels."""
+    wide: bool = True
+    """Whether it takes the whole width. Others stand side by side where there is room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A paragraph of text, escaped when it is drawn."""
+
+    text: str
+    code: bool = False
+    """Whether it is shown as it stands, to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """HTML that somebody has escaped already."""
+
+    html: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Of what follows within a section."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Blocks of which one group is shown at a time. Without JavaScript, and on paper, all are."""
+
+    name: str
+    """Of its element, as a chart's."""
+    label: str
+    """What is chosen, such as `Source`."""
+    panels: Sequence[tuple[str, Sequence["Block"]]]
+    """(choice, what it shows)."""
+
+
+Block = Grid | Chart | Words | Markup | Heading | Switch
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A question, its answer in a sentence, and what shows it."""
+
+    name: str
+    """Of its element."""
+    title: str
+    sentence: str
+    blocks: Sequence[Block] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    lead: str
+    """A sentence under the title."""
+    sections: Sequence[PageSection]
+    facts: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    """A few large figures at its head: (what, value)."""

@@ -1,0 +1,104 @@
+"""Changes as people read them: a sign, the difference, and what share of the former it is."""
+
+import json
+import re
+from typing import Any
+
+from ..units import size
+from .changes import Measure, Setting, Side
+from .spoken import count, share
+
+_HASH = re.compile("[0-9a-f]{64}")
+LONGEST = 120
+"""Characters of a setting's value that are shown."""
+
+
+def signed(a: float, b: float) -> str:
+    """`▲ +1,234 (+12.3 %)`, `▼ −5 (−0.4 %)`, `▲ +7 (new)`, `=` where nothing changed."""
+    if a == b:
+        return "="
+    sign = "▲ +" if b > a else "▼ −"
+    return f"{sign}{count(abs(b - a))} ({relative(a, b)})"
+
+
+def relative(a: float, b: float) -> str:
+    """`+12.3 %`, `−8 %`, `new` where there was nothing, `gone` where nothing is left."""
+    if a == b:
+        return "="
+    if not a:
+        return "new"
+    if not b:
+        return "gone"
+    return f"{'+' if b > a else '−'}{share(abs(b - a) / abs(a))}"
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A measure's value; `–` where there is none."""
+    if value is None:
+        return "–"
+    if unit == "share":
+        return f"{value * 100:.2f} %"
+    if unit == "bytes":
+        return size(value)
+    return count(value) if unit == "count" else f"{value:,.1f}"
+
+
+def change_of(measure: Measure) -> str:
+    """How a measure changed; of shares in percentage points."""
+    a, b = measure.a, measure.b
+    if a is None or b is None:
+        return "new" if a is None else "gone"
+    if a == b:
+        return "="
+    if measure.unit == "share":
+        return f"{'▲ +' if b > a else '▼ −'}{_points(abs(b - a))} points"
+    if measure.unit == "count":
+        return signed(a, b)
+    text = figure(abs(b - a), measure.unit)
+    return f"{'▲ +' if b > a else '▼ −'}{text} ({relative(a, b)})"
+
+
+def _points(difference: float) -> str:
+    text = f"{difference * 100:.2f}"
+    return "< 0.01" if text == "0.00" else text
+
+
+def value_of(value: Any) -> str:
+    """A setting's value on one line; a number with its commas, `–` for nothing."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return count(value) if isinstance(value, int) else f"{value:g}"
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return value[:16]
+    text = value if isinstance(value, str) and value.strip() else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def setting_text(setting: Setting) -> str:
+    """`max_length 2,048 → 4,096`, as a headline says it."""
+    key = setting.key.removeprefix("truncate.").removeprefix("pack.")
+    if setting.section == "versions":
+        key = f"{key}'s version"
+    elif isinstance(setting.a, str) and _HASH.fullmatch(setting.a):
+        return {"hash": "another tokenizer", "template": "another chat template"}.get(key, f"another {key}")
+    texts = ["unset" if value is None else value_of(value) for value in (setting.a, setting.b)]
+    return f"{key} {' → '.join(text if len(text) <= 40 else f'{text[:39]}…' for text in texts)}"
+
+
+def than(a: float, b: float) -> str:
+    """`12.3 % more`, `8 % fewer`, `2.61 times as many`, `as many`: what B is beside A, before a plural."""
+    if a == b:
+        return "as many"
+    if not a or not b:
+        return count(b) if b else "no"
+    if b >= 2 * a:
+        return f"{b / a:,.2f} times as many"
+    return f"{share(abs(b - a) / a)} {'more' if b > a else 'fewer'}"
+
+
+def rows_word(side: Side) -> str:
+    """What the rows of a dataset are called."""
+    return "pairs" if side.preference else "rows"

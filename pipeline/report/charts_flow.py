@@ -1,0 +1,183 @@
+"""What happened to the data: the ledger as a flow, reasons, and rejects."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ...schemas.report import Fate, Flow, Link, Reject
+from .blocks import Block, Chart, Grid, Heading, Markup, Switch, Words
+from .charts_base import plain_words
+from .markup import escaped, plain_label, table_of
+from .palette import KINDS
+from .spoken import large, share
+
+MOST_SOURCES = 24
+"""That have a picture of their own; all are in the tables."""
+_ROLES = set(KINDS)
+
+
+def flow_blocks(flow: Flow) -> list[Block]:
+    """Charts and tables."""
+    panels: list[tuple[str, Sequence[Block]]] = [
+        (fate.source if fate.source != "all" else "all sources", _fate(at, fate))
+        for at, fate in enumerate(flow.fates[: MOST_SOURCES + 1])
+    ]
+    blocks: list[Block] = []
+    if panels:
+        blocks += [Markup(_key()), Switch("flow-source", "Source", panels)]
+    if len(flow.fates) > MOST_SOURCES + 1:
+        blocks.append(Words(f"The first {MOST_SOURCES} of {len(flow.fates) - 1:,} sources are drawn."))
+    if flow.rejected or flow.rejects:
+        blocks += [Heading("What could not be used"), *_rejects(flow)]
+    if flow.reasons:
+        rows = [[reason, meaning] for reason, meaning in flow.reasons.items()]
+        blocks.append(Grid("What the reasons mean", ["reason", "what it means, and what to do"], rows, True, 2))
+    return blocks
+
+
+def _fate(at: int, fate: Fate) -> list[Block]:
+    blocks: list[Block] = []
+    for links, what, height in ((fate.tokens, "tokens", 420), (fate.rows, "rows", 0), (fate.examples, "examples", 0)):
+        if not links:
+            continue
+        if height and (chart := _sankey(f"flow-{at}", fate, links)) is not None:
+            blocks.append(chart)
+        else:
+            blocks.append(_grid(links, what))
+    return blocks or [Words("Nothing of this source was read.")]
+
+
+def _sankey(name: str, fate: Fate, links: Sequence[Link]) -> Chart | None:
+    real = [link for link in links if link.count > 0 and link.source != link.target]
+    if not real:
+        return None
+    nodes = list(dict.fromkeys(place for link in real for place in (link.source, link.target)))
+    number = {node: at for at, node in enumerate(nodes)}
+    into, out = [0] * len(nodes), [0] * len(nodes)
+    kinds = ["kept"] * len(nodes)
+    for link in real:
+        into[number[link.target]] += link.count
+        out[number[link.source]] += link.count
+        if link.kind == "created":
+            kinds[number[link.source]] = "created"
+        else:
+            kinds[number[link.target]] = _kind(link.kind)
+    held = [max(pair) for pair in zip(into, out, strict=True)]
+    marks = {"lost": "✕ ", "trained": "✓ ", "created": "+ "}
+    label = [f"{marks.get(kinds[at], '')}{plain_label(node, 34)} · {large(held[at])}" for at, node in enumerate(nodes)]
+    whole = max(held)
+    trace: dict[str, Any] = {
+        "type": "sankey",
+        "orientation": "h",
+        "arrangement": "snap",
+        "node": {
+            "label": label,
+            "color": [f"@{kind}" for kind in kinds],
+            "pad": 22,
+            "thickness": 14,
+            "line": {"width": 0},
+            "customdata": [f"{plain_label(node)}<br>{count:,} tokens" for node, count in zip(nodes, held, strict=True)],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        },
+        "link": {
+            "source": [number[link.source] for link in real],
+            "target": [number[link.target] for link in real],
+            "value": [link.count for link in real],
+            "color": [f"@{_kind(link.kind)}/32" for link in real],
+            "customdata": [
+                f"{plain_label(link.source)} → {plain_label(link.target)}<br>{link.count:,} tokens, "
+                f"{share(link.count / max(out[number[link.source]], 1), 2)} of {plain_label(link.source)}"
+                for link in real
+            ],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        },
+        "textfont": {"size": 12.5, "color": "@ink", "shadow": "0 0 3px @card, 0 0 3px @card, 0 0 2px @card"},
+    }
+    lost = sum(link.count for link in real if link.kind == "lost")
+    trained = sum(link.count for link in real if link.kind == "trained")
+    of = "all sources" if fate.source == "all" else plain_words(fate.source)
+    alt = (
+        f"Flow of the tokens of {of}: {large(whole)} at the widest place, {large(trained)} trained, {large(lost)} lost."
+    )
+    height = min(640, 240 + 26 * len(nodes))
+    layout = {"margin": {"l": 4, "r": 4, "t": 10, "b": 14}}
+    return Chart(name, f"Where the tokens of {of} went", alt, [trace], layout, _grid(real, "tokens"), height)
+
+
+def _kind(word: str) -> str:
+    return word if word in _ROLES else "kept"
+
+
+def _grid(links: Sequence[Link], what: str) -> Grid:
+    out: dict[str, int] = {}
+    for link in links:
+        out[link.source] = out.get(link.source, 0) + link.count
+    rows = [
+        [
+            link.source,
+            link.target,
+            KINDS.get(link.kind, link.kind),
+            f"{link.count:,}",
+            share(link.count / max(out[link.source], 1), 2),
+        ]
+        for link in links
+    ]
+    return Grid(f"What became of {what}", ["from", "to", "", what, "share"], rows, text_columns=3)
+
+
+def _key() -> str:
+    items = "".join(
+        '<li><svg viewBox="0 0 10 10" aria-hidden="true">'
+        f'<rect width="10" height="10" rx="2" fill="var(--{kind})"/></svg>{escaped(words)}</li>'
+        for kind, words in KINDS.items()
+    )
+    return f'<ul class="key" aria-label="Colours and signs">{items}</ul>'
+
+
+# Rejects
+
+
+def _rejects(flow: Flow) -> list[Block]:
+    blocks: list[Block] = []
+    if flow.rejected:
+        rows = [
+            [reason, flow.reasons.get(reason, ""), f"{number:,}"]
+            for reason, number in sorted(flow.rejected.items(), key=lambda item: -item[1])
+        ]
+        grid = Grid(
+            "Rows and examples that could not be used, by reason",
+            ["reason", "what it means", "how many"],
+            rows,
+            False,
+            2,
+        )
+        blocks.append(grid)
+    if flow.rejects:
+        head = ["where", "source", "reason", "what was found"]
+        grid = Grid("Examples of them", head, (), text_columns=4)
+        blocks.append(Markup(table_of(grid, list(_reject_rows(flow.rejects)))))
+    if flow.rejects_file:
+        blocks.append(Words(f"All of them are listed in {flow.rejects_file}."))
+    return blocks
+
+
+def _reject_rows(rejects: Iterable[Reject]) -> Iterable[list[str]]:
+    for reject in rejects:
+        where = escaped(reject.file, 300) + (f":{reject.line:,}" if reject.line is not None else "")
+        link = file_link(reject.path)
+        if link is not None:
+            where = f'<a href="{link}" rel="noreferrer">{where}</a>'
+        yield [
+            where,
+            escaped(reject.source, 200),
+            escaped(reject.reason, 200),
+            f"<code>{escaped(reject.detail, 500)}</code>",
+        ]
+
+
+def file_link(path: str | None) -> str | None:
+    """A link to a file of this machine, safe as an attribute; None of what is no absolute path."""
+    if path is None or not path.startswith("/") or "\0" in path or not PurePosixPath(path).is_absolute():
+        return None
+    return "file:///" + quote(path.lstrip("/").encode("utf-8", "surrogatepass"), safe="/")

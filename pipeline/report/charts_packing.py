@@ -1,0 +1,277 @@
+"""How good the packing is: rows, balance over ranks, and what it saves; then batches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...schemas.report import BatchSize, Packing, SplitPacking
+from ..units import duration
+from .blocks import Block, Chart, Grid, Heading, Words
+from .charts_base import bar_style, category_axis, histogram_chart, panel_title, percent_axis, place, series_style
+from .charts_choice import strategy_words
+from .markup import plain_label
+from .palette import STRATEGY_STYLES
+from .spoken import count, flops, large, share
+
+_PATTERNS = {"padded": "/", "padding_free": "."}
+
+
+def packing_blocks(packing: Packing) -> list[Block]:
+    """Charts and tables."""
+    # The split that is trained on comes first.
+    splits = sorted(packing.splits, key=lambda one: one.split != "train")
+    blocks: list[Block] = [_splits(packing, splits)]
+    blocks += [
+        chart
+        for chart in (
+            histogram_chart(
+                "packing-fill",
+                "Fill of a row",
+                "rows",
+                [(one.split, one.fills) for one in splits],
+                "",
+                percent=True,
+            ),
+            histogram_chart(
+                "packing-documents",
+                "Documents of a row",
+                "rows",
+                [(one.split, one.documents) for one in splits],
+                "documents",
+            ),
+        )
+        if chart is not None
+    ]
+    if len(packing.savings) > 1:
+        blocks += [Heading("What packing saves"), _savings(packing)]
+    if packing.balance:
+        blocks += [Heading("Balance over ranks"), _balance(packing)]
+    if packing.order_after is not None:
+        before = (
+            f"{packing.order_before:+.3f} as the planner leaves rows, and " if packing.order_before is not None else ""
+        )
+        blocks.append(
+            Words(
+                f"A row's place and its longest document correlate with {before}{packing.order_after:+.3f} as rows are "
+                "written. 0 is no order at all; near 1 or -1, lengths drift over the epoch."
+            )
+        )
+    return blocks
+
+
+def _splits(packing: Packing, splits: Sequence[SplitPacking]) -> Grid:
+    windows = any(one.windows > 1 for one in splits)
+    head = [
+        "split", "rows", "bound", "above the bound", "fill", "tokens", "trained", "documents", "documents a row",
+        "shards", *(["windows"] if windows else []),
+    ]  # fmt: skip
+    rows = [
+        [
+            one.split,
+            f"{one.rows:,}",
+            f"{one.bound:,}",
+            share(one.gap, 3),
+            share(one.fill, 2),
+            f"{one.tokens:,}",
+            share(one.labels / one.tokens) if one.tokens else "–",
+            f"{one.pieces:,}",
+            f"{one.pieces / one.rows:,.1f}" if one.rows else "–",
+            f"{one.shards:,}",
+            *([f"{one.windows:,}"] if windows else []),
+        ]
+        for one in splits
+    ]
+    return Grid(f"Rows of {packing.max_length:,} tokens, by {strategy_words(packing.strategy)}", head, rows)
+
+
+def _savings(packing: Packing) -> Chart:
+    first = packing.savings[0]
+    measures: list[tuple[str, float, list[float], Callable[[float], str]]] = [
+        ("tokens computed", first.slots, [one.slots for one in packing.savings], large),
+        ("steps", first.steps, [one.steps for one in packing.savings], lambda value: f"{value:,.0f}"),
+        ("work", first.flops, [one.flops for one in packing.savings], flops),
+        ("estimated time", first.seconds, [one.seconds for one in packing.savings], duration),
+    ]
+    against = plain_label(strategy_words(first.strategy))
+    traces: list[dict[str, Any]] = []
+    for at, saving in enumerate(packing.savings):
+        role = STRATEGY_STYLES.get(saving.strategy, ("quiet", "", ""))[0]
+        own = at == len(packing.savings) - 1
+        name = strategy_words(saving.strategy) + (" (this dataset)" if own else "")
+        parts = [values[at] / base * 100 if base else 0.0 for _, base, values, _ in measures]
+        said = [say(values[at]) for _, _, values, say in measures]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": plain_label(name),
+                "y": list(range(len(measures))),
+                "x": parts,
+                "marker": bar_style(role, _PATTERNS.get(saving.strategy, "")),
+                "text": said,
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hovertext": [
+                    f"{plain_label(name)}<br>{what}: {words}, {share(part / 100)} of {against}"
+                    for (what, *_), words, part in zip(measures, said, parts, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    most = max((max(trace["x"]) for trace in traces), default=100.0)
+    layout = {
+        "barmode": "group",
+        "bargap": 0.28,
+        "xaxis": {"range": [0, most * 1.32], "ticksuffix": " %", "nticks": 6},
+        "yaxis": category_axis([what for what, *_ in measures]),
+        "annotations": [panel_title(f"of {against} batches")],
+        "margin": {"t": 30},
+        "legend": {"y": -0.1},
+    }
+    last = packing.savings[-1]
+    alt = (
+        f"Bars against {strategy_words(first.strategy)} batches, {large(first.slots)} tokens computed in an epoch: "
+        f"this dataset computes {large(last.slots)}, {share(last.slots / first.slots if first.slots else 0)}, in about "
+        f"{duration(last.seconds)} rather than {duration(first.seconds)}."
+    )
+    rows = [
+        [strategy_words(one.strategy), f"{one.slots:,}", f"{one.steps:,}", flops(one.flops), duration(one.seconds)]
+        for one in packing.savings
+    ]
+    caption = f"An epoch, at {flops(packing.device_flops)} a second, of {packing.shape.name}"
+    grid = Grid(caption, ["batches", "tokens computed", "steps", "work", "estimated time"], rows)
+    return Chart("packing-savings", "An epoch, batched in other ways", alt, traces, layout, grid, 420)
+
+
+def _balance(packing: Packing) -> Chart:
+    labels = [
+        f"{one.ranks:,} ranks, {one.rows_each:,} {'row' if one.rows_each == 1 else 'rows'} each"
+        for one in packing.balance
+    ]
+    kinds = (
+        ("rows in their order", [one.plain for one in packing.balance], "/"),
+        ("as the loader deals them", [one.balanced for one in packing.balance], ""),
+        ("its worst step", [one.worst for one in packing.balance], "x"),
+    )
+    traces = []
+    for at, (name, values, pattern) in enumerate(kinds):
+        role, _ = series_style((1, 0, 5)[at])
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": list(range(len(values))),
+                "x": [max(value - 1, 0) * 100 for value in values],
+                "marker": bar_style(role, pattern),
+                "text": [share(max(value - 1, 0)) for value in values],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hovertext": [
+                    f"{label}<br>{name}: {value:.4f} × the mean" for label, value in zip(labels, values, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    most = max(max(one.plain, one.balanced, one.worst) - 1 for one in packing.balance)
+    axis = percent_axis(max(most, 0.0), nticks=5)
+    axis["range"] = [0, max(most * 118, 0.1)]
+    layout = {
+        "barmode": "group",
+        "bargap": 0.28,
+        "xaxis": axis,
+        "yaxis": category_axis(labels),
+        "annotations": [panel_title("longer than the ranks' mean")],
+        "margin": {"t": 30},
+        "legend": {"y": -0.16},
+    }
+    best = packing.balance[-1]
+    alt = (
+        f"Bars: the slowest rank against the mean, in model FLOPs. With {labels[-1]} it takes "
+        f"{share(max(best.plain - 1, 0))} longer in plain order, {share(max(best.balanced - 1, 0))} as it is dealt."
+    )
+    rows = [
+        [label, f"{one.plain:.4f}", f"{one.balanced:.4f}", f"{one.worst:.4f}"]
+        for label, one in zip(labels, packing.balance, strict=True)
+    ]
+    grid = Grid("The slowest rank over the mean of the ranks", ["", *(name for name, *_ in kinds)], rows)
+    return Chart(
+        "packing-balance", "How much longer the slowest rank takes", alt, traces, layout, grid, 190 + 90 * len(labels)
+    )
+
+
+# Batches
+
+
+def batch_blocks(batch: BatchSize) -> list[Block]:
+    """A chart and a table."""
+    labels = batch.labels_a_row / batch.examples_a_row if batch.examples_a_row else 0.0
+    facts = Grid(
+        "On average",
+        ["", "tokens", "trained tokens", "examples"],
+        [
+            ["a packed row", count(batch.tokens_a_row), count(batch.labels_a_row), f"{batch.examples_a_row:,.2f}"],
+            ["an example", count(batch.tokens_an_example), count(labels), "1"],
+        ],
+    )  # fmt: skip
+    if not batch.recipes:
+        return [facts]
+    rows = [
+        [
+            f"{one.examples:,}",
+            count(one.tokens),
+            count(one.labels),
+            f"{one.rows:,}",
+            count(one.examples_then),
+            f"{one.steps:,}",
+        ]
+        for one in batch.recipes
+    ]
+    head = [
+        "unpacked examples a step",
+        "tokens a step",
+        "trained tokens",
+        "packed rows",
+        "examples in them",
+        "steps an epoch",
+    ]
+    grid = Grid("The same tokens in a step, packed", head, rows, text_columns=0)
+    x, y = [place(one.examples) for one in batch.recipes], [place(one.rows) for one in batch.recipes]
+    trace = {
+        "type": "scatter",
+        "mode": "lines+markers+text",
+        "x": x,
+        "y": y,
+        "text": [f"{one.rows:,}" for one in batch.recipes],
+        "textposition": "top left",
+        "cliponaxis": False,
+        "line": {"color": "@one", "width": 2.5},
+        "marker": {"color": "@one", "size": 8},
+        "hovertext": [
+            f"{one.examples:,} unpacked examples<br>{count(one.tokens)} tokens a step<br>{one.rows:,} packed rows"
+            for one in batch.recipes
+        ],
+        "hoverinfo": "text",
+        "showlegend": False,
+    }
+    ticks = sorted({one.examples for one in batch.recipes})
+    powers = range(int(min(y)), int(max(y)) + 2, 1 if max(y) - min(y) < 8 else 2)
+    layout = {
+        "xaxis": {
+            "tickvals": [place(tick) for tick in ticks],
+            "ticktext": [f"{tick:,}" for tick in ticks],
+            "title": {
+                "text": "unpacked examples of an optimizer step",
+                "standoff": 6,
+                "font": {"size": 12, "color": "@quiet"},
+            },
+        },
+        "yaxis": {"tickvals": list(powers), "ticktext": [f"{1 << max(power, 0):,}" for power in powers]},
+        "annotations": [panel_title("packed rows with as many tokens")],
+        "margin": {"t": 34},
+    }
+    middle = batch.recipes[len(batch.recipes) // 2]
+    alt = (
+        f"Line: {middle.examples:,} unpacked examples hold as many tokens as {middle.rows:,} packed rows; "
+        "it grows in proportion."
+    )
+    return [Chart("batch-rows", "Packed rows for a recipe's batch", alt, [trace], layout, grid, 330), grid, facts]

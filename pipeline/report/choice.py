@@ -1,0 +1,143 @@
+"""Which `max_length`: the sweep over lengths and strategies, as the report shows it."""
+
+from dataclasses import fields
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import ConfigError
+from ...schemas.report import Choice, Point, Shape
+from ...stages.stock import Stock
+from ...stages.sweep import Outcome, SweepOptions, sweep
+from ...stages.truncate import Keep
+from .advice import advise
+from .histograms import Tally
+from .options import ReportOptions
+from .spoken import count, many, share
+
+LEAST, MOST = 2, 1 << 24
+"""Of `truncate.max_length`."""
+_FULLER = 0.02
+"""Fill that a length beyond the longest document must gain over the first such length, to be shown."""
+_FURTHER = 16
+"""Times the longest document."""
+
+
+def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents_in_all: int) -> Choice:
+    """Compare lengths and strategies.
+
+    Args:
+        stock: as `stock.read_stock` gives it.
+        documents_in_all: more than the stock has where it is a sample.
+
+    Raises:
+        ConfigError: a length is out of range.
+    """
+    how = SweepOptions(
+        batch=options.batch,
+        keep=Keep(config.truncate.keep),
+        drop=config.truncate.overlong == "drop",
+        keep_untrained=config.keep_untrained,
+        max_docs=config.pack.max_docs,
+        align=config.pack.align,
+        seed=config.seed,
+    )
+    outcomes = sweep(stock, candidates(config, options.lengths), options=how)
+    shown = set(_shown(outcomes, int(stock.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
+    points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
+    lengths = Tally()
+    lengths.add(stock.lengths)
+    documents = len(stock.lengths)
+    histogram = lengths.logarithmic(exact=documents == documents_in_all)
+    advice = advise(points, config, histogram, options.batch) if documents else None
+    return Choice(
+        sentence=_sentence(points, config, documents, documents_in_all),
+        documents=documents,
+        documents_in_all=max(documents, documents_in_all),
+        lengths=histogram,
+        batch=options.batch,
+        shape=options.shape,
+        points=points,
+        strategy=config.pack.strategy,
+        max_length=config.truncate.max_length,
+        overlong=config.truncate.overlong,
+        advice=advice,
+    )
+
+
+def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
+    """The lengths to compare, rising: multiples of `pack.align`, the configured one among them.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    align = config.pack.align
+    out = {config.truncate.max_length}
+    for length in lengths:
+        if not LEAST <= length <= MOST:
+            raise ConfigError(f"--lengths: {length:,} is no length of a row; give numbers from {LEAST} to {MOST:,}")
+        if length - length % align >= LEAST:
+            out.add(length - length % align)
+    return sorted(out)
+
+
+def point_of(outcome: Outcome, shape: Shape) -> Point:
+    """The outcome with what a model of a shape costs."""
+    same = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
+    attention, total = outcome.flops(shape.parameters, shape.layers, shape.hidden)
+    return Point(**same, fill=outcome.fill, gap=outcome.gap, attention_flops=attention, flops=total)
+
+
+def _shown(outcomes: list[Outcome], longest: int, configured: int, asked: tuple[int, ...]) -> list[int]:
+    """Lengths that say anything: up to the first that no document is longer than, and on as long as rows get fuller."""
+    from .options import ReportOptions
+
+    fills = {one.max_length: one.fill for one in outcomes if one.strategy == "bfd"}
+    kept = [length for length in fills if length <= longest]
+    beyond = [length for length in fills if longest < length <= max(_FURTHER * longest, configured)]
+    beyond = beyond or [length for length in fills if length > longest][:1]
+    fuller = [length for length in beyond if fills[length] >= fills[beyond[0]] + _FULLER]
+    kept += beyond[: beyond.index(fuller[-1]) + 1 if fuller else 1]
+    # Lengths that a person named are all shown.
+    return [*kept, configured] if asked == ReportOptions().lengths else list(fills)
+
+
+def _sentence(points: list[Point], config: RunConfig, documents: int, documents_in_all: int) -> str:
+    """What the configured length does."""
+    length, strategy, overlong = config.truncate.max_length, config.pack.strategy, config.truncate.overlong
+    known = strategy if strategy != "none" else "bfd"
+    point = next(one for one in points if (one.strategy, one.max_length) == (known, length))
+    if not point.documents and not point.documents_lost:
+        return "There is no document to choose a length for."
+    begin = ""
+    if documents < documents_in_all:
+        begin = f"Of about {count(documents_in_all)} documents, {count(documents)} were read. "
+    among = f"{count(point.documents_cut)} of {many(documents, 'document')}"
+    lost = labels_lost(point)
+    if not point.documents_cut and not point.documents_lost:
+        did = f"At {length:,} with {known}, no document is cut and no token lost"
+    elif strategy in ("bfd_split", "wrapped"):
+        did = f"{strategy} at {length:,} loses no token and cuts {among} into pieces"
+    elif overlong == "drop":
+        did = f"At {length:,}, {count(point.documents_lost)} of {many(documents, 'document')} are dropped, "
+        did += f"and {share(lost)} of the trained tokens with them"
+    elif overlong in ("split", "error"):
+        what = "is split before packing" if overlong == "split" else "stops the run"
+        did = f"At {length:,}, {count(point.documents_cut + point.documents_lost)} of {many(documents, 'document')} "
+        did += f"are longer than a row, which {what}"
+    else:
+        did = f"At {length:,}, {among} are cut and {share(lost)} of the trained tokens lost"
+        if point.documents_lost:
+            did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"
+    if strategy == "none":
+        return f"{begin}{did}; each of the {count(point.documents)} documents is a row of its own."
+    gap = f"{share(point.gap, 2)} above the bound" if point.gap else "as few as any plan could have"
+    return (
+        f"{begin}{did}; {many(point.rows, 'row')} {'is' if point.rows == 1 else 'are'} {share(point.fill)} full, {gap}."
+    )
+
+
+def labels_lost(point: Point) -> float:
+    """Share of the trained tokens that are lost; of all tokens, where none is trained."""
+    total = point.labels + point.labels_lost
+    if total:
+        return point.labels_lost / total
+    return point.tokens_lost / max(point.tokens + point.tokens_lost, 1)

@@ -1,0 +1,55 @@
+"""The files of a report: one HTML page, and one JSON file with every number in it."""
+
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import OutputError, PacktrainError
+from ...schemas.report import Report
+from ..store import LocalStore
+from ..stores import Store
+
+HTML, JSON = "report.html", "report.json"
+
+
+def report_html(report: Report) -> bytes:
+    """The page."""
+    from .page import report_page
+    from .shell import render
+
+    return render(report_page(report))
+
+
+def report_json(report: Report) -> bytes:
+    """Every number; what is none is null."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON) -> tuple[str, str]:
+    """Write both, and say where they are.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    page, numbers = report_html(report), report_json(report)
+    for name, content in ((html, page), (json, numbers)):
+        try:
+            out.replace_bytes(name, content)
+        except (PacktrainError, OSError) as error:
+            raise OutputError(
+                f"{out.where(name)} cannot be written ({error}); --output FILE.html writes the report elsewhere"
+            ) from error
+    return out.where(html), out.where(json)
+
+
+def write_beside(report: Report, path: Path) -> tuple[str, str]:
+    """Write the page under a name of one's own, and the numbers beside it.
+
+    Raises:
+        OutputError: the name does not end in .html, or cannot be written.
+    """
+    if path.suffix != ".html":
+        raise OutputError(
+            f"--output: {path} is no page's name; it ends in .html, and the numbers go beside it as .json"
+        )
+    return write_report(report, LocalStore(path.absolute().parent), path.name, path.with_suffix(".json").name)

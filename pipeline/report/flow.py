@@ -1,0 +1,142 @@
+"""The ledger as a flow: from sources over rows, examples and tokens to what is trained.
+
+Names of places have a space or a colon, which names of sources never have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.report import Fate, Flow, Link, Reject
+from ..console import DECISIONS
+from .reasons import reasons_of
+from .spoken import many, share
+
+USED, BLANK = "used rows", "blank rows"
+FOUND, MADE = "found examples", "made examples"
+ENCODED, PACKED = "encoded tokens", "packed tokens"
+TRAINED, ASKED = "trained tokens", "tokens asked for"
+HEADS, NOT_ASKED = "first tokens of pieces", "tokens not asked for"
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Some of the rows that cannot be used."""
+
+    shown: list[Reject] = field(default_factory=list)
+    file: str | None = None
+    """Where all of them are."""
+
+
+def flow_of(ledger: Ledger, rejects: Rejects | None = None) -> Flow:
+    """What became of everything, of a run or of what is known before packing.
+
+    Args:
+        rejects: None where they are not known.
+    """
+    rejects = rejects or Rejects()
+    fates = [_fate(name, {name: entry}, entry) for name, entry in ledger.sources.items()]
+    total = ledger.total()
+    if len(fates) > 1:
+        fates.insert(0, _fate(ALL, ledger.sources, total))
+    return Flow(
+        sentence=_sentence(total),
+        fates=fates,
+        reasons=reasons_of(total),
+        rejects=rejects.shown,
+        rejected=rejected_of(total),
+        rejects_file=rejects.file,
+    )
+
+
+def rejected_of(total: SourceLedger) -> dict[str, int]:
+    """Rows and examples that cannot be used, by reason, the most frequent first."""
+    out = dict(total.rows_rejected)
+    for reason, number in total.examples_dropped.items():
+        if reason not in DECISIONS:
+            out[reason] = out.get(reason, 0) + number
+    return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
+
+
+def asked_left(entry: SourceLedger) -> int:
+    """Tokens of the packed ones that the mask asks for; their labels, but for first tokens of pieces."""
+    return entry.asked_encoded + entry.asked_repeated - entry.asked_truncated - entry.asked_dropped
+
+
+def is_packed(entry: SourceLedger) -> bool:
+    """Whether shards were written, and so it is known which labels count."""
+    return bool(entry.labels_trained or entry.labels_head or entry.labels_not_asked)
+
+
+def _fate(name: str, sources: "dict[str, SourceLedger]", entry: SourceLedger) -> Fate:
+    rows, tokens = _Links(), _Links()
+    for source, one in sources.items():
+        rows.add(source, USED, one.rows_used, "kept")
+        rows.reasons(source, "rejected", one.rows_rejected, "lost")
+        rows.reasons(source, "filtered", one.rows_filtered, "lost")
+        rows.add(source, BLANK, one.rows_blank, "lost")
+        tokens.add(source, ENCODED, one.tokens_encoded, "kept")
+    examples = _Links()
+    if entry.examples_skipped:
+        examples.add(FOUND, MADE, entry.examples_made, "kept")
+        examples.reasons(FOUND, "never made", entry.examples_skipped, "lost")
+    examples.reasons(MADE, "packed", entry.examples_packed, "kept")
+    examples.reasons(MADE, "dropped", entry.examples_dropped, "lost")
+    for reason, number in entry.tokens_created.items():
+        tokens.add(f"created: {reason}", ENCODED, number, "created")
+    tokens.add(ENCODED, PACKED, entry.tokens_packed, "kept")
+    tokens.reasons(ENCODED, "truncated", entry.tokens_truncated, "lost")
+    tokens.reasons(ENCODED, "dropped", entry.tokens_dropped, "lost")
+    if is_packed(entry):
+        tokens.add(PACKED, TRAINED, entry.labels_trained, "trained")
+        tokens.add(PACKED, HEADS, entry.labels_head, "untrained")
+        tokens.add(PACKED, NOT_ASKED, entry.labels_not_asked, "untrained")
+    else:
+        tokens.add(PACKED, ASKED, asked_left(entry), "trained")
+        tokens.add(PACKED, NOT_ASKED, entry.tokens_packed - asked_left(entry), "untrained")
+    return Fate(name, rows.links, examples.links, tokens.links)
+
+
+class _Links:
+    """Collects links, empty ones left out."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+
+    def add(self, source: str, target: str, number: int, kind: str) -> None:
+        if number:
+            self.links.append(Link(source, target, number, kind))
+
+    def reasons(self, source: str, what: str, numbers: dict[str, int], kind: str) -> None:
+        for reason, number in numbers.items():
+            self.add(source, f"{what}: {reason}", number, kind)
+
+
+def _sentence(total: SourceLedger) -> str:
+    examples = sum(total.examples_packed.values())
+    words = [
+        f"{many(total.rows_used, 'row')} of {total.rows_read:,} "
+        f"{'was' if total.rows_used == 1 else 'were'} used and gave {many(total.examples_made, 'example')}, of which "
+        f"{examples:,} {'is' if examples == 1 else 'are'} packed as {many(total.tokens_packed, 'token')}."
+    ]
+    whole = total.tokens_encoded
+    lost = [*_lost("truncated by", total.tokens_truncated), *_lost("dropped as", total.tokens_dropped)]
+    if lost and whole:
+        sum_lost = sum(number for _, number in lost)
+        largest = ", ".join(f"{what} ({share(number / whole)})" for what, number in _largest(lost))
+        words.append(f"{share(sum_lost / whole)} of the encoded tokens are lost: {largest}.")
+    elif whole:
+        words.append("No token was lost.")
+    rejected = sum(rejected_of(total).values())
+    if rejected:
+        words.append(f"{rejected:,} rows or examples could not be used.")
+    return " ".join(words)
+
+
+def _lost(what: str, numbers: dict[str, int]) -> list[tuple[str, int]]:
+    return [(f"{what} {reason}", number) for reason, number in numbers.items() if number]
+
+
+def _largest(lost: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    return sorted(lost, key=lambda one: -one[1])[:3]

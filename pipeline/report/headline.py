@@ -1,0 +1,77 @@
+"""What a diff comes to, in one sentence."""
+
+from collections.abc import Sequence
+
+from .change_words import rows_word, setting_text, than
+from .changes import InputsChange, Setting, Side
+from .spoken import count, share
+
+MOST = 4
+"""Causes that are named."""
+
+
+def headline(
+    a: Side,
+    b: Side,
+    settings: Sequence[Setting],
+    inputs: InputsChange,
+    *,
+    identical: bool,
+    same_rows: bool,
+) -> str:
+    """One sentence; what the table and the page begin with."""
+    if identical:
+        return f"A and B are the same dataset, byte for byte: manifest {a.manifest[:16]}."
+    causes = causes_of(settings, inputs)
+    if same_rows:
+        what = f"; what differs is {listed(causes)}." if causes else "; only what stands beside them differs."
+        return f"The rows of A and B are the same bytes{what}"
+    if a.plan == b.plan:
+        return (
+            "A and B were made from the same plan, but their bytes differ, which must not be; "
+            "`packtrain verify --deep` says which of the two is damaged."
+        )
+    return f"{_amount(a, b)}: {listed(causes) or 'made from another plan'}."
+
+
+def causes_of(settings: Sequence[Setting], inputs: InputsChange) -> list[str]:
+    """What was asked for otherwise, what weighs most first."""
+    real = [one for one in settings if not one.spelling]
+    out = []
+    for kind, what in ((None, "added"), ("", "removed")):
+        names = [one.key for one in real if _is_source(one) and (one.a is None) == (kind is None)]
+        if names:
+            out.append(f"{count(len(names))} {'source' if len(names) == 1 else 'sources'} {what}")
+    out += [setting_text(one) for one in real if one.section == "configuration" and not _is_source(one)]
+    files = [
+        f"{count(number)} input {'file' if number == 1 else 'files'} {what}" for what, number in inputs.counts.items()
+    ]
+    if not any(text.endswith(("added", "removed")) for text in out):
+        out += files
+    else:
+        out += [text for text in files if not text.endswith(("added", "removed"))]
+    others = [one for one in real if one.section != "configuration"]
+    if any((one.section, one.key) == ("tokenizer", "hash") for one in others):  # these follow from it
+        others = [one for one in others if one.key != "pad_id" and not one.key.startswith("around.")]
+    out += [setting_text(one) for one in others]
+    return out or [f"{setting_text(one)}, which mean the same" for one in settings]
+
+
+def listed(causes: Sequence[str]) -> str:
+    """Some of them, and how many there are besides."""
+    shown = "; ".join(causes[:MOST])
+    more = len(causes) - MOST
+    return f"{shown}; {count(more)} {'change' if more == 1 else 'changes'} more" if more > 0 else shown
+
+
+def _is_source(setting: Setting) -> bool:
+    return setting.section == "configuration" and setting.key.startswith("sources.") and setting.key.count(".") == 1
+
+
+def _amount(a: Side, b: Side) -> str:
+    verb = "holds" if b.preference else "packs"
+    said = f"B {verb} {than(a.tokens, b.tokens)} tokens in {than(a.rows, b.rows)} {rows_word(b)}"
+    shares = [side.labels / max(side.tokens, 1) for side in (a, b)]
+    if not b.preference and abs(shares[1] - shares[0]) >= 0.001:
+        said += f", of which {share(shares[0])} → {share(shares[1])} are trained"
+    return said

@@ -1,0 +1,75 @@
+"""Text made safe for the page, and tables of it. Everything that comes from data passes here."""
+
+import html
+import re
+from collections.abc import Sequence
+
+from ..inert import inert, inert_line
+from .blocks import Grid
+
+CLIP = 1_000
+"""Characters of a text that a page shows, where nobody asks for another limit."""
+SHORT = 34
+"""Characters of a cell that is kept on one line."""
+LABEL = 44
+"""Characters of a label in a chart."""
+
+
+def clipped(text: str, limit: int = CLIP) -> str:
+    """The text, or its beginning and how long it is."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def escaped(text: str, limit: int = CLIP) -> str:
+    """As text or as an attribute's value of HTML."""
+    return html.escape(inert(clipped(text, limit)))
+
+
+def sentence(text: str) -> str:
+    """A paragraph's text, in which no number is parted from its unit, and what stands in backticks is code."""
+    joined = re.sub(r"(?<=\d) (?=[%×kMGTPEZ](?![a-z]))", "\u00a0", escaped(text, 5_000))
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", joined)
+
+
+def plain_label(text: str, limit: int = LABEL) -> str:
+    """For a chart's label or hover text, in which plotly reads some tags, entities and `%{…}`."""
+    line = inert_line(text[: limit + 1])
+    line = line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return html.escape(line, quote=False).replace("%{", "&#37;{")
+
+
+def table(grid: Grid) -> str:
+    """Of a grid, whose cells are text."""
+    return table_of(grid, [[escaped(cell) for cell in row] for row in grid.rows])
+
+
+def table_of(grid: Grid, rows: Sequence[Sequence[str]]) -> str:
+    """Of a grid whose cells are given as HTML. It scrolls within its own box, which the keyboard reaches."""
+    head = "".join(f'<th scope="col"{_side(grid, at)}>{escaped(cell)}</th>' for at, cell in enumerate(grid.head))
+    body = "".join(f"<tr>{''.join(_cell(grid, at, cell) for at, cell in enumerate(row))}</tr>\n" for row in rows)
+    whole = (
+        f"<table><caption>{escaped(grid.caption)}</caption>\n"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    )
+    label = html.escape(inert_line(clipped(grid.caption, 200)))
+    box = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">{whole}</div>'
+    if not grid.folded:
+        return box
+    return f"<details><summary>{escaped(grid.caption)}</summary>{box}</details>"
+
+
+def _cell(grid: Grid, at: int, cell: str) -> str:
+    if at < grid.text_columns:
+        cell = _whole(cell)
+    if at == 0:
+        return f'<th scope="row"{_side(grid, at)}>{cell}</th>'
+    return f"<td{_side(grid, at)}>{cell}</td>"
+
+
+def _side(grid: Grid, at: int) -> str:
+    return "" if at < grid.text_columns else ' class="number"'
+
+
+def _whole(cell: str) -> str:
+    """Short words are not broken over lines."""
+    return f'<span class="whole">{cell}</span>' if len(cell) <= SHORT and "<" not in cell else cell

@@ -1,0 +1,85 @@
+"""The page of a report: six questions, each with its answer in a sentence and what shows it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...schemas.report import Report
+from .blocks import Block, Page, PageSection
+from .charts_choice import choice_blocks
+from .charts_flow import flow_blocks
+from .charts_packing import batch_blocks, packing_blocks
+from .charts_training import training_blocks
+from .charts_trust import trust_blocks
+from .spoken import large, share
+
+_SECTIONS: tuple[tuple[str, str, Callable[[Any], list[Block]]], ...] = (
+    ("choice", "Which max_length?", choice_blocks),
+    ("flow", "What happened to my data?", flow_blocks),
+    ("training", "What is being trained on?", training_blocks),
+    ("packing", "How good is the packing?", packing_blocks),
+    ("batch", "What batch size?", batch_blocks),
+    ("trust", "Can I trust it?", trust_blocks),
+)
+"""(field of the report, question, what shows the answer)."""
+
+
+def report_page(report: Report) -> Page:
+    """Everything that the report says. What is absent says why."""
+    sections = []
+    for name, title, blocks in _SECTIONS:
+        content = getattr(report, name)
+        if content is None:
+            reason = report.absent.get(name, "This report does not say.")
+            sections.append(PageSection(name, title, reason))
+        else:
+            sections.append(PageSection(name, title, content.sentence, blocks(content)))
+    return Page(_title(report), _lead(report), sections, _facts(report))
+
+
+def _title(report: Report) -> str:
+    return f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}"
+
+
+def _lead(report: Report) -> str:
+    words = "Before packing" if report.kind == "plan" else "A finished dataset"
+    words += f", looked at {_when(report.made)} by packtrain {report.packtrain}."
+    if report.sample is not None and not report.sample.exhaustive:
+        words += f" From a sample of {report.sample.rows:,} of about {report.sample.rows_estimated:,} rows."
+    return words
+
+
+def _when(made: str) -> str:
+    """2026-02-03T04:05:06Z as 2026-02-03 04:05 UTC; anything else as it is."""
+    if len(made) >= 16 and made[10] == "T" and made[4] == made[7] == "-":
+        return f"{made[:10]} {made[11:16]} UTC"
+    return made
+
+
+def _facts(report: Report) -> Sequence[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    packing, training, choice = report.packing, report.training, report.choice
+    sampled = report.sample is not None and not report.sample.exhaustive
+    if training is not None and not sampled:
+        tokens, labels = sum(one.tokens for one in training.sources), sum(one.labels for one in training.sources)
+        facts.append(("tokens to pack" if report.kind == "plan" else "tokens packed", large(tokens)))
+        if tokens:
+            facts.append(("of them trained", share(labels / tokens)))
+        facts.append(("examples", large(sum(one.examples for one in training.sources))))
+    if packing is not None and packing.splits:
+        rows, bound = sum(one.rows for one in packing.splits), sum(one.bound for one in packing.splits)
+        slots = rows * packing.max_length
+        facts.append((f"rows of {packing.max_length:,}", large(rows)))
+        if slots:
+            facts.append(("of them filled", share(sum(one.tokens for one in packing.splits) / slots, 2)))
+        if bound:
+            facts.append(("rows above the bound", share(rows / bound - 1, 2)))
+    elif choice is not None:
+        facts.append(("documents", large(choice.documents_in_all)))
+        if "p50" in choice.lengths.quantiles:
+            facts.append(("tokens of the median document", large(choice.lengths.quantiles["p50"])))
+        facts.append(("max_length now", f"{choice.max_length:,}"))
+        if choice.advice is not None:
+            facts.append(("max_length advised", f"{choice.advice.max_length:,}"))
+    if report.flow is not None and report.flow.rejected:
+        facts.append(("rows or examples not usable", large(sum(report.flow.rejected.values()))))
+    return facts

@@ -1,0 +1,274 @@
+"""A sample of the inputs: some rows of every source, as files that the ordinary encoder reads.
+
+Nothing is scanned or hashed as a whole, so that the answer comes in seconds however large the inputs are. Sources have
+as many rows as their share of all; within one, rows are taken in stretches from places that are spread evenly.
+"""
+
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...schemas.config import RunConfig, SourceConfig
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.report import Input
+from ..encoding import cache_root
+from ..inputs.blocks import split_name
+from ..inputs.containers import Container
+from ..inputs.paths import Found, Kind, find_inputs, labels
+from ..observer import Observer
+from ..stores import is_url, resolve_place
+from .flow import Rejects
+from .sampling_rows import (
+    Piece,
+    Taken,
+    count_lines,
+    line_bytes,
+    look,
+    table_rows,
+    take_first,
+    take_lines,
+    take_rows,
+)
+
+STRETCH = 100
+"""Rows that are taken one after another, at most."""
+_PLACES = 100
+"""Stretches of a source, at least, where it has as many rows to give: neighbours are often alike."""
+_LEAST = 20
+"""Rows of a source, however small its share: one that is not seen at all would look as if it were broken."""
+_PROBES = 16
+_FOOTERS = 64
+"""Files of a source that are asked how many rows they have."""
+_COUNTED = 64 << 20
+"""Bytes of lines that are counted, and not estimated."""
+_READ_ALL = 1.05
+"""Rows for each that was asked for, up to which all are read."""
+
+
+@dataclass(slots=True)
+class Sampled:
+    """A configuration of which the sources are a sample."""
+
+    config: RunConfig
+    asked: RunConfig
+    """The person's."""
+    rows_estimated: float
+    """Of all inputs."""
+    exhaustive: bool
+    """Whether all rows are in it; then it is the configuration itself."""
+    inputs: list[Input] = field(default_factory=list)
+    """That were sampled, without hashes."""
+    origins: dict[str, tuple[str, str | None, Taken]] = field(default_factory=dict)
+    """By the path of a sample's file: how its input is called, where it is, and what was taken of it."""
+
+    def true_rejects(self, rejects: Rejects) -> Rejects:
+        """Rejects of the sample as those of its inputs: a line of the sample is none of theirs, but near a byte."""
+        shown = []
+        for reject in rejects.shown:
+            name, path, taken = self.origins.get(reject.path or "", (reject.file, reject.path, Taken()))
+            starts = [start for first, start in taken.starts if reject.line is not None and first < reject.line]
+            near = f" (after byte {starts[-1]:,})" if starts else ""
+            line = reject.line if reject.path not in self.origins else None
+            shown.append(replace(reject, file=name, path=path, line=line, detail=reject.detail + near))
+        return Rejects(shown, rejects.file)
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source, before rows are taken."""
+
+    config: SourceConfig
+    pieces: list[Piece]
+    weights: list[float]
+    """Of each piece: its rows, or what they are estimated by."""
+    rows: float
+    """Of all, down to `max_rows`."""
+    space: float
+    """Share of the pieces that those are: less than 1 with `max_rows`."""
+
+
+@contextmanager
+def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Iterator[Sampled]:
+    """A sample of about so many rows, for as long as the context lasts.
+
+    Raises:
+        ConfigError: `rows` is not positive; an input is missing.
+        InputError: an input cannot be read.
+    """
+    if rows < 1:
+        raise ConfigError(f"--rows {rows}: give how many rows to look at, such as 20000")
+    cache = Path(tempfile.gettempdir())
+    place = cache_root(config, resolve_place(config.out, base), base)
+    if not is_url(place):
+        cache = Path(place)
+    observer.begin("sample", 0, "")
+    sources = [_measure(source, base, cache, observer) for source in config.sources]
+    every = sum(source.rows for source in sources)
+    if every <= rows * _READ_ALL:
+        observer.end()
+        yield Sampled(config, config, every, True)
+        return
+    with tempfile.TemporaryDirectory(prefix="packtrain-sample-") as temporary:
+        home = Path(temporary)
+        out = Sampled(config, config, 0.0, False)
+        chosen = []
+        for number, source in enumerate(sources):
+            count = max(1, round(rows * source.rows / every))
+            chosen.append(_take(source, count, home / str(number), config.seed + number, out))
+        own = home / "cache"
+        own.mkdir()
+        _share_tokenizers(cache, own)
+        out.config = config.model_copy(update={"sources": tuple(chosen), "cache": str(own)})
+        observer.end()
+        yield out
+
+
+def _share_tokenizers(cache: Path, own: Path) -> None:
+    """What is known of tokenizers takes seconds to find out, and is the same for the sample."""
+    try:
+        (cache / "tokenizers").mkdir(parents=True, exist_ok=True)
+        (own / "tokenizers").symlink_to((cache / "tokenizers").absolute())
+    except OSError:
+        shutil.rmtree(own / "tokenizers", ignore_errors=True)
+
+
+def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:
+    """How many rows each input has, by its size where they are lines."""
+    found = [one for input in find_inputs(source, base) for one in _here(input, source, cache, observer)]
+    pieces = [look(one) for one in found]
+    weights = [0.0] * len(pieces)
+    lines = [index for index, piece in enumerate(pieces) if piece.lines]
+    if lines and sum(pieces[index].found.size for index in lines) <= _COUNTED:
+        for index in lines:
+            weights[index] = float(count_lines(pieces[index]))
+    else:
+        _by_bytes(pieces, lines, weights, _probe)
+    tables = [index for index, piece in enumerate(pieces) if not piece.lines and not piece.leading]
+    _by_bytes(pieces, tables, weights, lambda some: sum(table_rows(piece) for piece in some))
+    _by_bytes(pieces, [index for index, piece in enumerate(pieces) if piece.leading], weights, _leading)
+    if any(piece.leading for piece in pieces):
+        observer.note(
+            f"sources.{source.name}: compressed files and CSV are sampled by their first rows, which may be unlike the "
+            "others"
+        )
+    rows = sum(weights)
+    limit = min(rows, source.max_rows) if source.max_rows is not None else rows
+    return _Source(source, pieces, weights, limit, limit / rows if rows else 1.0)
+
+
+def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[Found]:
+    """The input, on this machine where it must be."""
+    if found.kind is Kind.HUB:
+        from ..inputs import hub
+
+        observer.note(f"sources.{source.name}: the datasets library loads hf://{found.name} whole before it is sampled")
+        loaded = hub.load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
+        return [_local(path) for path, _ in loaded]
+    if found.kind is Kind.URL and look(found).container in (Container.ARROW_FILE, Container.ARROW_STREAM):
+        from ..inputs import remote
+
+        return [_local(remote.fetch(found.name, found.size, found.stamp, cache))]
+    return [found]
+
+
+def _local(path: Path) -> Found:
+    stat = path.stat()
+    return Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+
+
+def _by_bytes(
+    pieces: list[Piece], which: list[int], weights: list[float], count: Callable[[list[Piece]], float]
+) -> None:
+    """Rows of some pieces, asked of a few of them, and of the others by their sizes."""
+    if not which:
+        return
+    step = max(1, len(which) // _FOOTERS)
+    some = [pieces[index] for index in which[::step]]
+    rows, size = float(count(some)), sum(max(piece.found.size, 1) for piece in some)
+    for index in which:
+        weights[index] = rows * max(pieces[index].found.size, 1) / size
+
+
+def _probe(some: list[Piece]) -> float:
+    """Rows of some files of lines, by how long lines are at some places."""
+    read = lines = 0
+    each = max(1, _PROBES // len(some))
+    for piece in some:
+        more, ends = line_bytes(piece, [(number + 0.5) / each for number in range(each)])
+        read, lines = read + more, lines + ends
+    return sum(piece.found.size for piece in some) * max(lines, 1) / max(read, 1)
+
+
+def _leading(some: list[Piece]) -> float:
+    """Rows of some files of which only the beginning can be read."""
+    rows = size = 0
+    for piece in some:
+        with tempfile.TemporaryFile() as nowhere:
+            taken = take_first(piece, 10 * STRETCH, nowhere)
+        rows, size = rows + taken.rows, size + taken.bytes
+    return sum(piece.found.size for piece in some) * max(rows, 1) / max(size, 1)
+
+
+def _take(source: _Source, count: int, folder: Path, seed: int, out: Sampled) -> SourceConfig:
+    """Write the sample of a source, and say where it is."""
+    count = max(count, min(_LEAST, math.ceil(source.rows)))
+    stretches = max(min(count, _PLACES), -(-count // STRETCH))
+    chance = random.Random(seed)
+    part = min(1.0, count / max(source.rows, 1.0))
+    places = [(number + chance.random() * (1 - part)) / stretches * source.space for number in range(stretches)]
+    span = part / stretches * source.space
+    names = labels([piece.found.path for piece in source.pieces])
+    paths: list[str] = []
+    taken_rows = estimated = 0.0
+    whole, before = sum(source.weights), 0.0
+    for number, (piece, weight, name) in enumerate(zip(source.pieces, source.weights, names, strict=True)):
+        first, before = before, before + weight / whole
+        scale = whole / weight if weight else 0.0
+        mine = [(place - first) * scale for place in places if weight and first <= place < before]
+        if not mine:
+            continue
+        target = folder / f"{number:05d}" / piece.name
+        target.parent.mkdir(parents=True)
+        taken = _take_piece(piece, mine, span * scale, weight, target)
+        if not taken.rows:
+            continue
+        paths.append(str(target))
+        suffix = split_name(piece.found.path.name)[1]
+        shown = name if name.endswith(suffix) else name + suffix
+        local = str(piece.found.path) if piece.found.kind is Kind.LOCAL else None
+        out.origins[str(target)] = (shown, local, taken)
+        out.inputs.append(Input(source.config.name, shown, piece.found.size, ""))
+        taken_rows += taken.rows
+        estimated += taken.bytes
+    if not paths:
+        raise InputError(
+            f"sources.{source.config.name}: no row was found at the places that were looked at; leave out --rows"
+        )
+    # Of lines, what was read says better than the first look how long they are.
+    better = source.space == 1 and all(piece.lines for piece in source.pieces) and estimated
+    size = sum(piece.found.size for piece in source.pieces)
+    out.rows_estimated += max(taken_rows / estimated * size if better else source.rows, taken_rows)
+    update = {"path": tuple(paths), "split": None, "subset": None, "max_rows": None}
+    return source.config.model_copy(update=update)
+
+
+def _take_piece(piece: Piece, places: Sequence[float], span: float, rows: float, target: Path) -> Taken:
+    """Rows from places of one input.
+
+    Args:
+        places: 0 to 1.
+        span: share of the input that is taken from each.
+        rows: that it has, about.
+    """
+    each = max(1, round(span * rows))
+    if not piece.lines and not piece.leading:
+        return take_rows(piece, places, each, target)
+    with target.open("wb") as file:
+        if piece.leading:
+            return take_first(piece, max(1, round(span * rows * len(places))), file)
+        return take_lines(piece, places, span, file)

@@ -1,0 +1,83 @@
+"""What packing saves against padding, and what batch of rows holds what a batch of examples held."""
+
+from ...schemas.report import BatchSize, Choice, Recipe, Saving, Shape
+from .spoken import count, many
+
+EXAMPLES = tuple(1 << power for power in range(3, 11))
+"""8 to 1,024."""
+STRATEGIES = ("padded", "padding_free")
+"""What a run is held against."""
+
+
+def flops_of(slots: float, squares: float, shape: Shape) -> float:
+    """Floating-point operations, forward and backward; see `stages.sweep.Outcome.flops`."""
+    return 6.0 * shape.parameters * slots + 6.0 * squares * shape.hidden * shape.layers
+
+
+def savings_of(
+    choice: Choice | None, strategy: str, rows: int, slots: int, squares: int, device_flops: float, shape: Shape
+) -> list[Saving]:
+    """The epoch padded, padding-free and as this run has it, at the same length.
+
+    A step is `Choice.batch` documents, padded or not, or as many packed rows: each has room for as many times
+    `max_length`. Of a sample, the other ways are taken as many times as there are more documents.
+
+    Args:
+        choice: None where lengths are not known any more.
+        rows, slots, squares: of this run.
+    """
+    if choice is None or not choice.documents:
+        return []
+    more = choice.documents_in_all / choice.documents
+    out = []
+    for other in STRATEGIES:
+        for point in choice.points:
+            if (point.strategy, point.max_length) == (other, choice.max_length):
+                flops = flops_of(point.slots, point.squares, shape) * more
+                steps = round(point.rows * more)
+                out.append(Saving(other, round(point.slots * more), steps, flops, flops / device_flops))
+    flops = flops_of(slots, squares, shape)
+    out.append(Saving(strategy, slots, -(-rows // choice.batch), flops, flops / device_flops))
+    return out
+
+
+def batch_size(rows: int, tokens: int, labels: int, examples: int) -> BatchSize | None:
+    """What a batch of packed rows holds; None where nothing is packed.
+
+    Args:
+        examples: of the rows, every copy counted.
+    """
+    if not rows or not tokens or not examples:
+        return None
+    of_row, of_example = tokens / rows, tokens / examples
+    recipes = []
+    for number in EXAMPLES:
+        packed = max(1, round(number * of_example / of_row))
+        recipes.append(
+            Recipe(
+                examples=number,
+                tokens=number * of_example,
+                labels=number * labels / examples,
+                rows=packed,
+                examples_then=packed * examples / rows,
+                steps=-(-rows // packed),
+            )
+        )
+    # A batch that people take, if there are a few such steps.
+    shown = max((one for one in recipes if one.examples <= 64 and one.rows * 4 <= rows), default=recipes[0], key=_size)
+    return BatchSize(
+        sentence=(
+            f"A packed row holds {count(examples / rows)} examples and {of_row:,.0f} tokens on average; "
+            f"{many(shown.rows, 'row')} a step {'keeps' if shown.rows == 1 else 'keep'} the token budget of "
+            f"{shown.examples} unpacked examples, about {shown.tokens:,.0f} tokens."
+        ),
+        tokens_a_row=of_row,
+        labels_a_row=labels / rows,
+        examples_a_row=examples / rows,
+        tokens_an_example=of_example,
+        recipes=recipes,
+    )
+
+
+def _size(recipe: Recipe) -> int:
+    return recipe.examples

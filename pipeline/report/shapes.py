@@ -1,0 +1,154 @@
+"""The model whose work the report estimates: from numbers, or from a model's folder. Torch is not needed for it.
+
+Parameters are those that a token meets: of a mixture of experts, the ones that are chosen for it. They are counted in
+the headers of safetensors files, where there are some, and else from `config.json`.
+"""
+
+import json
+import math
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from ...schemas.report import Shape
+from .spoken import large
+
+_HEADER = 100 << 20
+"""Bytes that a header of a safetensors file may have."""
+_EXPERT = re.compile(r"\.experts\.")
+_SHOWN = "--model"
+
+
+def shape_of_numbers(parameters: float, layers: int, hidden: int) -> Shape:
+    """What a person says.
+
+    Raises:
+        ConfigError: a number that no model has.
+    """
+    for name, value in (("--parameters", parameters), ("--layers", layers), ("--hidden", hidden)):
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{name} {value}: give a number above 0, such as --parameters 7e9")
+    return Shape(f"{large(parameters)} parameters", float(parameters), int(layers), int(hidden))
+
+
+def shape_of_model(path: Path) -> Shape:
+    """Of a folder with a `config.json`, or of such a file alone.
+
+    Raises:
+        ConfigError: it is not there, or does not say what is needed.
+    """
+    folder = path if path.is_dir() else path.parent
+    config = _config(path / "config.json" if path.is_dir() else path)
+    text = config.get("text_config")
+    inner = text if isinstance(text, dict) else config
+    hidden = _number(inner, path, "hidden_size", "n_embd", "d_model")
+    layers = _number(inner, path, "num_hidden_layers", "n_layer", "num_layers")
+    counted = _in_files(folder, inner) if path.is_dir() else None
+    parameters = counted if counted is not None else _counted(inner, path, hidden, layers)
+    name = folder.absolute().name if path.name == "config.json" or path.is_dir() else path.stem
+    return Shape(f"{name}, {large(parameters)} parameters", float(parameters), layers, hidden)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{_SHOWN}: there is no {path}; give a model's folder or its config.json, or --parameters, --layers and "
+            "--hidden"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{_SHOWN}: {path} cannot be read ({error}); give --parameters, --layers and --hidden"
+        ) from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{_SHOWN}: {path} is no model's config.json; give --parameters, --layers and --hidden")
+    return config
+
+
+def _number(config: dict[str, Any], path: Path, *names: str, default: int | None = None) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    if default is not None:
+        return default
+    raise ConfigError(f"{_SHOWN}: {path} does not say its {names[0]}; give --parameters, --layers and --hidden instead")
+
+
+def _experts(config: dict[str, Any]) -> tuple[int, int]:
+    """(experts of a layer, those that a token meets); (0, 0) where there are none."""
+    every = next(
+        (config[key] for key in ("num_local_experts", "num_experts", "n_routed_experts") if config.get(key)), 0
+    )
+    chosen = config.get("num_experts_per_tok") or config.get("top_k_experts") or 0
+    return (int(every), min(int(chosen) or int(every), int(every))) if every else (0, 0)
+
+
+def _in_files(folder: Path, config: dict[str, Any]) -> float | None:
+    """Counted in the headers of the folder's safetensors files; None where there are none that can be read."""
+    every, chosen = _experts(config)
+    seen: dict[str, float] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                (length,) = struct.unpack("<Q", file.read(8))
+                if length > _HEADER:
+                    return None
+                header = json.loads(file.read(length))
+            for name, tensor in header.items():
+                if name != "__metadata__":
+                    if "U8" in tensor["dtype"] or tensor["dtype"] == "I32":
+                        return None  # quantized: several weights in one number
+                    size = float(math.prod(tensor["shape"]))
+                    seen[name] = size * chosen / every if every and _EXPERT.search(name) else size
+        except (OSError, ValueError, KeyError, TypeError, struct.error):
+            return None
+    return sum(seen.values()) or None
+
+
+def _counted(config: dict[str, Any], path: Path, hidden: int, layers: int) -> float:
+    """By the shapes of a decoder's layers: attention, gated feed-forward or experts, norms, embeddings."""
+    heads = _number(config, path, "num_attention_heads", "n_head", "num_heads")
+    vocabulary = _number(config, path, "vocab_size")
+    if "n_embd" in config:  # of GPT-2's kind: biases everywhere, learned positions, no gate
+        wide = _number(config, path, "n_inner", default=4 * hidden)
+        positions = _number(config, path, "n_positions", "n_ctx", default=1024)
+        layer = 4 * hidden * hidden + 4 * hidden + 2 * hidden * wide + wide + hidden + 4 * hidden
+        return float(layers * layer + 2 * hidden + (vocabulary + positions) * hidden)
+    kind = str(config.get("model_type", ""))
+    head = _number(config, path, "head_dim", default=hidden // heads)
+    groups = _number(config, path, "num_key_value_heads", default=heads)
+    attention = 2 * hidden * heads * head + 2 * hidden * groups * head
+    if kind.startswith("qwen2"):  # whose queries, keys and values have biases, and nothing in the configuration says so
+        attention += heads * head + 2 * groups * head
+    elif config.get("attention_bias"):
+        attention += heads * head + 2 * groups * head + hidden
+    if kind.startswith(("qwen3", "gemma3")):  # norms of queries and keys
+        attention += 2 * head
+    norms = (4 if kind.startswith(("gemma2", "gemma3")) else 2) * hidden
+    wide = _number(config, path, "intermediate_size", "moe_intermediate_size")
+    dense = 3 * hidden * wide
+    every, chosen = _experts(config)
+    total = layers * (attention + norms)
+    if every:
+        of_expert = 3 * hidden * _number(config, path, "moe_intermediate_size", default=wide)
+        sparse = hidden * every + chosen * of_expert
+        shared = config.get("shared_expert_intermediate_size")
+        if isinstance(shared, int) and shared > 0:
+            sparse += 3 * hidden * shared + hidden
+        shared_experts = config.get("n_shared_experts")
+        if isinstance(shared_experts, int):
+            sparse += shared_experts * of_expert
+        step = _number(config, path, "decoder_sparse_step", default=1)
+        alone = set(config.get("mlp_only_layers") or ())
+        first = config.get("first_k_dense_replace") or 0
+        for layer_number in range(layers):
+            is_dense = layer_number in alone or (layer_number + 1) % step or layer_number < first
+            total += dense if is_dense else sparse
+    else:
+        total += layers * dense
+    tied = config.get("tie_word_embeddings", kind.startswith(("gemma",)))
+    return float(total + hidden + vocabulary * hidden * (1 if tied else 2))

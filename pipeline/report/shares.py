@@ -1,0 +1,87 @@
+"""What is trained, by source."""
+
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.report import Histogram, SourceShare, Training
+from .flow import asked_left, is_packed
+from .histograms import Tally
+from .lengths import Spread, Spreads
+from .shown import Shown
+from .spoken import many, share
+
+_UNTRAINED = ("untrained", "cut_untrained")
+
+
+def training_of(ledger: Ledger, spreads: Spreads | None = None, shown: Shown | None = None) -> Training:
+    """What the loss falls on, of a run or of what is known before packing.
+
+    Args:
+        spreads: how long examples are; None where that is not known.
+        shown: packed rows as text; None before packing.
+    """
+    most = max((one.lengths.most for one in spreads.sources.values()), default=0) if spreads is not None else 0
+    sources = []
+    for name, entry in ledger.sources.items():
+        spread = spreads.sources.get(name) if spreads is not None else None
+        sources.append(_share(name, entry, spread, spreads, most))
+    rows = shown.rows if shown is not None else []
+    absent = shown.absent if shown is not None else "Rows are there when the data is packed."
+    return Training(_sentence(ledger.total(), spreads), sources, rows, absent)
+
+
+def _share(name: str, entry: SourceLedger, spread: Spread | None, spreads: Spreads | None, most: int) -> SourceShare:
+    """`most`: what all bins reach to, so that sources can be compared."""
+    exact, exact_runs = (spreads.exact, spreads.exact_runs) if spreads is not None else (True, True)
+    return SourceShare(
+        source=name,
+        examples=sum(entry.examples_packed.values()),
+        tokens=entry.tokens_packed,
+        labels=labels_of(entry),
+        turns=entry.turns_trained,
+        turns_without_end=entry.turns_without_end,
+        turns_cut=entry.turns_cut,
+        straddles=entry.straddles,
+        boundaries=entry.boundaries,
+        without_labels=entry.examples_without_labels,
+        untrained=sum(entry.examples_dropped.get(reason, 0) for reason in _UNTRAINED),
+        lengths=_logarithmic(spread.lengths, exact, most) if spread is not None else None,
+        prompts=_logarithmic(spread.prompts, exact_runs, most) if spread is not None else None,
+        completions=_logarithmic(spread.completions, exact_runs, most) if spread is not None else None,
+        turns_each=spread.turns.even(exact=exact_runs) if spread is not None and spread.turns.count else None,
+    )
+
+
+def labels_of(entry: SourceLedger) -> int:
+    """Tokens that are trained; before packing, those that would be if none stood first in its piece."""
+    return entry.labels_trained if is_packed(entry) else asked_left(entry)
+
+
+def _logarithmic(tally: Tally, exact: bool, most: int) -> Histogram | None:
+    return tally.logarithmic(exact=exact, most=most) if tally.count else None
+
+
+def _sentence(total: SourceLedger, spreads: Spreads | None) -> str:
+    if not total.tokens_packed:
+        return "Nothing is packed, so nothing is trained."
+    labels = labels_of(total)
+    words = [f"The loss falls on {share(labels / total.tokens_packed)} of the packed tokens, {many(labels, 'token')}"]
+    if total.turns_trained:
+        words[0] += f" in {many(total.turns_trained, 'turn')} of the assistant"
+    words[0] += "."
+    if total.turns_without_end:
+        what = "of them has" if total.turns_without_end == 1 else "of them have"
+        words.append(f"{total.turns_without_end:,} {what} no end-of-turn token to learn to stop by.")
+    if total.turns_cut:
+        words.append(f"{many(total.turns_cut, 'cut')} went through a trained turn.")
+    dropped = sum(total.examples_dropped.get(reason, 0) for reason in _UNTRAINED)
+    if dropped:
+        words.append(f"{many(dropped, 'example')} without a trained token {'was' if dropped == 1 else 'were'} dropped.")
+    if total.examples_without_labels:
+        words.append(f"{many(total.examples_without_labels, 'packed example')} without a trained token are kept.")
+    if total.straddles:
+        words.append(
+            f"At {total.straddles:,} of {many(total.boundaries, 'boundary', 'boundaries')} a token stands on both "
+            "sides; it belongs to the side that is trained."
+        )
+    if spreads is not None and spreads.missing_runs is not None:
+        words.append(f"How long prompts and completions are is not known any more: {spreads.missing_runs}.")
+    return " ".join(words)

@@ -1,0 +1,84 @@
+"""Packed rows as text: documents apart, trained text marked, to be searched by an example's id."""
+
+from collections.abc import Sequence
+
+from ...schemas.report import ShownDocument, ShownRow
+from .markup import escaped
+from .spoken import many, share
+
+PIECE = 6_000
+"""Characters of a piece that a page shows."""
+
+
+def rows_markup(rows: Sequence[ShownRow]) -> str:
+    """All of it, with the search."""
+    documents = sum(len(row.documents) for row in rows)
+    body = "".join(_row(at, row) for at, row in enumerate(rows))
+    return (
+        '<p class="choose" hidden><label for="find">Find an example by its id</label>'
+        '<input type="search" id="find" aria-controls="rows" data-output="found" autocomplete="off" spellcheck="false">'
+        f'<output id="found" aria-live="polite">{documents} of {documents} documents</output></p>\n'
+        f'<ul class="key" aria-label="How to read the rows"><li><mark class="sample">underlined</mark>: trained</li>'
+        f"<li>plain: seen, not trained</li></ul>\n"
+        f'<div id="rows">{body}</div>'
+    )
+
+
+def _row(at: int, row: ShownRow) -> str:
+    trained = sum(document.trained for document in row.documents)
+    told = (
+        f"{row.tokens:,} of {row.capacity:,} tokens ({share(row.tokens / max(row.capacity, 1))}), "
+        f"{many(len(row.documents), 'document')}, {trained:,} tokens trained"
+    )
+    words = f"The text of {many(len(row.documents), 'document')}"
+    texts = "".join(_document(f"row-{at}-{place}", place, document) for place, document in enumerate(row.documents, 1))
+    return (
+        f'<article class="row" aria-labelledby="row-{at}">'
+        f'<h4 id="row-{at}">Row {row.row:,} of {escaped(row.split, 80)}</h4>'
+        f"<p>{told}</p>{_strip(row, told)}"
+        f"<details{' open' if at == 0 else ''}><summary>{words}</summary>{texts}</details></article>\n"
+    )
+
+
+def _strip(row: ShownRow, told: str) -> str:
+    """The row to scale: documents side by side, their trained tokens as the lower part."""
+    whole = max(row.capacity, row.tokens, 1)
+    scale = 1000 / whole
+    shapes = [_rectangle("pad", 0, 1000, 0)]
+    at = 0
+    for document in row.documents:
+        shapes.append(_rectangle("doc", at * scale, max(document.tokens * scale, 0.4), 0))
+        start = at
+        for piece in document.pieces:
+            if piece.trained and piece.tokens > 0:
+                shapes.append(_rectangle("on", start * scale, piece.tokens * scale, 14))
+            start += piece.tokens
+        at += document.tokens
+    return (
+        '<svg class="strip" viewBox="0 0 1000 32" preserveAspectRatio="none" role="img" '
+        f'aria-label="The row to scale: {told}">{"".join(shapes)}</svg>'
+    )
+
+
+def _rectangle(kind: str, x: float, width: float, y: int) -> str:
+    return f'<rect class="{kind}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="{32 - y}"></rect>'
+
+
+def _document(name: str, place: int, document: ShownDocument) -> str:
+    start = f", from its token {document.start:,} on" if document.start else ""
+    told = f"{many(document.tokens, 'token')}{start}, {document.trained:,} trained"
+    short = "; text left out" if document.shortened else ""
+    pieces = "".join(_piece(piece.text, piece.trained) for piece in document.pieces)
+    return (
+        f'<section class="doc-text" id="{name}" aria-labelledby="{name}-id"><h5><span>{place}</span>'
+        f'<span class="id" id="{name}-id">{escaped(document.id, 300)}</span>'
+        f"<span>{escaped(document.source, 120)}</span><span>{told}{short}</span></h5>"
+        f'<pre tabindex="0" role="region" aria-label="Text of document {place}">{pieces}</pre></section>'
+    )
+
+
+def _piece(text: str, trained: bool) -> str:
+    shown = escaped(text, PIECE)
+    if not trained:
+        return shown
+    return f'<mark><span class="hidden">[trained: </span>{shown}<span class="hidden">]</span></mark>'

@@ -1,0 +1,112 @@
+"""What a dataset was made from and with, and the configuration that makes it again."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import PacktrainError
+from ...schemas.formats import PYTHON
+from ...schemas.ledger import SourceLedger
+from ...schemas.manifest import Manifest
+from ...schemas.report import Input, Stage, Trust
+from ..recall import _without_secrets as without_secrets
+from ..recall import recall
+from ..stores import Store, is_url
+from ..timings import NAME as TIMINGS
+from .spoken import many
+
+_INPUTS = 20
+
+
+def trust_of(out: Store, manifest: Manifest) -> Trust:
+    """Of a finished dataset."""
+    plan = manifest.plan
+    inputs = plan["inputs"]
+    bytes_in_all = sum(one["bytes"] for one in inputs)
+    asked = recall(out)
+    configuration = configuration_of(asked.config, asked.base) if asked is not None else _identity(plan["config"])
+    return Trust(
+        sentence=(
+            f"Made from {many(len(inputs), 'file')} by packtrain {plan['versions']['packtrain']}; whoever runs the "
+            f"configuration below over the same files gets the same bytes, manifest {manifest.hash[:16]}."
+        ),
+        manifest=manifest.hash,
+        plan=manifest.plan_hash,
+        tokenizer=plan["tokenizer"]["hash"],
+        template=plan["tokenizer"]["template"],
+        engine=f"{plan['encode']['engine']} {plan['encode']['engine_version']}",
+        versions=dict(plan["versions"]),
+        stages=stages_of(read_timings(out), manifest.ledger.total(), bytes_in_all),
+        inputs=[Input(one["source"], one["file"], one["bytes"], one["hash"]) for one in inputs[:_INPUTS]],
+        inputs_in_all=len(inputs),
+        bytes_in_all=bytes_in_all,
+        configuration=configuration,
+    )
+
+
+def read_timings(out: Store) -> dict[str, float]:
+    """How long each stage took; empty where nobody knows any more."""
+    try:
+        return msgspec.json.decode(out.read(TIMINGS) or b"{}", type=dict[str, float])
+    except (msgspec.MsgspecError, PacktrainError):
+        return {}
+
+
+def stages_of(seconds: dict[str, float], total: SourceLedger, bytes_in_all: int) -> list[Stage]:
+    """Each with what it worked on, where that is known.
+
+    Of a run that found everything encoded, encoding has no amount. One that found a part of it is told a rate that
+    is too high: what was new is not written down.
+    """
+    encoded = total.tokens_encoded if seconds.get("encode, summed over workers") else None
+    amounts: dict[str, tuple[int | None, str]] = {
+        "scan": (bytes_in_all, "bytes"),
+        "encode": (encoded, "tokens"),
+        "encode, summed over workers": (encoded, "tokens"),
+        "read lengths": (total.examples_made, "examples"),
+        "plan and pack": (total.tokens_packed, "tokens"),
+        "plan": (sum(total.examples_packed.values()), "examples"),
+        "pack, summed over workers": (total.tokens_packed, "tokens"),
+    }
+    return [Stage(name, taken, *amounts.get(name, (None, ""))) for name, taken in seconds.items()]
+
+
+def configuration_of(config: RunConfig, base: Path) -> str:
+    """YAML that makes the same again from anywhere on this machine: without secrets and defaults, paths in full."""
+    data = config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True)
+    for key in ("out", "cache"):
+        if data.get(key) is not None:
+            data[key] = _full(data[key], base)
+    tokenizer = data["tokenizer"]
+    tokenizer["path"] = _full(tokenizer["path"], base)
+    template = tokenizer.get("chat_template")
+    if template is not None and "{" not in template and (base / template).is_file():
+        tokenizer["chat_template"] = _full(template, base)
+    for source in data["sources"]:
+        paths = [_full(path, base) for path in source["path"]]
+        source["path"] = paths[0] if len(paths) == 1 else paths
+    own = any(source.format.startswith(PYTHON) for source in config.sources)
+    head = f"# Save it in {base}, where your own readers are looked for.\n" if own else ""
+    return head + _yaml(data)
+
+
+def _full(path: str, base: Path) -> str:
+    if is_url(path):
+        return without_secrets(path)
+    if path.startswith("hf://./"):
+        return f"hf://{base / path.removeprefix('hf://./')}"
+    return path if path.startswith("hf://") else str(base / path)
+
+
+def _identity(config: dict[str, Any]) -> str:
+    """Without the notes of the run, paths are not known."""
+    data = {"out": "?", **config, "tokenizer": {"path": "?", **config["tokenizer"]}}
+    data["sources"] = [{"path": "?", **source} for source in config["sources"]]
+    return "# Where things lay is not known any more; fill in what is ?.\n" + _yaml(data)
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
