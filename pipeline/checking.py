@@ -52,7 +52,9 @@ def check_files(task: CheckTask) -> CheckResult:
             found.append(file.name)
             continue
         except PermissionError as error:
-            raise StoreError(f"{task.store.where(file.name)} cannot be read: {error.strerror}") from error
+            raise StoreError(
+                f"{task.store.where(file.name)} cannot be read: {error.strerror}; mend the rights, and run again"
+            ) from error
         except OSError:  # a block of the disk that cannot be read any more
             found.append(file.name)
             continue

@@ -1,34 +1,44 @@
 """The commands that look after what is there: verify, repair, clean."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..schemas.errors import ConfigError, InputError
+from . import completion
+from .cli_options import Folder, Json, days_option, print_json
+from .units import plural, size
 
 if TYPE_CHECKING:
+    from .repair import Repair
     from .store import LocalStore
-
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")]
+    from .verify import Verification
 
 
 def verify(
     folder: Folder,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte against its hash, too.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a dataset against its manifest, and every row's invariants."""
     from .console import ConsoleObserver, make_console, say
     from .verify import verify as check
 
-    console = make_console()
+    console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         outcome = check(folder, deep=deep, observer=observer)
+    if as_json:
+        print_json({"folder": folder, "sound": outcome.sound, "deep": deep, **_plain(outcome)})
+        if not outcome.sound:
+            raise typer.Exit(1)
+        return
     for finding in outcome.findings:
         say(console, str(finding))
     checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
     if not outcome.sound:
-        found = f"{len(outcome.findings):,} finding{'s' if len(outcome.findings) > 1 else ''}"
+        found = plural(len(outcome.findings), "finding")
         say(console, f"{folder} is NOT what its manifest says: {found} in {checked}")
         say(console, f"packtrain repair {folder} makes again what is named, and leaves the rest alone")
         raise typer.Exit(1)
@@ -42,21 +52,27 @@ def repair(
         Path | None,
         typer.Option(help="The run's configuration, where its inputs have moved.", show_default="as the run noted it"),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Make again what is damaged or missing in a finished dataset, byte for byte, and leave the rest alone."""
     from .console import ConsoleObserver, make_console, say
     from .repair import repair as mend
 
-    console = make_console()
+    console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         done = mend(folder, config=config, observer=observer)
+    if as_json:
+        print_json({"folder": folder, "sound": done.sound, "manifest": done.manifest.hash, **_plain(done)})
+        if not done.sound:
+            raise typer.Exit(1)
+        return
     for finding in done.findings:
         say(console, f"{'still' if finding in done.remaining else 'was'} wrong: {finding}")
     for what, names in (("rebuilt", done.rebuilt), ("removed", done.removed)):
         for name in names:
             say(console, f"  {what}: {name}")
-    parts = f"; for them, {_count(done.encoded, 'block')} encoded again" if done.encoded else ""
-    say(console, f"{_count(len(done.rebuilt), 'file')} rebuilt{parts}; {done.kept:,} sound and left alone")
+    parts = f"; for them, {plural(done.encoded, 'block')} encoded again" if done.encoded else ""
+    say(console, f"{plural(len(done.rebuilt), 'file')} rebuilt{parts}; {done.kept:,} sound and left alone")
     if not done.sound:
         say(console, f"{folder} is NOT sound: what is still wrong is nothing that making files again would mend")
         raise typer.Exit(1)
@@ -67,26 +83,32 @@ def clean(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML configuration: its cache and its output.", show_default=False)
     ] = None,
-    cache: Annotated[str | None, typer.Option(help="The cache to clean.", show_default="the configuration's")] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(help="The cache to clean.", show_default="the configuration's", autocompletion=completion.path),
+    ] = None,
     out: Annotated[
-        list[str] | None, typer.Option(help="An output to clean; without a configuration, with its cache. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="An output to clean; without a configuration, with its cache. Repeatable.",
+            autocompletion=completion.path,
+        ),
     ] = None,
     older_than: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Keep parts and copies that were written within so many days.")
+        float,
+        days_option("Keep parts and copies that were written within so many days, or a time such as 12h.", default="7"),
     ] = 7.0,
     everything: Annotated[
         bool, typer.Option("--all", help="Remove all encoded parts and copies, also those that an output came from.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove encoded parts that nobody needs, and what killed runs left behind. Shows first what it will remove."""
-    import json
     import sys
 
     from .clean import KINDS, Cleaning
     from .console import make_console, say
-    from .console import size as shown
 
     console = make_console()
     folder, outs = _places(config, cache, out or [])
@@ -99,31 +121,34 @@ def clean(
                 if mine:
                     if kind == "part" and everything:
                         what = "encoded parts, those that outputs were made from, too"
-                    say(console, f"{what}: {len(mine):,} files, {shown(sum(item.bytes for item in mine))}")
+                    say(console, f"{what}: {plural(len(mine), 'file')}, {size(sum(item.bytes for item in mine))}")
                     for item in mine[:3]:
-                        say(console, f"  {item.path} ({shown(item.bytes)})")
+                        say(console, f"  {item.path} ({size(item.bytes)})")
                     if len(mine) > 3:
                         say(console, f"  and {len(mine) - 3:,} more")
-        agreed = yes or (not as_json and bool(items) and sys.stdin.isatty() and _agrees(len(items), shown(total)))
+        agreed = yes or (
+            not as_json and bool(items) and sys.stdin.isatty() and _agrees(plural(len(items), "file"), total)
+        )
         if agreed:
             cleaning.remove(items)
     if as_json:
         listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in items]
-        print(json.dumps({"removed": agreed, "bytes": total, "files": listed}, indent=1))
+        print_json({"removed": agreed, "bytes": total, "files": listed})
     elif not items:
         say(console, "there is nothing to remove")
     elif agreed:
-        say(console, f"removed {len(items):,} files, {shown(total)}; a run makes again what it needs")
+        say(console, f"removed {plural(len(items), 'file')}, {size(total)}; a run makes again what it needs")
     else:
-        say(console, f"nothing was removed: {len(items):,} files, {shown(total)}; --yes removes them")
+        say(console, f"nothing was removed: {plural(len(items), 'file')}, {size(total)}; --yes removes them")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
+def _plain(outcome: "Verification | Repair") -> dict[str, Any]:
+    """Its fields as plain data, the manifest apart, which is large and lies in the folder."""
+    return {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "manifest"}
 
 
-def _agrees(count: int, size: str) -> bool:
-    return typer.confirm(f"Remove these {count:,} files, {size}?")
+def _agrees(files: str, bytes: int) -> bool:
+    return typer.confirm(f"Remove {files}, {size(bytes)}?")
 
 
 def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[LocalStore | None, list[LocalStore]]":

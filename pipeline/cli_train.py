@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
-from .cli_options import Set
+from . import completion
+from .cli_options import Config, Json, TrainSet, print_json, seconds_option
 
 
 def doctor(
     ranks: Annotated[
         bool, typer.Option("--ranks", help="Under torchrun or accelerate launch: do all ranks reach each other?")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="With --ranks: seconds that a rank may take.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    timeout: Annotated[float, seconds_option("With --ranks: the time that a rank may take.", default="1min")] = 60.0,
+    as_json: Json = False,
 ) -> None:
     """Say what there is to train with, what is wrong with it, and how to mend it."""
     from ..training.launch.doctor import report, report_ranks
@@ -29,45 +30,66 @@ def doctor(
 
 
 def launch(
-    name: Annotated[str | None, typer.Argument(help="ddp, fsdp2, zero3, slurm-node or slurm-nodes.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="ddp, fsdp2, zero3, slurm-node or slurm-nodes.", autocompletion=completion.launch),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print a configuration for accelerate or a script for Slurm, to keep and change; without a name, list them."""
-    from ..training.launch.recipes import listing, recipe, write
+    from ..training.launch.recipes import RECIPES, listing, recipe, write
 
-    if name is None:
+    if output is not None and name is not None:
+        write(name, output)
+    if as_json:
+        known = RECIPES if name is None else {name: RECIPES[name]} if recipe(name) else {}
+        print_json([{"name": key, "says": one.says, "text": recipe(key)} for key, one in known.items()])
+    elif name is None:
         print("\n".join(listing()))
     elif output is None:
         print(recipe(name), end="")
-    else:
-        write(name, output)
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)] = None,
-    settings: Set = None,
+    config: Config = None,
+    settings: TrainSet = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Train a tiny random model on what packtrain run --demo made.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="The folder to write; overrules the configuration.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the configuration, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the whole configuration.")] = False,
 ) -> None:
     """Train a model on packed shards, isolation proved first. Under torchrun or accelerate, on many devices."""
     from .train_command import start
 
-    start(config, list(settings or []), demo=demo, out=out, dry_run=dry_run)
+    start(config, list(settings or []), demo=demo, out=out, dry_run=dry_run, as_json=as_json)
 
 
 def probe(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder: its config.json is enough.")],
-    attention: Annotated[str, typer.Option(help="auto, packed_varlen, packed_block_mask, sdpa or eager.")] = "auto",
+    attention: Annotated[
+        str,
+        typer.Option(
+            help="auto, packed_varlen, packed_block_mask, sdpa or eager.", autocompletion=completion.attention
+        ),
+    ] = "auto",
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="bfloat16 on CUDA, else float32")
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16.",
+            show_default="bfloat16 on CUDA, else float32",
+            autocompletion=completion.dtype,
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="CUDA if there is any")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu or cuda.", show_default="CUDA if there is any", autocompletion=completion.device),
+    ] = None,
     random: Annotated[bool, typer.Option("--random", help="Weights at random, even if there are some.")] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A tiny model of the same architecture.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
     from .probe_view import show_probe

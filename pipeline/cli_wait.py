@@ -1,19 +1,23 @@
 """`packtrain wait`, and `packtrain run --wait`. Starts fast: every rank of a training job may call it."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from ..schemas.units import parse_duration
+from .cli_options import Json, print_json, seconds_option
+
 
 def wait_command(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder that a run writes, or its URL.")],
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most.")] = 3600.0,
+    timeout: Annotated[
+        float, seconds_option("How long to wait at most: seconds, or a time such as 90min.", default="1h")
+    ] = 3600.0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds without anybody at work after which the run counts as dead.")
+        float, seconds_option("The time without anybody at work after which the run counts as dead.", default="1min")
     ] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Wait until a dataset is finished. Fails when its run has failed or died, or when time is up."""
     from ..schemas.errors import RunDiedError, StalledError
@@ -24,11 +28,11 @@ def wait_command(
     except (RunDiedError, StalledError) as error:
         if as_json:
             state = "died" if isinstance(error, RunDiedError) else "timeout"
-            print(json.dumps({"state": state, "message": str(error)}))
+            print_json({"state": state, "message": str(error)}, indent=None)
         raise
     if as_json:
         rows = {name: split.rows for name, split in manifest.splits.items()}
-        print(json.dumps({"state": "finished", "hash": manifest.hash, "rows": rows}))
+        print_json({"state": "finished", "hash": manifest.hash, "rows": rows}, indent=None)
     else:
         print(f"{folder} is finished: manifest {manifest.hash[:16]}")
 
@@ -38,13 +42,13 @@ def with_seconds(arguments: Sequence[str]) -> list[str]:
     out = []
     for position, argument in enumerate(arguments):
         out.append(argument)
-        if argument == "--wait" and not _is_number(arguments[position + 1 : position + 2]):
+        if argument == "--wait" and not _is_duration(arguments[position + 1 : position + 2]):
             out.append(".inf")
     return out
 
 
-def _is_number(following: Sequence[str]) -> bool:
+def _is_duration(following: Sequence[str]) -> bool:
     try:
-        return bool(following) and float(following[0].removeprefix(".")) >= 0
+        return bool(following) and parse_duration(following[0]) >= 0
     except ValueError:
         return False

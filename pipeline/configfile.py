@@ -32,7 +32,7 @@ def load_config(
     """
     if isinstance(config, RunConfig):
         if overrides:
-            raise ConfigError("overrides need a configuration that is not validated yet")
+            raise ConfigError("overrides need a configuration that is not validated yet; give a path or a mapping")
         return config, base or Path.cwd()
     return load_as(RunConfig, config, base, overrides)
 
@@ -87,6 +87,11 @@ def explain(
         override = next(
             (overruled[location[:n]] for n in range(len(location), 0, -1) if location[:n] in overruled), None
         )
+        if override is None and item["type"] not in ("missing", "value_error"):
+            # A section was set below a key that holds none.
+            override = next(
+                (said for path, said in overruled.items() if location and path[: len(location)] == location), None
+            )
         place = override or (f"{where}, line {line}" if line else where)
         key = ".".join(str(part) for part in location if part != "[key]")
         place = f"{place}: {key}" if key else place
@@ -111,7 +116,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration {path} cannot be read: {error}") from None
+        raise ConfigError(
+            f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
+        ) from None
     try:
         node = yaml.compose(text, Loader=_Loader)
         data = _yaml(text)
@@ -122,7 +129,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else ""
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply to be a configuration") from None
+        raise ConfigError(
+            f"{path}: nested too deeply to be a configuration; packtrain schema prints what one holds"
+        ) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[tuple[Any, ...], int] = {}
@@ -156,7 +165,9 @@ def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], in
             here = (*path, key.value)
             line = key.start_mark.line + 1
             if here in out:
-                raise ConfigError(f"line {line}: {'.'.join(map(str, here))} stands here again (see line {out[here]})")
+                raise ConfigError(
+                    f"line {line}: {'.'.join(map(str, here))} stands here again (see line {out[here]}); leave one out"
+                )
             out[here] = line
             _lines(value, here, out)
     elif isinstance(node, yaml.SequenceNode):
@@ -196,7 +207,9 @@ def _place(target: Any, part: str, override: str) -> Any:
     if isinstance(target, dict):
         return part
     if not isinstance(target, list):
-        raise ConfigError(f"--set {override}: {part!r} lies below {target!r}, which holds no keys")
+        raise ConfigError(
+            f"--set {override}: {part!r} lies below {target!r}, which holds no keys; set that one as a whole"
+        )
     if not part.isdecimal() or int(part) >= len(target):
         raise ConfigError(f"--set {override}: {part!r} is no item of a list of {len(target)}; count from 0")
     return int(part)

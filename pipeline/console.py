@@ -14,6 +14,7 @@ from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.manifest import Manifest
 from .pairs_view import pairs_table
 from .prospect import Prospect
+from .units import count, duration, plural, rate, size
 
 DECISIONS = (
     "empty", "equal", "min_tokens", "max_tokens", "untrained", "overlong", "cut_untrained", "cut_empty", "cut_equal",
@@ -50,7 +51,7 @@ class ConsoleObserver:
         self._stop()
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
-        if self.console.is_terminal:
+        if self._live():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
             if total:
                 columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(), TimeRemainingColumn()]
@@ -75,12 +76,16 @@ class ConsoleObserver:
         if self._stage and time.monotonic() - self._began >= QUIET_SECONDS:
             seconds = time.monotonic() - self._began
             rates = f", {self._rates()}" if self._total else ""
-            say(self.console, f"{self._stage}: done in {seconds:.1f} s{rates}")
+            say(self.console, f"{self._stage}: done in {duration(seconds)}{rates}")
         self._stage = ""
 
     def note(self, text: str) -> None:
         """See `Observer`."""
         say(self.console, text)
+
+    def _live(self) -> bool:
+        # FORCE_COLOR makes a pipe a terminal as far as rich goes; it asks for colours, not for bars in a log.
+        return self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty()
 
     def _stop(self) -> None:
         # A bar that is left running hides the cursor, and is drawn once more below an error's message.
@@ -90,8 +95,8 @@ class ConsoleObserver:
 
     def _rates(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
-        tokens = f", {short(self._tokens / seconds)} tokens/s" if self._tokens else ""
-        return f"{short(self._rows / seconds)} rows/s{tokens}"
+        tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
+        return f"{rate(self._rows / seconds, 'rows')}{tokens}"
 
 
 class _Rates(ProgressColumn):
@@ -103,25 +108,7 @@ class _Rates(ProgressColumn):
         if seconds <= 0:
             return Text("")
         rows, tokens = task.fields["rows"] / seconds, task.fields["tokens"] / seconds
-        return Text(f"{short(rows)} rows/s  {short(tokens)} tokens/s", style="cyan")
-
-
-def short(value: float) -> str:
-    """1234567 as 1.2M."""
-    for unit in ("", "k", "M", "G"):
-        if abs(value) < 1000:
-            return f"{value:.0f}{unit}" if unit == "" or value >= 100 else f"{value:.1f}{unit}"
-        value /= 1000
-    return f"{value:.1f}T"
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+        return Text(f"{rate(rows, 'rows')}  {rate(tokens, 'tokens')}", style="cyan")
 
 
 def pipeline_tree(config: RunConfig, prospect: Prospect, out: str, cache: str, workers: int) -> Tree:
@@ -176,7 +163,7 @@ def pipeline_tree(config: RunConfig, prospect: Prospect, out: str, cache: str, w
         tree.add(Text(f"holdout: {config.holdout.fraction:.2%} by {config.holdout.by}"))
     tree.add(
         Text(
-            f"write: {config.output.format}, about {short(prospect.estimated_tokens)} tokens, "
+            f"write: {config.output.format}, about {count(prospect.estimated_tokens)} tokens, "
             f"{size(prospect.room_needed)} of room needed, {size(prospect.room_free)} free"
         )
     )
@@ -273,8 +260,8 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
         count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
     )
     if rejected:
-        what = "row or example was" if rejected == 1 else "rows or examples were"
-        say(console, f"{rejected:,} {what} rejected; see {out}/rejects.jsonl", "yellow")
+        what = plural(rejected, "row or example was", "rows or examples were")
+        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
     if cut := total.examples_dropped.get("cut_untrained", 0):
         console.print(
             Text(
@@ -296,7 +283,7 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
         )
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
-    say(console, f"{out} is finished: {manifest.hash[:16]}, in {seconds:.1f} s, {made_by}")
+    say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")
 
 
 def say(console: Console, text: str = "", style: str = "") -> None:

@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from ..schemas.errors import BusyError, OutputError, PacktrainError
+from ..schemas.units import duration
 from .stores import Store
 
 FOLDER = "_run/lease"
@@ -201,7 +202,7 @@ class DriverLock:
         if self.replaced:
             raise BusyError(
                 f"out: another run has taken {self._out.url} over, because this one gave no sign of life for "
-                f"{SILENT_BEATS * self.lease.beat_seconds:g} seconds; let it finish"
+                f"{duration(SILENT_BEATS * self.lease.beat_seconds)}; let it finish"
             )
 
     def _others(self, leases: Leases) -> dict[str, tuple[Lease | None, bool | None]]:

@@ -253,7 +253,7 @@ def config_of(dataset: Finished) -> RunConfig:
     except ValueError as error:
         raise InputError(
             f"{dataset.store.url} was made by another version of packtrain, whose configuration is not understood "
-            f"here ({error})"
+            f"here ({error}); ask that version, or make the dataset anew"
         ) from error
 
 

@@ -75,9 +75,13 @@ def _options(noted: dict[str, Any], config: RunConfig, inputs: Inputs, source: s
     except (OSError, UnicodeDecodeError):
         code = None
     if path is None or code is None:
-        raise ConfigError(f"the reader of source {source} is gone, so its rows cannot be read as the run read them")
+        raise ConfigError(
+            f"the reader of source {source} is gone, so its rows cannot be read as the run read them; put its file back"
+        )
     if blake2b(code.encode(), digest_size=16).hexdigest() != noted["options"]["code"]:
-        raise ConfigError(f"{path}, which reads source {source}, has changed since the run, and is not run here")
+        raise ConfigError(
+            f"{path}, which reads source {source}, has changed since the run, and is not run here; put the old one back"
+        )
     written = next(one.format for one in config.sources if one.name == source)
     assert is_reader(written)
     module = written.split(":")[1]

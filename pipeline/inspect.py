@@ -131,10 +131,10 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     """
     if dataset.manifest.preference:
         doc_id = dataset.row(row, split).column("doc_ids")[0].as_py()[0]
-        show_pair(console, dataset, row, split, _names(dataset.store, [doc_id])[doc_id], decoder, ids)
+        show_pair(console, dataset, row, split, names_of(dataset.store, [doc_id])[doc_id], decoder, ids)
         return
     found = pieces(dataset, row, split)
-    names = _names(dataset.store, [piece.doc_id for piece in found])
+    names = names_of(dataset.store, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
     used = sum(len(piece.ids) for piece in found)
     trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
@@ -178,7 +178,7 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
     return Group(text)
 
 
-def _names(store: Store, doc_ids: list[int]) -> dict[int, str]:
+def names_of(store: Store, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
     path = store.local(NAME)
     try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..schemas.errors import TaskError
+from ..schemas.units import duration
 from .executors import Quarantine, Result, Task, named, not_made
 from .interrupts import deaf_to_interrupts, interrupted_later, without_main
 from .local_worker import RemoteError, serve
@@ -307,7 +308,7 @@ class LocalExecutor:
     def _ending(self, worker: _Worker) -> str:
         """How a worker ended, for people."""
         if worker.expired:
-            return f"it ran longer than run.task_seconds ({self._seconds:g} s) and was killed"
+            return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         code = worker.process.exitcode or 0
         if code >= 0:
             return f"it ended with exit code {code}"

@@ -102,7 +102,9 @@ class Objects:
                         "list there, by the environment or the configuration of fsspec"
                     ) from error
                 if not is_passing(error):
-                    raise StoreError(f"{where}: the store answers {describe(error)}") from error
+                    raise StoreError(
+                        f"{where}: the store answers {describe(error)}; mend that, and run the same command again"
+                    ) from error
                 if failures == ATTEMPTS:
                     raise StoreError(
                         f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store "
@@ -180,7 +182,10 @@ class Objects:
                     f"{self.where('')}: a package is missing for {self.protocol}:// ({error}); pip install {need}"
                 ) from None
             except (ValueError, TypeError) as error:
-                raise ConfigError(f"{self.where('')} is no URL that fsspec can use: {error}") from None
+                raise ConfigError(
+                    f"{self.where('')} is no URL that fsspec can use: {error}; check its beginning, and fsspec's own "
+                    "configuration"
+                ) from None
             fs.retries = tries  # of s3fs; others have none of this name
             kept = os.getpid(), fs, root.rstrip("/")
             self._opened[tries] = kept

@@ -1,6 +1,5 @@
 """`packtrain probe` in the terminal: the checks as a table, and what to do about a leak."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.errors import AttentionError, ConfigError
+from .cli_options import print_json
 from .console import make_console, say
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def show_probe(
         )
     except AttentionError as error:  # the model was found, and cannot be trained packed: that is an answer
         if as_json:
-            print(json.dumps({"model": str(model), "isolated": False, "reason": str(error)}, indent=2))
+            print_json({"model": str(model), "isolated": False, "reason": str(error)})
         else:
             say(console, f"NOT isolated: {error}")
         return False
     if as_json:
-        print(json.dumps({**report.to_json(), "applied": _plain(applied), "made": made}, indent=2))
+        print_json({**report.to_json(), "applied": _plain(applied), "made": made})
     else:
         print_report(console, report, applied, made)
     return report.isolated

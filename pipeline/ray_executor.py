@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from ..schemas.errors import ConfigError, PacktrainError, TaskError
+from ..schemas.units import duration
 from .executors import Quarantine, Result, Task, limit_threads, named, not_made
 from .stores import Store
 
@@ -91,7 +92,9 @@ class RayExecutor:
                 _reach(address)
                 ray.init(**here, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
             except (OSError, ValueError, RuntimeError) as error:
-                raise ConfigError(f"run.address: there is no Ray cluster at {address} ({error})") from error
+                raise ConfigError(
+                    f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
+                ) from error
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # Ray brings its own, which know nothing of going on later
                 signal.signal(number, handler)
@@ -174,7 +177,7 @@ class RayExecutor:
         if isinstance(error, known.OutOfMemoryError):
             return "killed by Ray, because its machine was out of memory"
         if isinstance(error, known.WorkerCrashedError):
-            late = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
+            late = f", or ran longer than run.task_seconds ({duration(self._seconds)})" if self._seconds else ""
             return f"it crashed, or was killed{late}"
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
+from ..schemas.hints import did_you_mean
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.rows import PACKED, PREFERENCE
 from .outfolder import read_manifest
@@ -45,10 +46,12 @@ class Finished:
         except PacktrainError:
             raise
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise IntegrityError(f"{path} cannot be read: {error}") from error
+            raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair makes it again") from error
         if rows != shard.rows:
             # A stream that is cut between two batches reads as shorter, without an error.
-            raise IntegrityError(f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}")
+            raise IntegrityError(
+                f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair makes it again"
+            )
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch whose columns and offsets are what they must be, so that reading it stays within its memory."""
@@ -66,7 +69,8 @@ class Finished:
         """
         record = self.manifest.splits.get(split)
         if record is None:
-            raise InputError(f"there is no split {split!r}; there are: {', '.join(self.manifest.splits)}")
+            known = self.manifest.splits
+            raise InputError(f"there is no split {split!r}; there are: {', '.join(known)}{did_you_mean(split, known)}")
         if not 0 <= index < record.rows:
             rows = f"rows 0 to {record.rows - 1}" if record.rows else "no rows"
             raise InputError(f"there is no row {index}; split {split!r} has {rows}")
@@ -78,7 +82,7 @@ class Finished:
                 if index < batch.num_rows:
                     return batch.slice(index, 1)
                 index -= batch.num_rows
-        raise IntegrityError("the shards have fewer rows than the manifest says")
+        raise IntegrityError("the shards have fewer rows than the manifest says; packtrain verify names them")
 
 
 def open_dataset(folder: str | Path) -> Finished:

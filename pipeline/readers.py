@@ -53,7 +53,7 @@ def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Re
     try:
         code = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: {file} cannot be read: {error}") from None
+        raise ConfigError(f"{where}: {file} cannot be read: {error}; mend that, or name another reader") from None
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     options = ReaderOptions(
         function=function,

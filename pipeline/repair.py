@@ -125,7 +125,10 @@ def _mend(
         encoded = driver.encoded
         still = _damaged(out, [records[name] for name in sorted(bad)])
         if still:
-            raise IntegrityError(f"{', '.join(sorted(still))}: written anew, but not what the manifest says")
+            raise IntegrityError(
+                f"{', '.join(sorted(still))}: written anew, but not what the manifest says; see that the disk is "
+                "sound, or run the configuration again with another --out"
+            )
     for name in strays:
         out.remove(name)
     mended = bad | set(strays)
@@ -155,7 +158,7 @@ def _with_new_manifest(
         out.replace_bytes(MANIFEST, out.read(ASIDE) or b"")
         raise IntegrityError(
             f"the manifest that follows from the plan has the hash {manifest.hash[:16]}, but the damaged one said "
-            f"{mark[:16]}{_versions(plan)}"
+            f"{mark[:16]}{_versions(plan)}; it was left as it was. Run the configuration again with another --out"
         )
     out.remove(ASIDE)
     finding = Finding(MANIFEST, "is damaged")
@@ -264,7 +267,7 @@ class Repairer(Driver):
                 _forget_strays(self.out, [name for name in other if name not in known])
                 raise IntegrityError(
                     f"what comes out is not what the manifest says: {', '.join(other[:5])}{_versions(plan)}; "
-                    "the output was left as it was"
+                    "the output was left as it was. Run the configuration again with another --out"
                 )
         return super()._commit(plan, packed, rejects, schema)
 

@@ -1,6 +1,7 @@
 """Room on the disks that a run writes to: asked for before the work, not found missing in the middle of it."""
 
 from ..schemas.errors import StoreError
+from ..schemas.units import size
 from .stores import Store
 
 
@@ -18,8 +19,8 @@ def require_room(needed: int, what: str, *stores: Store) -> None:
         free = store.free_bytes()
         if free is not None and needed > free:
             raise StoreError(
-                f"there is no room for {what}: about {needed / 2**20:,.0f} MiB are needed, but the disk that "
-                f"holds {store.url} has {free / 2**20:,.0f} MiB free; free some room, or point --out and "
+                f"there is no room for {what}: about {size(needed)} are needed, but the disk that "
+                f"holds {store.url} has {size(free)} free; free some room, or point --out and "
                 "`cache` elsewhere"
             )
 

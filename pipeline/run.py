@@ -5,7 +5,7 @@
 3. Encode the blocks that the cache does not hold.
 4. Read lengths, decide what stays, plan the rows.
 5. Lay out the shards; write documents.parquet beside them.
-6. Close the ledger and write the manifest, last.
+6. Close the ledger and write the manifest, last; then the report, which is for people and no part of the dataset.
 
 Steps 3 and 5 run in an executor; each of their tasks is a pure function of its argument, and what a task has put
 is found again after a crash.
@@ -67,12 +67,11 @@ from .selecting import mask_of
 from .sources import InputFile, scan_sources
 from .stores import open_store, require_conditional, require_writable, resolve_place, scratch_of
 from .survey import Survey
+from .timings import NAME as TIMINGS
 from .timings import Timings
 from .tokenizer import TokenizerLoading
 from .unproved import check_proved
 from .workers import Need, count_workers, encoding_need, packing_need
-
-TIMINGS = "_run/timings.json"
 
 
 def run(
@@ -116,6 +115,10 @@ class Driver:
         self.cache = open_store(cache, scratch=scratch, keep=True)
         self.scratch = scratch_of(self.cache)
         self.timings = Timings()
+        self.advice: str | None = None
+        """What the report advises, in a sentence; None where there is no report, or nothing to advise."""
+        self.page: str | None = None
+        """Where the report's page is."""
 
     def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
         """The manifest, if this very run is finished: inputs compared by sizes and times, in milliseconds.
@@ -186,6 +189,7 @@ class Driver:
         if request is not None:
             request.save(self.out)
         self._write_timings()
+        self._write_report(manifest)
         return manifest
 
     def prospect(self) -> Prospect:
@@ -378,6 +382,25 @@ class Driver:
 
     def _request(self) -> Request | None:
         return Request.of(self.config, self.base, _version())
+
+    def _write_report(self, manifest: Manifest) -> None:
+        """Write the report. The data is finished, so whatever goes wrong here is told, and fails nothing."""
+        if not self.config.run.report or (self.config.run.shard is not None and self.out.exists("report.html")):
+            return  # or another of the runs that share the work has written it
+        from .reader import Finished
+        from .report.at_end import report_at_end
+
+        self.observer.begin("report", 0, "")
+        try:
+            made = report_at_end(Finished(self.out, manifest))
+            self.page, self.advice = made.place, made.advice
+            self.observer.end()
+        except Exception as error:  # of any kind: the run itself has done all it should
+            self.observer.end()
+            self.observer.note(
+                f"the report was not written ({type(error).__name__}: {error}); `packtrain report {self.out.url}` "
+                "tries again"
+            )
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))

@@ -162,7 +162,9 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}; mend that, or leave it out of sources.{source}.path"
+        ) from error
     if not blocks:
         raise InputError(f"{path} is empty; remove it from sources.{source}.path, or fill it")
     return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))

@@ -139,7 +139,9 @@ class LocalStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self.path(name)} cannot be read: {error.strerror}") from error
+            raise StoreError(
+                f"{self.path(name)} cannot be read: {error.strerror}; mend that, and run the same command again"
+            ) from error
 
     def top(self) -> list[str]:
         """What stands at the top: names without a folder, and folders."""
@@ -152,7 +154,9 @@ class LocalStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self.path(name)} cannot be read: {error.strerror}") from error
+            raise StoreError(
+                f"{self.path(name)} cannot be read: {error.strerror}; mend that, and run the same command again"
+            ) from error
 
     def names(self, folder: str = "") -> list[str]:
         """Names below a folder, sorted, temporary files left out."""
@@ -325,7 +329,7 @@ def read_back(draft: Draft, where: str) -> Put:
     if actual != expected:
         raise IntegrityError(
             f"{where}: {expected.bytes:,} bytes were written, but reading them back gave "
-            f"{actual.bytes:,} bytes of another content; the disk or its memory is failing"
+            f"{actual.bytes:,} bytes of another content; the disk or its memory is failing: write to another one"
         )
     return expected
 

@@ -8,17 +8,21 @@ from typing import Any
 import yaml
 
 from ..schemas.errors import ConfigError
+from .cli_options import print_json
 from .configfile import load_as
 from .console import make_console, say
 
 
-def start(config: Path | None, settings: Sequence[str], *, demo: bool, out: Path | None, dry_run: bool) -> None:
+def start(
+    config: Path | None, settings: Sequence[str], *, demo: bool, out: Path | None, dry_run: bool, as_json: bool = False
+) -> None:
     """Train; or, with `dry_run`, only check the configuration.
 
     Args:
         config: a YAML file; None with `demo`, which brings its own.
         settings: `key=value` overrides.
         out: overrules the configuration's.
+        as_json: with `dry_run`, print the configuration with all that it leaves to defaults.
 
     Raises:
         ConfigError: there is no configuration, it is wrong, or torch is not installed.
@@ -30,6 +34,8 @@ def start(config: Path | None, settings: Sequence[str], *, demo: bool, out: Path
             f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
             "machine, then pip install 'packtrain[train]'"
         ) from error
+    if as_json and not dry_run:
+        raise ConfigError("--json prints what would be trained; give --dry-run as well")
     from ..training.trainer.config import TrainConfig
     from ..training.trainer.run import train
 
@@ -44,6 +50,9 @@ def start(config: Path | None, settings: Sequence[str], *, demo: bool, out: Path
         loaded, base = load_as(TrainConfig, config, None, overrides)
     else:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
+    if as_json:
+        print_json({"out": str(base / loaded.out), "config": loaded.model_dump(mode="json")})
+        return
     if dry_run:
         say(make_console(), f"the configuration is well formed; it would train into {base / loaded.out}")
         return

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..schemas.errors import ConfigError
 from ..schemas.rows import IGNORE_INDEX
 from .console import say
+from .units import duration, plural, rate
 
 if TYPE_CHECKING:
     from ..training.loader import PackedLoader, Placed
@@ -91,7 +92,7 @@ def look(where: Sequence[str], steps: int, start: int, explain: bool, **options:
     opened = time.perf_counter() - began
     whole = len(loader)
     if not 0 <= start < whole:
-        raise ConfigError(f"--start {start:,}: the order has {whole:,} steps, from 0")
+        raise ConfigError(f"--start {start:,}: the order has {whole:,} steps; give 0 to {whole - 1:,}")
     loader.load_state_dict({**loader.state_dict(), "rows": start * loader.rows_per_step})
     seen: list[tuple[float, dict[str, Any]]] = []
     began = last = time.perf_counter()
@@ -173,7 +174,7 @@ def print_view(console: Console, view: TrainerView) -> None:
             f"{one.fill:.2%}",
             f"{one.longest:,}",
             f"{one.balance:.3f}",
-            f"{one.wait * 1e3:,.2f} ms",
+            duration(one.wait),
         )
     console.print(table)
     say(console)
@@ -191,8 +192,8 @@ def print_view(console: Console, view: TrainerView) -> None:
         say(console)
     say(
         console,
-        f"opened in {view.opened * 1e3:,.1f} ms, first batch after {view.first * 1e3:,.1f} ms, "
-        f"{view.tokens_per_second / 1e6:,.1f} M tokens/s over these {len(view.seen):,} steps",
+        f"opened in {duration(view.opened)}, first batch after {duration(view.first)}, "
+        f"{rate(view.tokens_per_second, 'tokens')} over {plural(len(view.seen), 'step')}",
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from ..schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ..schemas.manifest import Manifest
+from ..schemas.units import duration
 from .driver_lock import FAILED, Failure, Lease, Leases
 from .manifests import MANIFEST, read_manifest
 from .store import LocalStore
@@ -51,7 +52,10 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
             watch.troubled(error)
         now = time.monotonic()
         if now - began >= timeout:
-            raise StalledError(f"{store.url} is not finished after {timeout:g} seconds: {watch.state()}")
+            raise StalledError(
+                f"{store.url} is not finished after {duration(timeout)}: {watch.state()}. Look at the "
+                "run, or wait longer"
+            )
         if watch.idle() >= grace:
             raise RunDiedError(f"{store.url} will not be finished: {watch.state()}. {watch.mend()}")
         time.sleep(max(0.0, min(pause, began + timeout - now)))
@@ -109,7 +113,7 @@ class _Watch:
             return f"{self._failure.lease}, failed: {self._failure.message}"
         if self._dead:
             return f"{self._dead[0]}, has died"
-        return f"no run has been at work for {self.idle():.0f} seconds"
+        return f"no run has been at work for {duration(self.idle())}"
 
     def mend(self) -> str:
         """What to do when nobody is at work."""

@@ -14,6 +14,7 @@ import psutil
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError
 from ..schemas.run_section import RunSection
+from ..schemas.units import size
 from .catalogue import PartPlace
 from .inputs.blocks import Block
 from .survey import Survey
@@ -69,7 +70,7 @@ def encoding_need(blocks: Iterable[Block], engine: str) -> Need:
     why = ""
     if worker > WORKER_BYTES:
         why = (
-            f"a row has about {longest / 2**20:,.0f} MiB, and {engine} needs {factor} times as much to encode it; a "
+            f"a row has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
             "smaller max_row_bytes of its source rejects such rows, and encodes its rows anew"
         )
     return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)
@@ -120,9 +121,7 @@ def count_workers(section: RunSection, need: Need | None = None) -> int:
     fit = (memory - driver) // need.worker
     if fit < 1 and (section.memory is not None or need.least > total):
         enough = -(-(driver + need.worker) // 2**20)
-        given = (
-            f"run.memory ({memory / 2**20:,.0f} MiB)" if section.memory else f"this machine ({total / 2**20:,.0f} MiB)"
-        )
+        given = f"run.memory ({size(memory)})" if section.memory else f"this machine ({size(total)})"
         raise ConfigError(
             f"{given} is too small for the driver and one worker; "
             f"{'give it at least' if section.memory else 'the run needs at least'} {enough:,} MiB"

@@ -52,7 +52,9 @@ class Breaks:
         try:
             vocab = msgspec.json.decode(tokenizer_json, type=_Vocabulary).model.vocab
         except msgspec.MsgspecError as error:
-            raise TokenizerError(f"this is not the content of a tokenizer.json: {error}") from error
+            raise TokenizerError(
+                f"this is not the content of a tokenizer.json: {error}; save the tokenizer anew with save_pretrained"
+            ) from error
         pieces = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
         byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
         extent = max([max(pieces.values(), default=-1), *(token.id for token in head.added_tokens)]) + 1

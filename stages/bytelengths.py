@@ -82,7 +82,10 @@ class ByteLengths:
             try:
                 vocab = msgspec.json.decode(tokenizer_json, type=_Vocabulary).model.vocab
             except msgspec.MsgspecError as error:
-                raise TokenizerError(f"this is not the content of a tokenizer.json: {error}") from error
+                raise TokenizerError(
+                    f"this is not the content of a tokenizer.json: {error}; save the tokenizer anew with "
+                    "save_pretrained"
+                ) from error
             return _table(head, vocab)
         except _UnsoundError as reason:
             return cls(np.zeros(0, np.uint16), np.zeros(0, np.bool_), "none", None, "", str(reason))

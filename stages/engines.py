@@ -92,7 +92,9 @@ def tokenizer_head(tokenizer_json: str) -> TokenizerHead:
     try:
         return msgspec.json.decode(tokenizer_json, type=TokenizerHead)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise TokenizerError(f"this is not the content of a tokenizer.json: {error}") from error
+        raise TokenizerError(
+            f"this is not the content of a tokenizer.json: {error}; save the tokenizer anew with save_pretrained"
+        ) from error
 
 
 def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:

@@ -123,7 +123,10 @@ class ShardCache:
             StoreError: the folder cannot be written, the disk is full, or what is in use leaves no room.
         """
         if not _SHA256.fullmatch(sha256):
-            raise IntegrityError(f"{sha256!r} is not a SHA-256 in hexadecimal digits; the manifest is damaged")
+            raise IntegrityError(
+                f"{sha256!r} is not a SHA-256 in hexadecimal digits; the manifest is damaged; "
+                "packtrain repair makes it again"
+            )
         state = self._state()
         began: float | None = None
         damaged: Identity | None = None

@@ -338,7 +338,9 @@ class PackedLoader:
         if static_shapes is False:
             return None
         if self.unpacked:
-            raise ConfigError("static_shapes and unpacked exclude each other: padded rows have the longest's length")
+            raise ConfigError(
+                "static_shapes and unpacked exclude each other: padded rows have the longest's length; leave one out"
+            )
         most = self.corpus.max_docs
         if static_shapes is not True and static_shapes < most:
             raise ConfigError(

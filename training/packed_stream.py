@@ -243,7 +243,7 @@ class PackedStream:
                 if not count:
                     break
             if count == before:
-                raise InputError("the stream has no rows")
+                raise InputError("the stream has no rows; packtrain run says what becomes of the data")
         return out
 
     def _batch(self, step: list[_Span], real: int) -> dict[str, Any]:

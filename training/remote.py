@@ -155,7 +155,9 @@ class Remote:
         """Pause before the next attempt; or raise, when there is no sense in one."""
         url = self.url(name)
         if is_missing(error):
-            raise InputError(f"there is no {url}; the dataset was moved, or not copied whole") from error
+            raise InputError(
+                f"there is no {url}; the dataset was moved, or not copied whole: name where it is now"
+            ) from error
         if is_refused(error):
             raise InputError(
                 f"{url} may not be read ({describe(error)}); give credentials in storage_options or the environment. "
@@ -163,7 +165,7 @@ class Remote:
             ) from error
         short = isinstance(error, CutError) or http_status(error) == 416
         if not short and not is_passing(error):
-            raise StoreError(f"{url} cannot be read: {describe(error)}") from error
+            raise StoreError(f"{url} cannot be read: {describe(error)}; mend that, then resume") from error
         if failures < self.attempts:
             pause = _RANDOM.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR ** (failures - 1)))
             _LOG.info("%s: %s; again in %.1f s", url, describe(error), pause)
@@ -206,9 +208,13 @@ class Remote:
             try:
                 found = import_module("fsspec.core").url_to_fs(self.where, skip_instance_cache=True, **options)
             except ImportError as error:
-                raise ConfigError(f"{self.url('')}: a package is missing for {protocol}:// ({error})") from error
+                raise ConfigError(
+                    f"{self.url('')}: a package is missing for {protocol}:// ({error}); install it"
+                ) from error
             except (ValueError, TypeError) as error:
-                raise ConfigError(f"{self.url('')} or its storage_options cannot be used: {error}") from error
+                raise ConfigError(
+                    f"{self.url('')} or its storage_options cannot be used: {error}; check both"
+                ) from error
             self._opened = (os.getpid(), *found)
         return self._opened[1], self._opened[2]
 

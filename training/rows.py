@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
+from ..schemas.hints import did_you_mean
 from ..schemas.manifest import Manifest
 from ..schemas.rows import ROW_SIZES_NAME
 from .shard import Chunk, PackedRow, Shard, Strip, open_shard
@@ -61,7 +62,8 @@ class PackedRows:
             )
         record = self.manifest.splits.get(split)
         if record is None:
-            raise InputError(f"{where} has no split {split!r}; it has {', '.join(self.manifest.splits)}")
+            known = self.manifest.splits
+            raise InputError(f"{where} has no split {split!r}; it has {', '.join(known)}{did_you_mean(split, known)}")
         self.split = split
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
@@ -210,7 +212,9 @@ def read_manifest(shelf: Shelf) -> Manifest:
     except PacktrainError:  # of the shelf, which says more
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{url} is not a manifest of this version of packtrain ({error!r})") from error
+        raise IntegrityError(
+            f"{url} is not a manifest of this version of packtrain ({error!r}); packtrain repair makes it again"
+        ) from error
 
 
 def _above(shelf: Shelf) -> str:

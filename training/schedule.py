@@ -54,11 +54,14 @@ class Schedule:
             InputError, IntegrityError: see `PackedRows`.
         """
         if not sources:
-            raise ConfigError("no source was given; nothing can be loaded")
+            raise ConfigError("no source was given; give a folder that packtrain run wrote")
         corpus = Corpus([PackedRows(source.where, source.split, **remote) for source in sources])
         for source, part in zip(sources, corpus.parts, strict=True):
             if not len(part):
-                raise ConfigError(f"{source.where}: the split {source.split!r} has no rows; nothing can be loaded")
+                raise ConfigError(
+                    f"{source.where}: the split {source.split!r} has no rows; "
+                    "name another split, or leave the source out"
+                )
         mixture = _mix(sources, corpus, epochs, mix_by, until) if len(sources) > 1 else None
         if mixture is None:
             epochs = sources[0].epochs or epochs

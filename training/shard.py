@@ -92,7 +92,10 @@ def open_shard(held: Held, record: ShardRecord, url: str) -> Shard:
         raise IntegrityError(f"{url} cannot be read: {error}; run packtrain verify on its folder") from error
     shard = Shard(held, batches, url)
     if shard.starts[-1] != record.rows:
-        raise IntegrityError(f"{url} has {shard.starts[-1]:,} rows, but the manifest says {record.rows:,}")
+        raise IntegrityError(
+            f"{url} has {shard.starts[-1]:,} rows, but the manifest says {record.rows:,}; "
+            "packtrain repair makes it again"
+        )
     return shard
 
 

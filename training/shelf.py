@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
+from ..schemas.units import duration, size
 from .cache import CACHE_BYTES, Held, ShardCache
 from .part import Part
 from .remote import Remote
@@ -34,10 +35,10 @@ class Fetch:
     """That it has; 0 where that is not known."""
 
     def __str__(self) -> str:
-        """For a message, such as: `s3://…: downloading for 12.3 s, attempt 2, 4,194,304 of 67,108,864 bytes`."""
-        amount = f", {self.bytes:,} of {self.size:,} bytes" if self.size else ""
+        """For a message, such as: `s3://…: downloading for 12.3 s, attempt 2, 4.0 MiB of 64.0 MiB`."""
+        amount = f", {size(self.bytes)} of {size(self.size)}" if self.size else ""
         attempt = f", attempt {self.attempt}" if self.attempt else ""
-        return f"{self.url}: {self.doing} for {self.seconds:.1f} s{attempt}{amount}"
+        return f"{self.url}: {self.doing} for {duration(self.seconds)}{attempt}{amount}"
 
 
 class Shelf(Protocol):
@@ -87,7 +88,9 @@ class LocalShelf:
         except OSError as error:
             raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
         if found != bytes:
-            raise IntegrityError(f"{path} has {found:,} bytes, but the manifest says {bytes:,}")
+            raise IntegrityError(
+                f"{path} has {found:,} bytes, but the manifest says {bytes:,}; packtrain repair makes it again"
+            )
         return Held(path)
 
     def busy(self) -> list[Fetch]:

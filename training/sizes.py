@@ -34,7 +34,9 @@ class RowSizes:
         except (OSError, ValueError, pa.ArrowInvalid) as error:
             raise IntegrityError(f"{url} cannot be read: {error}; run packtrain verify on its folder") from error
         if batch.num_rows != rows:
-            raise IntegrityError(f"{url} has {batch.num_rows:,} rows, but the manifest says {rows:,}")
+            raise IntegrityError(
+                f"{url} has {batch.num_rows:,} rows, but the manifest says {rows:,}; packtrain repair makes it again"
+            )
         tokens: NDArray[np.int32] = view(batch.column("tokens"), pa.int32())
         self._squares: NDArray[np.int64] = view(batch.column("squares"), pa.int64())
         self._tokens = tokens

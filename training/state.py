@@ -50,7 +50,9 @@ class LoaderState:
         try:
             return cls(**data)
         except TypeError as error:
-            raise ConfigError(f"this is not the state of a PackedLoader: {error}") from None
+            raise ConfigError(
+                f"this is not the state of a PackedLoader: {error}; give what its state_dict() returned"
+            ) from None
 
     def refuse_other(self, other: "LoaderState") -> None:
         """Raise ConfigError when `other` would read other rows in another order than this state.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..schemas.errors import StalledError
+from ..schemas.units import duration
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -43,8 +44,8 @@ class Watchdog:
             waited = time.monotonic() - began
             if self.give_up_after is not None and waited >= self.give_up_after:
                 raise StalledError(
-                    f"{what()}; gave up after {waited:.0f} s, so that this is known before other ranks time out. "
+                    f"{what()}; gave up after {duration(waited)}, so that this is known before other ranks time out. "
                     "Look at the store that it names, or give Watchdog(give_up_after=...) more time"
                 )
-            _LOG.warning("%s; %.0f s by now", what(), waited)
+            _LOG.warning("%s; %s by now", what(), duration(waited))
             report *= 2

@@ -173,10 +173,11 @@ class Little:
         return self.folder / "out"
 
     def files(self, out: Path | None = None) -> dict[str, bytes]:
-        """Every file of an output's dataset, by its name; `_run` is none of it, nor is what is half-written."""
+        """Every file of an output's dataset, by its name. `_run`, the report and what is half-written are none."""
         root = out or self.out
         found = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
-        mine = {name: path for name, path in found.items() if not name.startswith("_run/") and ".tmp-" not in name}
+        others = ("_run/", "report.")
+        mine = {name: path for name, path in found.items() if not name.startswith(others) and ".tmp-" not in name}
         return {name: path.read_bytes() for name, path in mine.items()}
 
     def copy(self, folder: Path, *, cache: bool = True, out: bool = True) -> Path:
@@ -218,6 +219,62 @@ def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
     run_packtrain(folder / "run.yaml")
     assert len(list((folder / "out" / "train" / "shards").iterdir())) >= 3
     return little
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder as a person has it after a while: data, a configuration, a tokenizer, a model, and what was packed."""
+
+    folder: Path
+
+    def copy(self, folder: Path, *without: str) -> Path:
+        """All of it in a new folder, but for some names."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=lambda place, names: without)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def workplace(
+    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]
+) -> Workplace:
+    """See `Workplace`; not to be changed."""
+    folder = tmp_path_factory.mktemp("workplace")
+    shutil.copytree(tiny_tokenizer, folder / "tokenizer")
+    shutil.copytree(answered(folder / "tokenizer"), folder / ".packtrain-cache" / "tokenizers")
+    chance = random.Random(3)
+    words = ["the", "mules", "left", "before", "sun", "was", "up", "def", "return", "1", "22", "über", "中文", "🙂"]
+
+    def talk() -> str:
+        return " ".join(chance.choices(words, k=chance.randrange(5, 60)))
+
+    chats = [
+        {"messages": [{"role": "user", "content": talk()}, {"role": "assistant", "content": talk()}]} for _ in range(80)
+    ]
+    pairs = [{"question": talk(), "answer": talk()} for _ in range(20)]
+    for name, rows in (("chats", chats), ("pairs", pairs)):
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    config = {
+        "out": "packed",
+        "tokenizer": {"path": "tokenizer"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": "chats.jsonl"},
+            {"name": "pairs", "format": "prompt_completion", "path": "pairs.jsonl",
+             "keys": {"prompt": "question", "completion": "answer"}},
+        ],
+        "truncate": {"max_length": 256},
+        "run": {"workers": 1},
+    }  # fmt: skip
+    (folder / "mix.yaml").write_text(json.dumps(config))
+    run_packtrain(folder / "mix.yaml")
+    again = config | {"out": "packed-2k", "truncate": {"max_length": 2048}}
+    run_packtrain(again, base=folder)
+    model = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}  # fmt: skip
+    (folder / "path" / "to" / "model").mkdir(parents=True)
+    (folder / "path" / "to" / "model" / "config.json").write_text(json.dumps(model))
+    train = {"out": "trained", "model": {"config": model}, "data": [{"path": "packed"}], "rows_per_step": 4}
+    (folder / "train.yaml").write_text(json.dumps(train))
+    return Workplace(folder)
 
 
 @pytest.fixture(scope="session")

@@ -561,7 +561,8 @@ def test_a_folder_that_cannot_be_written(pack: Packer, mounted: Callable[[str], 
 def test_a_disk_too_small_is_told_before_the_work(pack: Packer, mounted: Callable[[str], Path]) -> None:
     pack.out = mounted("size=1m") / "out"
     message = pack.refused(TEXT * 100_000, code=1)
-    assert re.search(r"no room for encoding and packing: about \d+ MiB are needed, but the disk .* has 1 MiB", message)
+    told = r"no room for encoding and packing: about [\d.]+ MiB are needed, but the disk .* has 1\.0 MiB"
+    assert re.search(told, message)
     left = sorted(path.name for path in pack.out.rglob("*") if path.is_file())
     assert left == ["failed.json", "run-000001.json"]  # for whoever waits for it
 

@@ -18,12 +18,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from packtrain.pipeline.cli_help import GROUPS, OTHERS
 
 Command = Callable[..., Any]
 COMMANDS = (
-    "run", "prep", "verify", "repair", "clean", "inspect", "loader", "wait", "train", "probe", "doctor", "launch",
-    "schema",
+    "plan", "run", "wait", "prep", "report", "diff", "inspect", "loader", "verify", "repair", "clean", "train", "probe",
+    "doctor", "launch", "schema",
 )  # fmt: skip
+"""In the order in which the help lists them."""
 DEMO = Path(str(files("packtrain.pipeline.demo")))
 
 
@@ -65,13 +67,16 @@ def test_every_command_has_help(packtrain: Command, command: str) -> None:
 def test_help_lists_every_command(packtrain: Command) -> None:
     done = packtrain("--help")
     assert done.code == 0
-    assert re.findall(r"^  (\w+)  ", done.out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
+    groups = done.out.partition("Make a dataset:")[2]
+    assert re.findall(r"^  (\w+)  ", groups, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^(\w.*):$", groups, re.MULTILINE) == [*list(GROUPS)[1:], OTHERS]
+    assert "..." not in groups, "each is said in a whole sentence"
 
 
 def test_no_command_shows_the_help(packtrain: Command) -> None:
     done = packtrain()
     assert done.code == 2
-    assert "Commands:" in done.out + done.err
+    assert "Make a dataset:" in done.out + done.err
 
 
 def test_the_version(packtrain: Command) -> None:
@@ -82,7 +87,11 @@ def test_the_version(packtrain: Command) -> None:
 
 MISTAKES: list[tuple[list[object], str]] = [
     (["nosuch"], "No such command 'nosuch'"),
+    (["repar"], "No such command 'repar'. Did you mean 'repair'"),
     (["run", "--nosuch"], "No such option: --nosuch"),
+    (["run", "--worker", "2"], "No such option: --worker. Did you mean --workers?"),
+    (["wait", "x", "--timeout", "soon"], "'soon' is not a duration; write 90s, 15min, 1h30m"),
+    (["clean", "--older-than", "-3"], "'-3' is not a duration"),
     (["run", "--workers", "many"], "--workers"),
     (["run", "a.yaml", "b.yaml"], "unexpected extra argument"),
     (["verify"], "Missing argument 'DIR'"),
@@ -127,7 +136,7 @@ def test_the_demo_runs_in_an_empty_folder(demo: tuple[Path, float, str]) -> None
 def test_what_the_demo_says_to_do_next_works(demo: tuple[Path, float, str]) -> None:
     commands = re.findall(r"^  (\S*packtrain .*|\S*python\S* .*)$", demo[2], re.MULTILINE)
     assert len(commands) == 4
-    # The training takes longer: test_documentation.py runs it.
+    # The training takes longer: tests/docs runs it.
     for command in [command for command in commands if " train " not in command]:
         # As it stands there, from the folder where it was printed, whether or not the environment is active.
         done = subprocess.run(command, shell=True, cwd=demo[0], capture_output=True, text=True, check=True)

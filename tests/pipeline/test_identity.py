@@ -124,12 +124,16 @@ def run(config: Config, **changes: Any) -> tuple[Manifest, Heard]:
     return packtrain.run({**config, **changes}, observer=heard), heard
 
 
+NOTES = ("_run", "report.html", "report.json")
+"""What is no part of the dataset: it is for people and for the next run, and says where and when."""
+
+
 def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file of the dataset; notes on how it was made are in `_run`."""
+    """The hash of every file of the dataset; notes on how it was made are in `_run` and in the report."""
     return {
         path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes())
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] != "_run"
+        if path.is_file() and path.relative_to(folder).parts[0] not in NOTES
     }
 
 
@@ -174,7 +178,7 @@ def test_workers_do_not_matter(
 def test_nothing_tells_where_it_was_made(config: Config, tmp_path: Path) -> None:
     run(config)
     for path in (tmp_path / "out").rglob("*"):
-        if path.is_file() and "_run" not in path.parts:
+        if path.is_file() and not {*NOTES} & {*path.parts}:
             assert str(tmp_path).encode() not in path.read_bytes(), path
     plan = (tmp_path / "out/_run/plan.json").read_text()
     assert str(tmp_path) not in plan

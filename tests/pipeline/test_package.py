@@ -101,6 +101,7 @@ MAY_IMPORT = {
 LAZILY = {
     "pipeline.cli_train": {"training"},
     "pipeline.probe_view": {"training"},
+    "pipeline.report.balance_view": {"training"},
     "pipeline.train_command": {"training"},
     "pipeline.trainer_view": {"training"},
     "training.packed_stream": {"pipeline.live"},

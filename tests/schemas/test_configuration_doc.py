@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from annotated_types import Ge, Lt, MinLen
 from packtrain.schemas.config import RunConfig
-from packtrain.schemas.section import Size, parse_size
+from packtrain.schemas.section import Duration, Size, parse_duration, parse_size
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -105,10 +105,14 @@ def is_size(field: FieldInfo) -> bool:
     return any(isinstance(item, BeforeValidator) and item.func is parse_size for item in field.metadata)
 
 
+def is_duration(field: FieldInfo) -> bool:
+    return any(isinstance(item, BeforeValidator) and item.func is parse_duration for item in field.metadata)
+
+
 def typed(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return "size" if annotation == Size else typed(inner[0])
+        return {Size: "size", Duration: "duration"}.get(annotation) or typed(inner[0])
     if origin is Literal:
         return ", ".join(f"`{item}`" for item in inner)
     if origin in (Union, UnionType):
@@ -122,7 +126,7 @@ def typed(annotation: Any) -> str:
 
 def kind(field: FieldInfo) -> str:
     """The type in words, with its limits."""
-    words = ["size" if is_size(field) else typed(field.annotation)]
+    words = ["size" if is_size(field) else "duration" if is_duration(field) else typed(field.annotation)]
     for item in field.metadata:
         if isinstance(item, Ge):
             words.append(f"at least {sized(item.ge) if is_size(field) else item.ge}")
@@ -204,6 +208,6 @@ def test_every_key_says_what_it_means() -> None:
 def test_only_where_and_how_fast_bear_no_identity() -> None:
     free = {key.path for _, _, keys in sections(RunConfig) for key in keys if identity(key.path) == "no"}
     run = {
-        "workers", "executor", "shard", "address", "task_seconds", "on_dead_task", "wait", "scratch", "memory"
+        "workers", "executor", "shard", "address", "task_seconds", "on_dead_task", "wait", "scratch", "memory", "report"
     }  # fmt: skip
     assert free == {"out", "cache", *(f"run.{key}" for key in run)}

@@ -160,5 +160,5 @@ def test_a_shelf_pickles_and_survives_a_fork(tmp_path: Path) -> None:
 
 def test_a_fetch_reads_as_a_sentence() -> None:
     fetch = Fetch("a", "s3://b/a", "downloading", 12.34, 2, 4_194_304, 67_108_864)
-    assert str(fetch) == "s3://b/a: downloading for 12.3 s, attempt 2, 4,194,304 of 67,108,864 bytes"
+    assert str(fetch) == "s3://b/a: downloading for 12.3 s, attempt 2, 4.0 MiB of 64.0 MiB"
     assert str(Fetch("m", "s3://b/m", "reading", 1, 0, 0, 0)) == "s3://b/m: reading for 1.0 s"

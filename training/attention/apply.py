@@ -74,7 +74,10 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     register()
     bare = unwrap(model)
     if not hasattr(bare, "set_attn_implementation"):
-        raise AttentionError(f"{type(bare).__name__} is not a model of transformers: it has no set_attn_implementation")
+        raise AttentionError(
+            f"{type(bare).__name__} is not a model of transformers: it has no set_attn_implementation; "
+            "load it with AutoModelForCausalLM"
+        )
     device = next((weight.device for weight in bare.parameters()), torch.device("cpu"))
     why = ""
     if implementation == "auto":

@@ -37,7 +37,9 @@ def check_batch(batch: Mapping[str, Any]) -> None:
         _check_bounds(name, batch.get(name), batch.get(name.replace("cu_seq_lens", "max_length")), tokens)
     positions = batch.get("position_ids")
     if positions is None:
-        raise BatchError("the batch has no position_ids: the model would count on from document to document")
+        raise BatchError(
+            "the batch has no position_ids: the model would count on from document to document. Put them in"
+        )
     if positions.shape[-1] != tokens:
         raise BatchError(f"position_ids are for {positions.shape[-1]:,} tokens, and there are {tokens:,}")
     bounds = batch["cu_seq_lens_q"]
@@ -49,7 +51,7 @@ def _tokens(batch: Mapping[str, Any]) -> int:
     given = batch.get("input_ids")
     given = batch.get("inputs_embeds") if given is None else given
     if given is None:
-        raise BatchError("the batch has no input_ids")
+        raise BatchError("the batch has no input_ids; put them in")
     if given.shape[0] != 1:
         raise BatchError(f"input_ids have {given.shape[0]:,} rows; packed batches are flattened to one")
     return int(given.shape[1])
@@ -57,7 +59,7 @@ def _tokens(batch: Mapping[str, Any]) -> int:
 
 def _check_bounds(name: str, bounds: Any, longest: Any, tokens: int) -> None:
     if not isinstance(bounds, torch.Tensor):
-        raise BatchError(f"the batch has no {name}: attention would not know where documents end")
+        raise BatchError(f"the batch has no {name}: attention would not know where documents end. Put it in")
     if bounds.dtype != torch.int32 or bounds.ndim != 1 or len(bounds) < 2:
         raise BatchError(f"{name} is {bounds.dtype} {list(bounds.shape)}; it should be int32 [documents + 1]")
     other = name.replace("cu_seq_lens", "max_length")

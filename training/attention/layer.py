@@ -52,10 +52,16 @@ def refuse(
             "the model's config.json (attention_dropout, attn_pdrop or the like)"
         )
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-        raise AttentionError(f"{who(module)} looks ahead (is_causal is false); packed attention is causal")
+        raise AttentionError(
+            f"{who(module)} looks ahead (is_causal is false); packed attention is causal; "
+            "set batching: padded, or take another model"
+        )
     for name in _UNKNOWN:
         if kwargs.get(name) is not None and name not in known:
-            raise AttentionError(f"{who(module)}: its attention takes {name}, which packed attention does not know")
+            raise AttentionError(
+                f"{who(module)}: its attention takes {name}, which packed attention does not know; "
+                "set batching: padded, or take another model"
+            )
 
 
 def window_of(module: torch.nn.Module, given: int | None) -> int | None:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 
+from ...schemas.units import size
 from .findings import Finding, broken, good, note, slow
 
 
@@ -41,7 +42,7 @@ def _gpu(index: int) -> Finding:
             f"{name}: it does not answer ({str(error).splitlines()[0]})",
             "nvidia-smi shows its state; another process may hold it exclusively, or it needs a reset",
         )
-    text = f"{name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    text = f"{name}, {size(free)} of {size(total)} free"
     if properties.major < 8:
         return slow(f"cuda:{index}", text, "no bf16 and no FlashAttention before sm80: expect it to be slow")
     if free < 0.9 * total:

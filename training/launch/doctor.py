@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
+from ...schemas.units import duration, rate
 from .devices import devices
 from .findings import Examination, Finding, as_table, broken
 from .machine import machine_findings
@@ -70,6 +71,6 @@ def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -
     for wire in wired.wires:
         say(f"rank {wire.rank:>4}  {wire.host}  {wire.interface or '?'} ({wire.address})  {wire.device}")
     say(
-        f"All {len(wired.wires)} ranks answered over {wired.backend}: {1e3 * wired.seconds:.2f} ms for one number, "
-        f"{wired.bytes_per_second / 1e9:.2f} GB/s for 4 MiB"
+        f"All {len(wired.wires)} ranks answered over {wired.backend}: {duration(wired.seconds)} for one number, "
+        f"{rate(wired.bytes_per_second, 'bytes')} for 4 MiB"
     )

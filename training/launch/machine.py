@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...schemas.units import size
 from .findings import Finding, broken, good, note, slow
 
 GIB = 1 << 30
@@ -110,12 +111,3 @@ def disk(name: str, path: Path, least: int = LEAST_DISK) -> Finding:
         mend = mends.get(name, "checkpoints of a 7B model take 80 GB each: write them elsewhere, or make room")
         return slow(name, f"{path}: only {size(free)} free", mend)
     return good(name, f"{path}: {size(free)} free")
-
-
-def size(count: int) -> str:
-    """`3.5 GiB`."""
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if value >= 100 or units[0] == "B" else f"{value:.1f} {units[0]}"

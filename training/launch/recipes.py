@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...schemas.errors import ConfigError, OutputError
+from ...schemas.hints import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def recipe(name: str) -> str:
         ConfigError: there is none of that name.
     """
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
+        raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}{did_you_mean(name, RECIPES)}")
     return (files(__package__) / RECIPES[name].file).read_text(encoding="utf-8")
 
 
@@ -50,7 +51,7 @@ def write(name: str, target: Path) -> None:
     except FileExistsError:
         raise OutputError(f"{target} is there already; it may hold your changes. Choose another name") from None
     except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise OutputError(f"{target} cannot be written: {error.strerror or error}; name another file") from error
 
 
 def listing() -> list[str]:

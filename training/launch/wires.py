@@ -261,7 +261,7 @@ def _ring(launch: Launch, wires: list[Wire], timeout: float) -> None:
     if answer != f"rank {following.rank}":
         raise LaunchError(
             f"{mine} connected to {following.address}:{following.port} for {following}, but {answer or 'nobody'!r} "
-            "answered: several machines share that address, or something between them answers instead"
+            "answered: several machines share that address, or something between them answers. Give each its own"
         )
 
 
@@ -293,7 +293,8 @@ def _reduce(launch: Launch, device: str) -> tuple[float, float]:
     timed(total)
     if total.item() != size * (size + 1) / 2:
         raise LaunchError(
-            f"the sum of 1 to {size} over {size} ranks came out as {total.item():g}: memory or network damages data"
+            f"the sum of 1 to {size} over {size} ranks came out as {total.item():g}: "
+            "memory or network damages data: leave that machine out"
         )
     small = sorted(timed(torch.ones(1, device=place)) for _ in range(5))[2]
     large = sorted(timed(torch.ones(_WORDS, device=place)) for _ in range(5))[2]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
+from ...schemas.units import size
 from ..attention.apply import Applied, use_packed
 from .probing import probe
 from .report import ProbeReport
@@ -100,7 +101,7 @@ def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: tor
         free = min(free, torch.cuda.mem_get_info(device)[0])
     if needed > 0.8 * free:
         raise ConfigError(
-            f"{count / 1e9:,.1f} billion parameters take {needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} are free; "
+            f"{count / 1e9:,.1f} billion parameters take {size(needed)}, and {size(free)} are free; "
             "add --tiny, which probes the same architecture"
         )
 

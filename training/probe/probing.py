@@ -59,7 +59,9 @@ def probe(
         raise ConfigError(f"documents={tuple(documents)}: a probe needs at least two, of at least two tokens")
     bare = unwrap(model)
     if not hasattr(bare, "config"):
-        raise ConfigError(f"{type(bare).__name__} is not a model of transformers: it has no config")
+        raise ConfigError(
+            f"{type(bare).__name__} is not a model of transformers: it has no config; give one of from_pretrained"
+        )
     where = _device_of(model, device)
     call = call or (lambda batch: model(**batch))
     made = Documents(bare.config, documents, seed, make)

@@ -51,7 +51,9 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     try:
         adapted = get_peft_model(model, LoraConfig(**given, task_type="CAUSAL_LM"))
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}") from error
+        raise ConfigError(
+            f"lora: peft refuses it for {type(model).__name__}: {error}; mend the keys of lora"
+        ) from error
     trained, total = adapted.get_nb_trainable_parameters()
     _LOG.info("lora: %s of %s weights are trained (%.2f %%)", f"{trained:,}", f"{total:,}", 100 * trained / total)
     return adapted

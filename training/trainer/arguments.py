@@ -54,7 +54,9 @@ def training_arguments(config: "TrainConfig", base: Path, ranks: int) -> Any:
     try:
         return TrainingArguments(**{**given, **_defaults(config, given), **_ours(config, base, ranks)})
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        raise ConfigError(f"trainer: transformers.TrainingArguments refuses it: {error}") from error
+        raise ConfigError(
+            f"trainer: transformers.TrainingArguments refuses it: {error}; mend that key, or leave it out"
+        ) from error
 
 
 def _defaults(config: "TrainConfig", given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def _number(key: str, value: Any) -> Any:
     if not isinstance(number, int | float) or isinstance(number, bool) or math.isnan(number):
         raise ConfigError(f"trainer.{key}: {value!r} is no number; for transformers' own default leave the key out")
     if key == "learning_rate" and number < 0:
-        raise ConfigError(f"trainer.{key}: {value!r} is below 0")
+        raise ConfigError(f"trainer.{key}: {value!r} is below 0; give 0 or more")
     return number
 
 

@@ -112,19 +112,27 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
         raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / MARKER} cannot be read: {error}") from None
+        raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
     version = data.pop("format", None) if isinstance(data, dict) else None
     if version != FORMAT:
-        raise ConfigError(f"{folder / MARKER} is of format {version!r}; this version of packtrain reads {FORMAT}")
+        raise ConfigError(
+            f"{folder / MARKER} is of format {version!r}; this version of packtrain reads {FORMAT}; "
+            "resume with the version that wrote it"
+        )
     try:
         state = CheckpointState(**data)
     except TypeError as error:
-        raise ConfigError(f"{folder / MARKER} is not what packtrain writes: {error}") from None
+        raise ConfigError(
+            f"{folder / MARKER} is not what packtrain writes: {error}; resume from another checkpoint"
+        ) from None
     found = _files(folder)
     for name, size in state.files.items():
         if found.get(name) != size:
             has = "is missing" if name not in found else f"has {found[name]:,} bytes"
-            raise ConfigError(f"the checkpoint {folder} is damaged: {name} {has}, and was written with {size:,}")
+            raise ConfigError(
+                f"the checkpoint {folder} is damaged: {name} {has}, and was written with {size:,}; "
+                "resume from another checkpoint"
+            )
     return state
 
 

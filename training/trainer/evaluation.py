@@ -52,7 +52,10 @@ class HeldOut:
 
     def __post_init__(self) -> None:
         if not len(self):
-            raise ConfigError(f"{self.where}: the split {self.split!r} has no rows, on which a loss could be measured")
+            raise ConfigError(
+                f"{self.where}: the split {self.split!r} has no rows, on which a loss could be measured; "
+                "name another split, or leave eval out"
+            )
 
     @cached_property
     def rows(self) -> PackedRows:

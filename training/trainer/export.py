@@ -26,7 +26,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, str | No
     """
     if given is not None:
         if not given.is_dir():
-            raise ConfigError(f"tokenizer: there is no folder {given}")
+            raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
         return given, None
     if not isinstance(rows.shelf, LocalShelf):
         return None

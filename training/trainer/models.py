@@ -46,9 +46,13 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
     except ConfigError:
         raise
     except SafetensorError as error:
-        raise ConfigError(f"model: the weights in {_shown(config)} are damaged, or cut short: {error}") from error
+        raise ConfigError(
+            f"model: the weights in {_shown(config)} are damaged, or cut short: {error}; copy them again"
+        ) from error
     except (OSError, ValueError, ImportError, KeyError, _strict()) as error:
-        raise ConfigError(f"model: transformers makes no causal language model of {_shown(config)}: {error}") from error
+        raise ConfigError(
+            f"model: transformers makes no causal language model of {_shown(config)}: {error}; take one that it knows"
+        ) from error
     if not config.quantization:
         _refuse_missing(found["missing_keys"], config)
     return model

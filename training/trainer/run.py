@@ -77,7 +77,9 @@ def read_config(
         try:
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"the configuration {path} cannot be read: {error}") from None
+            raise ConfigError(
+                f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
+            ) from None
         base = base or path.absolute().parent
     try:
         return TrainConfig.model_validate(config), base or Path.cwd()
@@ -151,7 +153,7 @@ class _Training:
             raise ConfigError(f"out: {out} cannot be made a folder ({error.strerror}); name another") from error
         tokenizer, model, export = self.config.tokenizer, self.config.model.path, self._export_folder(out)
         if tokenizer and not (self.base / tokenizer).is_dir():
-            raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}")
+            raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}; check the spelling")
         if model is not None and export is not None and (self.base / model).resolve() == export.resolve():
             raise ConfigError(
                 f"export: the finished model would be written over the one that training begins with, {export}; name "

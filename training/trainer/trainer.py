@@ -279,7 +279,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if resume_from_checkpoint is True:
             folder = checkpoint.last_whole(Path(self.args.output_dir))
             if folder is None:
-                raise ConfigError(f"there is no whole checkpoint in {self.args.output_dir} to go on from")
+                raise ConfigError(
+                    f"there is no whole checkpoint in {self.args.output_dir} to go on from; "
+                    "train without resuming, or name another folder"
+                )
         elif resume_from_checkpoint:
             folder = Path(str(resume_from_checkpoint))
         if folder is None:

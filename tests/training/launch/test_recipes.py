@@ -110,7 +110,7 @@ def sbatch(
         "SLURM_CPUS_PER_TASK": "30",
         **more,
     }
-    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=300, check=False)
     return done, {path.name: path.read_text().splitlines() for path in record.iterdir()}
 
 

@@ -1,0 +1,60 @@
+"""The command that reports on a finished dataset."""
+
+from typing import Annotated
+
+import typer
+
+from .cli_options import Folder, Json, print_json
+from .cli_report_options import (
+    All,
+    Batch,
+    Hidden,
+    Layers,
+    Lengths,
+    Model,
+    Output,
+    Parameters,
+    WorldSize,
+    report_options,
+)
+
+
+def report(
+    folder: Folder,
+    output: Output = None,
+    lengths: Lengths = None,
+    batch: Batch = 8,
+    model: Model = None,
+    parameters: Parameters = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    world_size: WorldSize = 8,
+    everything: All = False,
+    rows: Annotated[int, typer.Option(min=0, max=100, help="Packed rows to show as text.")] = 6,
+    as_json: Json = False,
+) -> None:
+    """Say what became of the data, what is trained, how good the packing is, and which length would suit it.
+
+    Writes DIR/report.html and DIR/report.json, or --output. With --json, it prints the numbers, and writes files only
+    where --output names them.
+    """
+    from .console import make_console, say
+    from .reader import open_dataset
+    from .report.files import write_beside, write_report
+    from .report.gather import report_of_dataset
+    from .report.terminal import print_report
+
+    options = report_options(lengths, batch, model, parameters, layers, hidden, world_size, everything, rows=rows)
+    dataset = open_dataset(folder)
+    made = report_of_dataset(dataset, options)
+    if as_json:
+        if output is not None:
+            write_beside(made, output)
+        print_json(made)
+        return
+    places = write_beside(made, output) if output is not None else write_report(made, dataset.store)
+    console = make_console()
+    print_report(console, made)
+    console.print()
+    say(console, f"page: {places[0]}")
+    say(console, f"numbers: {places[1]}")

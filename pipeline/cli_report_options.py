@@ -1,0 +1,96 @@
+"""Options of the commands that make a report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..schemas.errors import ConfigError
+from . import completion
+
+if TYPE_CHECKING:
+    from .report.options import ReportOptions
+
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,…", help="Lengths to compare; the configured one is added.", show_default="256 to 131072"
+    ),
+]
+Batch = Annotated[
+    int, typer.Option(min=1, help="Documents of a padded batch, and of an optimizer step without packing.")
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="A model's folder or config.json, whose work is estimated.",
+        show_default="7 billion parameters",
+        autocompletion=completion.path,
+    ),
+]
+Parameters = Annotated[float | None, typer.Option(min=1, help="Of the model, in place of --model; such as 1.2e9.")]
+Layers = Annotated[int | None, typer.Option(min=1, help="Of the model, with --parameters.")]
+Hidden = Annotated[int | None, typer.Option(min=1, help="Hidden size of the model, with --parameters.")]
+WorldSize = Annotated[int, typer.Option(min=1, help="Ranks whose balance is told.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Sweep over all documents, however many.", show_default="at most 2 million")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE.html", help="The page to write; the numbers go beside it, as FILE.json."
+    ),
+]
+
+
+def report_options(
+    lengths: str | None,
+    batch: int,
+    model: Path | None,
+    parameters: float | None,
+    layers: int | None,
+    hidden: int | None,
+    world_size: int,
+    everything: bool,
+    rows: int = 6,
+) -> "ReportOptions":
+    """What they say together.
+
+    Raises:
+        ConfigError: a length is none, or the model is said twice or in part.
+    """
+    from ..stages.sweep import CANDIDATES
+    from .report.options import SEVEN_BILLION, SWEPT, ReportOptions
+
+    numbers = (parameters, layers, hidden)
+    shape = SEVEN_BILLION
+    if model is not None:
+        if any(number is not None for number in numbers):
+            raise ConfigError("--model says what --parameters, --layers and --hidden say; give one or the other")
+        from .report.shapes import shape_of_model
+
+        shape = shape_of_model(model)
+    elif any(number is not None for number in numbers):
+        if parameters is None or layers is None or hidden is None:
+            raise ConfigError(
+                "--parameters, --layers and --hidden belong together, such as --parameters 1.2e9 --layers 16 "
+                "--hidden 2048; or give --model"
+            )
+        from .report.shapes import shape_of_numbers
+
+        shape = shape_of_numbers(parameters, layers, hidden)
+    return ReportOptions(
+        lengths=_lengths(lengths) if lengths is not None else CANDIDATES,
+        batch=batch,
+        world_size=world_size,
+        shape=shape,
+        documents=None if everything else SWEPT,
+        rows=rows,
+    )
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(one.replace("_", "")) for one in text.split(",")}))
+    except ValueError:
+        raise ConfigError(f"--lengths {text}: give whole numbers, such as 1024,2048,4096") from None

@@ -1,0 +1,207 @@
+"""The commands that make something: run, prep."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..schemas.errors import ConfigError
+from ..schemas.hints import did_you_mean
+from . import completion
+from .cli_options import Config, Format, Input, Json, Set, print_json
+from .inert import inert_line
+
+
+def run(
+    config: Config = None,
+    settings: Set = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="The folder to write, or its URL; overrules the configuration.", autocompletion=completion.path
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            help="Who runs the tasks: local, ray or static.",
+            show_default="local",
+            autocompletion=completion.executor,
+        ),
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or host:port.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Which of N runs that share the work this is, from 0.")
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="[DURATION]", help="Wait for another run on the same folder to end, such as 15min."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the embedded sample.")] = False,
+    verify_inputs: Annotated[
+        bool, typer.Option("--verify-inputs", help="Of a finished run, compare the inputs by content, too.")
+    ] = False,
+    format: Format = None,
+    input: Input = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html and report.json.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
+    from .configfile import load_config
+    from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
+    from .json_views import prospect_json, run_json
+    from .next_steps import say_next
+    from .run import Driver
+    from .stores import resolve_place
+
+    began = time.perf_counter()
+    given: Path | dict[str, Any]
+    base: Path | None = None
+    if demo:
+        if format is not None or input or tokenizer is not None:
+            raise ConfigError("--demo brings its own data and tokenizer; leave --format, --input and --tokenizer out")
+        given, base = _demo(config, out)
+    elif config is not None:
+        if format is not None or input or tokenizer is not None:
+            raise ConfigError("give either a configuration file, or --format, --input and --tokenizer; not both")
+        given = config
+    else:
+        given, base = without_file(format, input, tokenizer, out), Path.cwd()
+    overrides = list(settings or [])
+    if out is not None and not demo:
+        overrides.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
+    if workers is not None:
+        overrides.append(f"run.workers={workers}")
+    for key, value in (("executor", executor), ("address", address), ("shard", shard), ("wait", wait)):
+        if value is not None:
+            overrides.append(f"run.{key}={value}")
+    if max_length is not None:
+        overrides.append(f"truncate.max_length={max_length}")
+    if no_report:
+        overrides.append("run.report=false")
+    loaded, folder = load_config(given, base, overrides)
+    # With --json nothing else may stand on the standard output.
+    console = make_console(stderr=as_json)
+    with ConsoleObserver(console) as observer:
+        driver = Driver(loaded, folder, observer)
+        manifest = driver.finished(verify_inputs=verify_inputs)
+        if dry_run:
+            prospect = driver.prospect()
+            if as_json:
+                print_json(prospect_json(prospect, driver.out.url, driver.cache.url, driver.workers()))
+            else:
+                console.print(pipeline_tree(loaded, prospect, driver.out.url, driver.cache.url, driver.workers()))
+            return
+        if manifest is not None:
+            if as_json:
+                print_json(run_json(manifest, driver.out.url, "unchanged", time.perf_counter() - began))
+            else:
+                say(console, f"manifest {manifest.hash[:16]}")
+            return
+        manifest = driver.run()
+    if as_json:
+        print_json(run_json(manifest, driver.out.url, "finished", time.perf_counter() - began, driver.page))
+        return
+    print_summary(console, manifest, driver.out.url, time.perf_counter() - began)
+    if driver.page is not None:
+        say(console, f"report: {driver.page}")
+        if driver.advice is not None:
+            say(console, f"  {inert_line(driver.advice)}")
+    if demo and loaded.output.format == "arrow":
+        say_next(console, driver.out.url)
+
+
+def prep(
+    config: Config = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write, .jsonl or .parquet.")
+    ] = None,
+    prompt_only: Annotated[bool, typer.Option("--prompt-only", help="Prompts alone, for test sets.")] = False,
+    source: Annotated[str | None, typer.Option(help="Which source, when the configuration has several.")] = None,
+    format: Format = None,
+    input: Input = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed."""
+    from .configfile import load_config
+    from .console import ConsoleObserver, make_console, say
+    from .prepare import prepare_source
+
+    if output is None:
+        raise ConfigError("--output is needed: the file to write, such as examples.jsonl")
+    if config is not None:
+        if format is not None or input:
+            raise ConfigError("give either a configuration file, or --format and --input; not both")
+        loaded, base = load_config(config, None, settings or [])
+    else:
+        data = without_file(format, input, Path("unused"), "unused")
+        loaded, base = load_config(data, Path.cwd(), settings or [])
+    chosen = [one for one in loaded.sources if source is None or one.name == source]
+    if len(chosen) != 1:
+        names = [one.name for one in loaded.sources]
+        raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
+    console = make_console(stderr=as_json)
+    with ConsoleObserver(console) as observer:
+        counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer)
+    if as_json:
+        by_reason = {"rejected": counts.rejected, "filtered": counts.filtered, "skipped": counts.skipped}
+        numbers = {name: dict(sorted(found.items())) for name, found in by_reason.items()}
+        print_json({"output": str(output), "rows": counts.rows, "examples": counts.examples, **numbers,
+                    "rejects": counts.rejects})  # fmt: skip
+        return
+    say(console, f"{output}: {counts.examples:,} examples from {counts.rows:,} rows")
+    for label, reasons in (
+        ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
+    ):  # fmt: skip
+        for reason, number in sorted(reasons.items()):
+            say(console, f"  {label}: {reason} {number:,}")
+    for reject in counts.rejects:
+        told = f"{reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"
+        say(console, f"  {inert_line(told)}")
+    if (hidden := counts.rejected.total() - len(counts.rejects)) > 0:
+        say(console, f"  and {hidden:,} rejected rows more")
+
+
+def without_file(
+    format: str | None, inputs: list[str] | None, tokenizer: Path | None, out: str | None
+) -> dict[str, Any]:
+    missing = [name for name, value in (("--input", inputs), ("--tokenizer", tokenizer), ("--out", out)) if not value]
+    if missing:
+        raise ConfigError(
+            f"give a configuration file, or {', '.join(missing)} as well "
+            "(--demo runs the embedded sample; packtrain schema prints what a configuration holds)"
+        )
+    return {
+        "out": out,
+        "tokenizer": {"path": str(tokenizer)},
+        "sources": [{"name": _source_name(format), "format": format or "auto", "path": list(inputs or [])}],
+    }
+
+
+def _source_name(format: str | None) -> str:
+    """What a source is called where nobody said it."""
+    return "data" if format is None else format.rsplit(":", 1)[-1].strip("_") or "data"
+
+
+def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
+    import yaml
+
+    from . import demo as home
+    from .stores import beside, resolve_place
+
+    if config is not None:
+        raise ConfigError("--demo brings its own configuration; leave the file out")
+    base = Path(home.__file__).parent
+    data = yaml.safe_load((base / "demo.yaml").read_text(encoding="utf-8"))
+    data["out"] = resolve_place(out or "runs/demo", Path.cwd())
+    data["cache"] = beside(data["out"], ".packtrain-cache")
+    return data, base

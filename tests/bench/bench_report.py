@@ -1,0 +1,214 @@
+"""Times what the report and `packtrain plan` compute.
+
+    python tests/bench/bench_report.py [--rows 1000000] [--file-mib 400] [--skip-plan]
+
+Prints Markdown tables.
+
+1. The sweep: ten lengths and five strategies over lognormal lengths, each document with a prompt and an answer and
+   some with more. Beside it, what it cannot be faster than: sorting the lengths once for each length, and the planner
+   itself, once for each length and strategy that plans.
+2. Reading the stock from encoded parts, which are made here: no tokenizer takes part.
+3. `packtrain plan --rows 20000` beside `packtrain plan` of all rows, on a file of chats (needs PACKTRAIN_REALDATA).
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from packtrain.pipeline.catalogue import PartPlace
+from packtrain.pipeline.parts import PartFile
+from packtrain.pipeline.report.choice import choose
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.stock import read_stock
+from packtrain.pipeline.store import LocalStore
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.rows import ENCODED, RUN, Kind
+from packtrain.stages.plan import plan_rows
+from packtrain.stages.stock import Stock
+from packtrain.stages.sweep import CANDIDATES, STRATEGIES, sweep
+
+REPEATS = 5
+PART_ROWS = 5000
+"""Documents of an encoded part: as many as some 4 MiB of text make."""
+
+
+def stock_of(number: int, seed: int = 0) -> Stock:
+    """Lognormal lengths to 200,000 and one to four trained runs in each."""
+    chance = np.random.default_rng(seed)
+    lengths = np.clip(np.exp(chance.standard_normal(number) * 1.1 + 6.5), 16, 200_000).astype(np.int32)
+    turns = chance.integers(1, 5, number)
+    owners = np.repeat(np.arange(number, dtype=np.int32), turns)
+    place = np.arange(len(owners)) - np.repeat(np.cumsum(turns) - turns, turns)
+    step = lengths[owners] // turns[owners]
+    begins = (place * step + step // 2).astype(np.int32)
+    return Stock(lengths, owners, begins, ((place + 1) * step).astype(np.int32))
+
+
+def fresh(stock: Stock) -> Stock:
+    """The same without what it has worked out before."""
+    return Stock(stock.lengths, stock.owners, stock.begins, stock.ends)
+
+
+def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Median."""
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def bench_sweep(stock: Stock) -> None:
+    count = len(stock.lengths)
+    print(f"\n| {count:,} documents, {len(stock.owners):,} runs | s |\n|---|---:|")
+    every = seconds(lambda: sweep(fresh(stock)))
+    print(f"| sweep, {len(CANDIDATES)} lengths × {len(STRATEGIES)} strategies | {every:.2f} |")
+    for strategy in STRATEGIES:
+        taken = seconds(partial(lambda one: sweep(fresh(stock), strategies=[one]), strategy))
+        print(f"| … {strategy} alone | {taken:.2f} |")
+    options = ReportOptions()
+    made = lambda: choose(fresh(stock), CONFIG, options, documents_in_all=count)  # noqa: E731
+    print(f"| with histogram and advice | {seconds(made):.2f} |")
+
+    def planned() -> None:
+        for length in CANDIDATES:
+            for strategy in ("bfd", "bfd_split", "wrapped"):
+                plan_rows(stock.lengths, length, strategy)
+
+    sorted_ = seconds(lambda: [np.sort(stock.lengths) for _ in CANDIDATES])
+    print(f"| `np.sort` of the lengths, {len(CANDIDATES)} times | {sorted_:.2f} |")
+    print(f"| the planner, {len(CANDIDATES)} lengths × 3 strategies | {seconds(planned, 1):.2f} |")
+
+
+CONFIG = RunConfig.model_validate(
+    {
+        "out": "unused",
+        "tokenizer": {"path": "unused"},
+        "sources": [{"name": "s", "format": "messages", "path": "unused"}],
+    }
+)
+
+
+def put_parts(stock: Stock, folder: Path) -> tuple[list[PartPlace], list[int]]:
+    """Encoded parts of these documents, written as a run writes them."""
+    store, places, sizes = LocalStore(folder), list[PartPlace](), list[int]()
+    starts = np.searchsorted(stock.owners, np.arange(len(stock.lengths) + 1))
+    for first in range(0, len(stock.lengths), PART_ROWS):
+        last = min(first + PART_ROWS, len(stock.lengths))
+        batch = _batch(stock, first, last, starts)
+        name = f"{first:012d}.arrow"
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, ENCODED) as writer:
+            writer.write_batch(batch)
+        places.append(PartPlace(store, PartFile(name, (folder / name).stat().st_size, ""), 0, "a", 0))
+        sizes.append(last - first)
+    return places, sizes
+
+
+def _batch(stock: Stock, first: int, last: int, starts: NDArray[np.int64]) -> pa.RecordBatch:
+    lengths, count = stock.lengths[first:last], last - first
+    here = slice(int(starts[first]), int(starts[last]))
+    owners, begins, ends = stock.owners[here] - first, stock.begins[here], stock.ends[here]
+    # A run before each trained one, and one behind the last of a document that does not end it.
+    places = np.stack([begins, ends], axis=1).ravel()
+    kinds = np.tile(np.array([Kind.PROMPT, Kind.ASSISTANT], dtype=np.int8), len(begins))
+    number = 2 * np.bincount(owners, minlength=count)
+    ends_at = np.cumsum(number)
+    short = ends[np.cumsum(np.bincount(owners, minlength=count)) - 1] < lengths
+    places = np.insert(places, ends_at[short], lengths[short]).astype(np.int32)
+    kinds = np.insert(kinds, ends_at[short], Kind.PROMPT)
+    offsets = np.concatenate([[0], np.cumsum(number + short)]).astype(np.int32)
+    runs = pa.StructArray.from_arrays(
+        [
+            pa.array(places),
+            pa.array(kinds, pa.int8()),
+            pa.array(np.zeros(len(places), np.int16)),
+            pa.array(np.ones(len(places), np.bool_)),
+        ],
+        fields=list(RUN),
+    )
+    tokens = pa.array(np.zeros(int(lengths.sum()), np.int32))
+    into = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    digests = np.random.default_rng(first).bytes(16 * count)
+    columns = [
+        pa.ListArray.from_arrays(pa.array(into), tokens, type=ENCODED.field("input_ids").type),
+        pa.ListArray.from_arrays(pa.array(offsets), runs, type=ENCODED.field("runs").type),
+        pa.array([""] * count, pa.string()),
+        pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(digests)]),
+        pa.array(np.arange(count, dtype=np.int32)),
+        pa.array(np.full(count, -1, np.int32)),
+        pa.array(np.zeros(count, np.int16)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ENCODED)
+
+
+def bench_stock(stock: Stock) -> None:
+    # Tokens are four bytes each: keep them short, because none of them is read.
+    shrunk = np.maximum(stock.lengths // 20, 16).astype(np.int32)
+    small = Stock(shrunk, stock.owners, np.minimum(stock.begins // 20, shrunk[stock.owners] - 1),
+                  np.minimum(stock.ends // 20 + 1, shrunk[stock.owners]))  # fmt: skip
+    print("\n| reading the stock | parts | s |\n|---|---:|---:|")
+    with tempfile.TemporaryDirectory() as temporary:
+        places, sizes = put_parts(small, Path(temporary))
+        for name, changes in (("as it is", {}), ("without duplicates", {"duplicates": "drop"})):
+            config = CONFIG.model_copy(
+                update={"mask": CONFIG.mask.model_copy(update={"policy": "assistant"}), **changes}
+            )
+            options = ReportOptions(documents=None)
+            read = partial(read_stock, config, places, sizes, "", Path(temporary), options)
+            print(f"| {len(small.lengths):,} documents, {name} | {len(places):,} | {seconds(read, 3):.2f} |")
+
+
+def bench_plan(mib: int) -> None:
+    data = Path(os.environ["PACKTRAIN_REALDATA"])
+    rows = (data / "chat/gsm8k_train.jsonl").read_text().splitlines()
+    print(f"\n| `packtrain plan`, {mib:,} MiB of chats | s |\n|---|---:|")
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        chance = random.Random(0)
+        with (home / "chats.jsonl").open("w") as file:
+            while file.tell() < mib << 20:
+                chance.shuffle(rows)
+                file.writelines(f"{row}\n" for row in rows)
+        (home / "mix.yaml").write_text(
+            json.dumps({"out": "packed", "tokenizer": {"path": str(data / "tokenizers/qwen3")},
+                        "sources": [{"name": "chats", "format": "messages", "path": "chats.jsonl"}]})
+        )  # fmt: skip
+        program = Path(sys.executable).parent / "packtrain"
+
+        def planned(*more: Any) -> None:
+            subprocess.run([program, "plan", "mix.yaml", *map(str, more)], cwd=home, check=True, capture_output=True)
+
+        for name, more in (("--rows 20000", ("--rows", 20000)), ("--rows 20000, again", ("--rows", 20000)),
+                           ("all rows", ()), ("all rows, again", ())):  # fmt: skip
+            print(f"| {name} | {seconds(partial(planned, *more), 1):.1f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--file-mib", type=int, default=400)
+    parser.add_argument("--skip-plan", action="store_true")
+    asked = parser.parse_args()
+    stock = stock_of(asked.rows)
+    bench_sweep(stock)
+    bench_stock(stock)
+    if not asked.skip_plan:
+        bench_plan(asked.file_mib)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The recommendation: its numbers are those of the points, and it keeps what it says."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packtrain.pipeline.report.advice import CHEAPER, KEEPS, TEXT, WHOLE, WHOLE_TEXTS
+from packtrain.pipeline.report.choice import candidates, choose
+from packtrain.pipeline.report.options import SEVEN_BILLION, ReportOptions
+from packtrain.pipeline.report.spoken import share
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.report import Choice, Point
+from packtrain.stages.stock import Stock
+
+
+def configured(**changes: Any) -> RunConfig:
+    data = {
+        "out": "out",
+        "tokenizer": {"path": "unused"},
+        "sources": [{"name": "s", "format": "text", "path": "unused"}],
+        "truncate": {"max_length": 2048},
+    }
+    return RunConfig.model_validate({**data, **changes})
+
+
+def stock_of(lengths: Any, prompt: float = 0.5) -> Stock:
+    """Documents whose first part is no training."""
+    array = np.array(lengths, dtype=np.int32)
+    begins = (array * prompt).astype(np.int32)
+    return Stock(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
+
+
+def choice_of(stock: Stock, config: RunConfig | None = None, **options: Any) -> Choice:
+    return choose(stock, config or configured(), ReportOptions(**options), documents_in_all=len(stock.lengths))
+
+
+def at(choice: Choice, strategy: str, length: int) -> Point:
+    return next(one for one in choice.points if (one.strategy, one.max_length) == (strategy, length))
+
+
+def lognormal(mean: float, spread: float, count: int = 3000) -> Any:
+    return np.clip(np.random.default_rng(1).lognormal(mean, spread, count), 2, 300_000).astype(np.int32)
+
+
+# --- the points ---
+
+
+def test_the_configured_length_is_always_among_them() -> None:
+    for length in (300, 2048, 5000, 1 << 20):
+        choice = choice_of(stock_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
+        assert at(choice, "bfd", length).max_length == choice.max_length == length
+        assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
+
+
+def test_lengths_that_say_nothing_are_left_out() -> None:
+    shown = {one.max_length for one in choice_of(stock_of(lognormal(6, 0.3))).points}
+    assert shown == {256, 512, 1024, 2048}  # the longest has some 1,200 tokens
+    # Where hardly one fits, longer rows are fuller.
+    shown = {one.max_length for one in choice_of(stock_of([300] * 5000)).points}
+    assert {512, 1024, 4096} <= shown
+    assert max(shown) <= 16_384
+    asked = {one.max_length for one in choice_of(stock_of([300] * 50), lengths=(512, 1024, 65_536)).points}
+    assert asked == {512, 1024, 2048, 65_536}
+
+
+def test_lengths_are_multiples_of_the_alignment() -> None:
+    config = configured(pack={"align": 96}, truncate={"max_length": 960})
+    assert candidates(config, (256, 500, 1024)) == [192, 480, 960]
+    assert candidates(config, (50,)) == [960]
+    with pytest.raises(ConfigError, match=r"--lengths: 1 is no length"):
+        candidates(config, (1,))
+
+
+def test_the_histogram_is_of_all_lengths() -> None:
+    lengths = lognormal(6, 1)
+    found = choice_of(stock_of(lengths)).lengths
+    assert sum(found.counts) == found.count == len(lengths)
+    assert found.total == lengths.sum()
+    assert found.quantiles["p50"] == np.sort(lengths)[(len(lengths) - 1) // 2]
+    assert (found.quantiles["min"], found.quantiles["max"]) == (lengths.min(), lengths.max())
+    assert found.exact
+
+
+def test_of_a_sample_it_is_said() -> None:
+    choice = choose(stock_of([100] * 50), configured(), ReportOptions(), documents_in_all=5000)
+    assert (choice.documents, choice.documents_in_all) == (50, 5000)
+    assert not choice.lengths.exact
+    assert "5,000" in choice.sentence
+
+
+def test_points_have_the_work_of_the_shape() -> None:
+    for point in choice_of(stock_of(lognormal(6, 1))).points:
+        attention = 6 * point.squares * SEVEN_BILLION.hidden * SEVEN_BILLION.layers
+        assert point.attention_flops == attention
+        assert point.flops == attention + 6 * SEVEN_BILLION.parameters * point.slots
+
+
+# --- the sentence of the configured length ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "1 of 3 documents are cut and 21.8 % of the trained tokens lost"),
+        ({"truncate": {"max_length": 2048, "overlong": "drop"}}, "1 of 3 documents are dropped"),
+        ({"truncate": {"max_length": 2048, "overlong": "split"}}, "longer than a row, which is split"),
+        ({"truncate": {"max_length": 2048, "overlong": "error"}}, "longer than a row, which stops the run"),
+        ({"pack": {"strategy": "bfd_split"}}, "bfd_split at 2,048 loses no token and cuts 1 of 3 documents"),
+        ({"pack": {"strategy": "wrapped"}}, "wrapped at 2,048 loses no token and cuts"),
+        ({"pack": {"strategy": "none"}}, "each of the 3 documents is a row of its own"),
+        ({"truncate": {"max_length": 4096}}, "no document is cut and no token lost"),
+    ],
+)
+def test_what_the_configured_length_does(changes: dict[str, Any], words: str) -> None:
+    assert words in choice_of(stock_of([100, 200, 2700], 0.0), configured(**changes)).sentence
+
+
+def test_nothing_at_all() -> None:
+    choice = choice_of(stock_of([]))
+    assert choice.advice is None
+    assert "no document" in choice.sentence
+
+
+# --- the recommendation ---
+
+
+def test_conversations_get_the_length_that_keeps_their_answers() -> None:
+    choice = choice_of(stock_of(lognormal(6.2, 0.8)))
+    assert choice.advice is not None
+    assert choice.advice.strategy == "bfd"
+    point = at(choice, "bfd", choice.advice.max_length)
+    kept = point.labels / (point.labels + point.labels_lost)
+    assert kept >= KEEPS
+    shorter = at(choice, "bfd", choice.advice.max_length // 2)
+    assert shorter.labels / (shorter.labels + shorter.labels_lost) < KEEPS
+    longer = at(choice, "bfd", choice.advice.max_length * 2)
+    more = longer.attention_flops / point.attention_flops - 1
+    gain = (longer.labels - point.labels) / (point.labels + point.labels_lost)
+    assert choice.advice.sentence == (
+        f"{point.max_length:,} keeps {share(kept)} of the trained tokens; the next step up, {longer.max_length:,}, "
+        f"costs {share(more)} more attention for {share(gain)} of them."
+    )
+
+
+def test_short_documents_share_longer_rows() -> None:
+    choice = choice_of(stock_of([300] * 5000))
+    assert choice.advice is not None
+    assert choice.advice.max_length > 512
+    assert at(choice, "bfd", choice.advice.max_length).fill > 0.9
+    assert any("too few documents fit" in reason for reason in choice.advice.reasons)
+
+
+def test_texts_are_split_and_not_followed_to_the_longest() -> None:
+    choice = choice_of(stock_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
+    assert choice.advice is not None
+    assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
+    assert "loses no token" in choice.advice.sentence
+
+
+def test_one_giant_conversation_is_named() -> None:
+    choice = choice_of(stock_of([*lognormal(6, 0.8, 1000), 120_000], 0.4))
+    assert choice.advice is not None
+    assert choice.advice.strategy == "bfd"
+    assert any("Few documents ask for so much" in one and "overlong: split" in one for one in choice.advice.reasons)
+
+
+def test_too_long_for_any_length() -> None:
+    choice = choice_of(stock_of([200_000] * 40, 0.5), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert any("No length compared" in reason for reason in choice.advice.reasons)
+    assert choice.advice.max_length == 1024  # none of them leaves anything that is trained
+    choice = choice_of(stock_of([200_000] * 40, 0.0), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert choice.advice.max_length == 4096
+
+
+def test_an_error_means_that_no_document_may_be_longer() -> None:
+    config = configured(truncate={"max_length": 2048, "overlong": "error"})
+    choice = choice_of(stock_of([*([100] * 100_000), 6000]), config)
+    assert choice.advice is not None
+    assert choice.advice.max_length == 8192
+
+
+def test_untrained_data_says_so() -> None:
+    lengths = np.array([300, 500], dtype=np.int32)
+    nothing = np.zeros(0, dtype=np.int32)
+    choice = choice_of(Stock(lengths, nothing, nothing, nothing), configured(keep_untrained=True))
+    assert choice.advice is not None
+    assert "of the tokens" in choice.advice.sentence
+    assert any("look at the mask" in reason for reason in choice.advice.reasons)
+    without = choice_of(Stock(lengths, nothing, nothing, nothing))
+    assert without.advice is not None
+    assert without.points[0].documents == 0
+
+
+def test_few_rows_are_named() -> None:
+    choice = choice_of(stock_of([1000] * 20))
+    assert choice.advice is not None
+    assert any("few: with 8 of them a step" in reason for reason in choice.advice.reasons)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=40),
+    st.floats(0, 0.99),
+    st.sampled_from(["bfd", "bfd_split", "wrapped", "none"]),
+    st.sampled_from(["truncate", "drop", "split", "error"]),
+    st.sampled_from([64, 500, 2048]),
+    st.booleans(),
+)
+def test_the_advice_keeps_what_can_be_kept(
+    lengths: list[int], prompt: float, strategy: str, overlong: str, length: int, untrained: bool
+) -> None:
+    if strategy in ("bfd_split", "wrapped"):
+        overlong = "truncate"
+    config = configured(
+        pack={"strategy": strategy}, truncate={"max_length": length, "overlong": overlong}, keep_untrained=untrained
+    )
+    choice = choice_of(stock_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
+    advice = choice.advice
+    assert advice is not None
+    assert advice.strategy in ("bfd", "bfd_split")
+    known = {one.max_length for one in choice.points}
+    assert advice.max_length in known
+    # Every share in the sentence is that of a point.
+    by = "bfd_split" if advice.strategy == "bfd_split" or overlong == "split" else "bfd"
+    point = at(choice, by, advice.max_length)
+    total = point.labels + point.labels_lost
+    kept = point.labels / total if total else point.tokens / (point.tokens + point.tokens_lost)
+    texts = total / (point.tokens + point.tokens_lost) >= TEXT
+    whole = 1 - point.documents_cut / (point.documents + point.documents_lost)
+    reached = not any("No length compared" in reason for reason in advice.reasons)
+    if reached:
+        assert kept >= KEEPS
+        if by == "bfd_split":
+            assert whole >= (WHOLE_TEXTS if texts else WHOLE)
+        if overlong == "error" and advice.strategy == "bfd":
+            assert point.documents_cut == point.documents_lost == 0
+        enough = [
+            one for one in choice.points
+            if one.strategy == by and one.max_length < advice.max_length and total
+            and one.labels / total >= KEEPS
+            and (by == "bfd" or 1 - one.documents_cut / (one.documents + one.documents_lost) >= WHOLE)
+            and (overlong != "error" or one.documents_cut + one.documents_lost == 0)
+        ]  # fmt: skip
+        for shorter in enough:  # a shorter one that would do costs more for each trained token
+            assert shorter.flops / shorter.labels > point.flops / point.labels * (1 + CHEAPER) * 0.999 or any(
+                other.flops / max(other.labels, 1) < point.flops / point.labels
+                for other in choice.points
+                if other.strategy == by
+            )
+    said = share(whole) if by == "bfd_split" else "all" if kept == 1 else share(kept)
+    assert said in advice.sentence.partition(";")[0]
+    named = [int(one.replace(",", "")) for one in re.findall(r"next step up, ([\d,]+),", advice.sentence)]
+    assert all(one in known and one > advice.max_length for one in named)
+    assert len(set(advice.reasons)) == len(advice.reasons) >= 3

@@ -1,0 +1,212 @@
+"""The stock that the cache holds, and the sweep over it, against real runs: rows, tokens and labels must be theirs."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packtrain
+import pytest
+from packtrain.pipeline import sources as sources_module
+from packtrain.pipeline import survey as survey_module
+from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.stock import FoundStock, stock_of
+from packtrain.schemas.manifest import Manifest
+from packtrain.stages.stock import Stock
+from packtrain.stages.sweep import Outcome, SweepOptions, sweep
+from packtrain.stages.truncate import Keep
+
+Config = dict[str, Any]
+WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
+LENGTHS = (32, 128)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "BLOCK_BYTES", 6000)
+
+
+def words(number: int, most: int = 40) -> str:
+    chance = random.Random(number)
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+
+
+def chat(number: int) -> Config:
+    turns = [
+        {"role": role, "content": words(number * 10 + turn)}
+        for turn in range(1 + number % 3)
+        for role in ("user", "assistant")
+    ]
+    return {"messages": turns}
+
+
+@pytest.fixture
+def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]) -> Config:
+    """Conversations of several turns, pairs and texts, some of which say the same."""
+    chats = [chat(number) for number in range(60)]
+    texts = [{"text": "\n\n".join(words(n * 3 + i, 60) for i in range(1 + n % 5))} for n in range(60)]
+    pairs = [{"prompt": words(n) + "\n", "completion": words(n + 1)} for n in range(80)]
+    for name, rows in (("chats", chats + chats[:15]), ("texts", texts + texts[20:30]), ("pairs", pairs)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = make_tokenizer("tiny")
+    return {
+        "out": str(tmp_path / "out"),
+        "cache": str(new_cache(tokenizer)),
+        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl")},
+            {"name": "pairs", "format": "prompt_completion", "path": str(tmp_path / "pairs.jsonl")},
+            {"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")},
+        ],
+        "duplicates": "drop",
+        "filter": {"min_tokens": 12},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+def found_of(folder: Path, **options: Any) -> FoundStock:
+    found = stock_of(open_dataset(folder), ReportOptions(**options))
+    assert not isinstance(found, str), found
+    return found
+
+
+CASES: dict[str, Config] = {
+    "bfd": {"duplicates": "keep"},
+    "without duplicates": {},
+    "of assistants": {"mask": "assistant", "duplicates": "keep"},
+    "the ends": {"mask": "last_assistant", "truncate": {"keep": "end"}},
+    "drop": {"truncate": {"overlong": "drop"}, "duplicates": "keep", "filter": {}},
+    "untrained": {"keep_untrained": True, "mask": "last_assistant"},
+    "aligned, few": {"pack": {"align": 8, "max_docs": 3}},
+    "limits": {"truncate": {"max_prompt_length": 20, "max_completion_length": 30, "keep": "end"}},
+    "bfd_split": {"pack": {"strategy": "bfd_split"}, "mask": "assistant"},
+    "bfd_split, few": {"pack": {"strategy": "bfd_split", "max_docs": 2, "align": 4}, "duplicates": "keep"},
+    "wrapped": {"pack": {"strategy": "wrapped"}, "truncate": {"max_completion_length": 30}},
+    "repeats": {"repeat": 3},
+}
+
+
+def configured(base: Config, case: Config, length: int, out: Path) -> Config:
+    case = dict(case)
+    repeat = case.pop("repeat", None)
+    config = {**base, **case, "out": str(out)}
+    config["truncate"] = {**case.get("truncate", {}), "max_length": length}
+    if repeat:
+        config["sources"] = [{**one, "repeat": repeat} if one["name"] == "pairs" else one for one in base["sources"]]
+    return config
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) -> None:
+    runs: dict[int, Manifest] = {}
+    for length in LENGTHS:
+        runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
+    # Of any of them: what it holds does not depend on the length of the run that it is asked of.
+    for asked in (LENGTHS[0], LENGTHS[-1]):
+        found = found_of(tmp_path / f"{asked}")
+        config = found.config
+        options = SweepOptions(
+            keep=Keep(config.truncate.keep),
+            drop=config.truncate.overlong == "drop",
+            keep_untrained=config.keep_untrained,
+            max_docs=config.pack.max_docs,
+            align=config.pack.align,
+        )
+        outcomes = sweep(found.stock, LENGTHS, [config.pack.strategy], options)
+        assert any(one.documents_cut or one.documents_lost for one in outcomes)
+        for outcome in outcomes:
+            agree(outcome, runs[outcome.max_length], found.stock)
+        assert found.documents_in_all == len(found.stock.lengths)
+
+
+def agree(outcome: Outcome, manifest: Manifest, stock: Stock) -> None:
+    split, total = manifest.splits["train"], manifest.ledger.total()
+    (certificate,) = split.windows
+    padding = total.tokens_created.get("alignment", 0)
+    assert outcome.rows == split.rows == certificate.rows
+    assert outcome.bound == certificate.bound
+    assert outcome.pieces == certificate.pieces
+    assert outcome.tokens == split.tokens - padding == total.tokens_packed - padding
+    assert outcome.labels == split.trained == total.labels_trained
+    assert outcome.documents == total.examples_packed["train"] + total.examples_repeated
+    if not total.examples_repeated:  # of which the ledger counts what is cut once
+        by_length = {key: value for key, value in total.tokens_dropped.items() if key in ("overlong", "cut_untrained")}
+        limits = [total.tokens_truncated.get(f"max_{what}_length", 0) for what in ("prompt", "completion")]
+        lost = total.tokens_truncated.get("max_length", 0) + sum(by_length.values())
+        # A copy of something that is too long is counted by its length in a run; in the stock it is a copy.
+        kept = manifest.plan["config"]["duplicates"] == "keep"
+        if not any(limits):
+            assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
+        assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
+    assert outcome.tokens + outcome.tokens_lost == int(stock.lengths.sum())
+
+
+WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
+
+
+@pytest.mark.parametrize("overlong", ["truncate", "drop"])
+def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, tmp_path: Path) -> None:
+    config = configured(base, {}, 96, tmp_path / "mixed")
+    config["truncate"]["overlong"] = overlong
+    config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
+    manifest = packtrain.run(config)
+    found = found_of(tmp_path / "mixed")
+    (outcome,) = sweep(found.stock, [96], ["bfd"], SweepOptions(drop=overlong == "drop"))
+    agree(outcome, manifest, found.stock)
+    assert manifest.ledger.total().examples_repeated > 0
+
+
+def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
+    manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}}, 96, tmp_path / "held"))
+    found = found_of(tmp_path / "held")
+    (outcome,) = sweep(found.stock, [96], ["bfd"])
+    assert outcome.rows == manifest.splits["train"].rows
+    assert outcome.labels == manifest.splits["train"].trained
+    assert manifest.splits["holdout"].rows > 5
+
+
+def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(base, CASES["repeats"], 96, tmp_path / "one")
+    packtrain.run(config)
+    whole = found_of(tmp_path / "one").stock
+    monkeypatch.setattr(survey_module, "LOT_DOCUMENTS", 20)
+    lots = found_of(tmp_path / "one").stock
+    for left, right in zip(columns(whole), columns(lots), strict=True):
+        assert np.array_equal(left, right)
+    assert (whole.labels, whole.tokens) == (lots.labels, lots.tokens)
+
+
+def columns(stock: Stock) -> list[Any]:
+    return [stock.lengths, stock.owners, stock.begins, stock.ends]
+
+
+def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
+    whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", documents=120)
+    assert 60 <= len(some.stock.lengths) <= 120 < len(whole.stock.lengths)
+    assert abs(some.documents_in_all - len(whole.stock.lengths)) <= 10
+    assert some.documents_in_all > len(some.stock.lengths)
+    again = found_of(tmp_path / "out", documents=120)
+    assert np.array_equal(some.stock.lengths, again.stock.lengths)
+
+
+def test_why_it_is_not_there(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {}, 96, tmp_path / "out"))
+    parts = sorted(Path(base["cache"]).glob("encoded/**/*.arrow"))
+    assert len(parts) > 3
+    data = parts[1].read_bytes()
+    parts[1].write_bytes(data[:-100])
+    assert "missing or damaged" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    parts[1].write_bytes(bytes(len(data)))
+    assert "cannot be read" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    for path in parts:
+        path.unlink()
+    assert "missing or damaged" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    for record in Path(base["cache"]).glob("encoded/**/*.json"):
+        record.unlink()
+    assert "cache is gone" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    (tmp_path / "out/_run/config.json").unlink()
+    assert "does not say any more" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
