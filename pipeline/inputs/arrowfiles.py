@@ -42,7 +42,9 @@ class ArrowPlace:
                 table = pa.Table.from_batches(batches).slice(self.skip, self.rows_there)
                 whole = hash_table(table)
         except FileNotFoundError as error:  # Arrow's own words hold the path once more
-            raise InputError(f"{path} cannot be read: No such file or directory") from error
+            raise InputError(
+                f"{path} cannot be read: No such file or directory; put it back, or name where it is"
+            ) from error
         except (OSError, pa.ArrowException, ValueError, IndexError, TypeError, StopIteration):
             raise changed(path, block, False) from None
         if whole != block.content_hash:

@@ -192,7 +192,7 @@ def read_range(path: Path, start: int, end: int) -> bytes:
         with path.open("rb", buffering=0) as file:
             data = _pread(file.fileno(), start, end - start)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}; mend that, and run again") from error
     return data
 
 

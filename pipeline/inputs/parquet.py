@@ -50,7 +50,9 @@ class ParquetPlace:
                     table = file.read_row_groups(groups, columns=columns, use_threads=False)
                 return to_rows(table, columns, block.take, limit)
         except FileNotFoundError as error:  # Arrow's own words hold the path once more
-            raise InputError(f"{path} cannot be read: No such file or directory") from error
+            raise InputError(
+                f"{path} cannot be read: No such file or directory; put it back, or name where it is"
+            ) from error
         except PacktrainError:
             raise
         except (OSError, pa.ArrowException, ValueError) as error:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from blake3 import blake3
 
 from ...schemas.errors import ConfigError, InputError
+from ...schemas.hints import did_you_mean
 from .blocks import split_name
 from .containers import is_data
 
@@ -135,7 +136,7 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
             yield from _local(name, source, where, base) if not set("*?[") & set(name) else [_stat(Path(name))]
         return
     except OSError as error:
-        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; mend that, or name another") from None
     if not S_ISDIR(stat.st_mode):
         _refuse_split(source, text)
         yield Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
@@ -163,7 +164,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             elif path.is_file():
                 yield path
     except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+        raise InputError(f"{folder} cannot be read: {error.strerror}; mend that, or name its files") from error
 
 
 def _stat(path: Path) -> Found:
@@ -217,7 +218,8 @@ def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -
     key = f"{where.removesuffix('path')}split"
     if wanted is not None:
         if wanted not in splits:
-            raise ConfigError(f"{key}: {what} has no split {wanted!r}; it has {', '.join(splits) or 'none'}")
+            near = did_you_mean(wanted, splits)
+            raise ConfigError(f"{key}: {what} has no split {wanted!r}; it has {', '.join(splits) or 'none'}{near}")
         return wanted
     if len(splits) != 1:
         raise ConfigError(f"{key}: {what} has the splits {', '.join(splits) or '(none)'}; say which one")

@@ -213,7 +213,7 @@ def _decompressed(path: Path, packing: Packing) -> "Iterator[Callable[[int], byt
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error}; mend that, and run again") from error
 
 
 def _damaged(path: Path, packing: Packing, place: int, error: Exception) -> InputError:

@@ -1,0 +1,210 @@
+"""Runs the blocks of a page in its folder, top to bottom, and compares what they print with what it shows."""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.docs.block_checks import missing
+    from tests.docs.markdown_page import RUN, Block, Page, PageError
+else:
+    from block_checks import missing
+    from markdown_page import RUN, PageError
+
+SECONDS = 600.0
+"""A block may take so long. Far more than any needs: machines may be busy."""
+_DROPPED = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PACKTRAIN_", "SLURM_", "PYTEST", "COV_", "HF_", "AWS_")
+
+
+@dataclass
+class Said:
+    """A block that was run, and what it wrote."""
+
+    block: "Block"
+    text: str
+    """Without the page's folder, where paths begin with it."""
+
+
+@dataclass
+class PageRun:
+    """One page, run. As a context manager, because a process may have to be ended."""
+
+    page: "Page"
+    folder: Path
+    home: Path
+    """Becomes HOME; not in the folder, where caches would be looked at."""
+    environment: dict[str, str] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """`docs/x.md:3: torch is missing`"""
+    _worker: "subprocess.Popen[bytes] | None" = None
+    _ask: IO[str] | None = None
+    _answers: IO[str] | None = None
+
+    def __enter__(self) -> "PageRun":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for pipe in (self._ask, self._answers):
+            if pipe is not None:
+                pipe.close()
+        if self._worker is not None:
+            try:
+                self._worker.wait(5)
+            except subprocess.TimeoutExpired:
+                self._worker.kill()
+                self._worker.wait()
+
+    def run(self, *, slow: bool) -> None:
+        """All blocks that can be run here; those marked slow only if asked. Raises PageError at the first failure."""
+        for block in self.page.blocks:
+            if block.reason is not None or (block.is_slow and not slow):
+                continue
+            lacking = missing(block) if block.language in RUN else None
+            if lacking is not None:
+                self.left_out.append(f"{block.where}: {lacking} is missing")
+            elif (name := block.mark("file")) is not None:
+                place = self.folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(block.tested, encoding="utf-8")
+            elif block.language in ("sh", "bash"):
+                self._finish(block, *self._shell(block))
+            elif block.language == "python":
+                self._finish(block, *self._python(block))
+            elif block.language in ("text", ""):
+                self._compare(block)
+
+    def _finish(self, block: "Block", code: int, text: str) -> None:
+        self.said.append(Said(block, text.replace(f"{self.folder}/", "")))
+        expected = int(block.mark("exits") or 0)
+        if code != expected:
+            raise PageError(f"{block.where}: ended with {code}, not {expected}\n{block.tested}\n--- said:\n{text}")
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_DROPPED)}
+        nowhere = "http://127.0.0.1:9"
+        return (
+            kept
+            | {
+                "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+                "HOME": str(self.home),
+                "XDG_CACHE_HOME": str(self.home / ".cache"),
+                "PYTHONPATH": "",
+                # Without a network, here as anywhere else.
+                "HF_HUB_OFFLINE": "1",
+                "PIP_NO_INDEX": "1",
+                "http_proxy": nowhere,
+                "https_proxy": nowhere,
+                "no_proxy": "127.0.0.1,localhost",
+                # Two cores are enough for what is tiny, and tests run beside each other.
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+            }
+            | self.environment
+        )
+
+    def _shell(self, block: "Block") -> tuple[int, str]:
+        # Into a file: a pipe would be read until the last process that has it is gone, such as one in the background.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+            try:
+                done = subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", block.tested],
+                    cwd=self.folder,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    timeout=SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                printed.seek(0)
+                raise PageError(
+                    f"{block.where}: took longer than {SECONDS:.0f} s, and said: {printed.read()}"
+                ) from None
+            printed.seek(0)
+            return done.returncode, printed.read()
+
+    def _python(self, block: "Block") -> tuple[int, str]:
+        if self._worker is None:
+            self._start()
+        assert self._ask is not None
+        assert self._answers is not None
+        continues = block.mark("continues") is not None
+        self._ask.write(json.dumps({"where": block.where, "code": block.tested, "continues": continues}) + "\n")
+        self._ask.flush()
+        if not select.select([self._answers], [], [], SECONDS)[0]:
+            raise PageError(f"{block.where}: took longer than {SECONDS:.0f} s")
+        answer = self._answers.readline()
+        if not answer:
+            raise PageError(f"{block.where}: the process of this page's Python blocks died")
+        said = json.loads(answer)
+        return said["code"], said["said"]
+
+    def _start(self) -> None:
+        asks, ask = os.pipe()
+        answers, answer = os.pipe()
+        self._worker = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("snippet_worker.py")), str(asks), str(answer)],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(asks, answer),
+        )
+        os.close(asks)
+        os.close(answer)
+        self._ask = os.fdopen(ask, "w", encoding="utf-8")
+        self._answers = os.fdopen(answers, encoding="utf-8")
+
+    def _compare(self, block: "Block") -> None:
+        """Looks for a text block in what was said."""
+        source = source_of(self.page, block)
+        said = next((one for one in self.said if one.block is source), None)
+        if said is None:
+            return  # it was left out, here or among the fast tests
+        if not shows(block.text, said.text, roughly=block.mark("roughly") is not None):
+            raise PageError(f"{block.where}: shows\n{block.text}\n--- but {said.block.where} said:\n{said.text}")
+
+
+def source_of(page: "Page", block: "Block") -> "Block":
+    """The block whose output a text block shows. Raises PageError if there is none, or none that is ever run."""
+    before = [one for one in page.blocks if one.line < block.line and one.language in RUN and one.mark("file") is None]
+    words = block.mark("output of")
+    found = [one for one in before if words is None or words in one.text]
+    if words is not None:
+        found = [one for one in found if one.reason is None] or found
+    if not found:
+        raise PageError(f"{block.where}: shows an output, but of nothing before it (if it is no output: not run: …)")
+    if found[-1].reason is not None:
+        raise PageError(f"{block.where}: shows the output of {found[-1].where}, which is not run; say why here, too")
+    return found[-1]
+
+
+_NUMBER = re.compile(r"[-+−]?\d[\d,.]*(?:[eE][-+]?\d+)?[kMG]?")
+
+
+def shows(shown: str, said: str, *, roughly: bool = False) -> bool:
+    """Whether a page's text is a stretch of what was said.
+
+    Spaces, line breaks and the length of drawn lines do not count; `…` stands for anything, also for nothing.
+    `roughly`: a number stands for any other.
+    """
+    pattern = r".*?".join(re.escape(part) for part in _plain(shown, roughly).split("…"))
+    return re.search(pattern, _plain(said, roughly), re.DOTALL) is not None
+
+
+def _plain(text: str, roughly: bool) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    text = re.sub(r"([━─═])\1*", r"\1", text)
+    if roughly:
+        text = _NUMBER.sub("0", text)
+    return re.sub(r"\s+", "", text)

@@ -1,0 +1,205 @@
+"""What the pages assume: small inputs, what runs over them leave, a tiny model; made here, the same each time."""
+
+import json
+import logging
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from packtrain.pipeline import demo
+from packtrain.pipeline.run import run
+
+_WORDS = """
+the mules left valley before sun was up nobody had told them how far it would be behind last houses road became path and
+line of stones that someone laid out a long time ago def return for number in range print left right doesn't matter much
+1 22 333 4444 über naïve water bridge winter bread answer question why because often never
+"""
+WORDS = _WORDS.split()
+
+
+TRAINING = {
+    "out": "runs/first",
+    "model": "path/to/model",
+    "data": "packed",
+    "rows_per_step": 8,
+    "trainer": {"max_steps": 2, "save_steps": 2, "logging_steps": 1},
+}
+"""`train.yaml`. YAML reads JSON."""
+
+
+def prose(chance: random.Random, words: int) -> str:
+    """So many words in sentences and paragraphs."""
+    out = []
+    while words > 0:
+        length = min(words, chance.randrange(4, 15))
+        sentence = " ".join(chance.choices(WORDS, k=length))
+        out.append(sentence[:1].upper() + sentence[1:] + (".\n\n" if chance.random() < 0.1 else ". "))
+        words -= length
+    return "".join(out).strip()
+
+
+def write_rows(path: Path, rows: list[Any]) -> None:
+    """One JSON object a line; a text is a line as it stands."""
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+def inputs(folder: Path, mix: str) -> None:
+    """The files that every page finds."""
+    chance = random.Random(11)
+
+    def length(middle: float, spread: float = 0.7) -> int:
+        return max(3, int(chance.lognormvariate(0, spread) * middle))
+
+    write_rows(folder / "chats.jsonl", [{"messages": _turns(chance, length)} for _ in range(400)])
+    pairs: list[Any] = [
+        {"question": prose(chance, length(45)) + "\n", "answer": prose(chance, length(60))} for _ in range(300)
+    ]
+    write_rows(folder / "pairs.jsonl", [*pairs[:170], '{"question": "cut off', *pairs[170:]])
+    write_rows(folder / "docs.jsonl", [{"text": prose(chance, length(1_100))} for _ in range(100)])
+    preferences = []
+    for _ in range(60):
+        prompt = [{"role": "user", "content": prose(chance, length(20))}]
+        answers = [[{"role": "assistant", "content": prose(chance, length(20))}] for _ in range(2)]
+        preferences.append({"prompt": prompt, "chosen": answers[0], "rejected": answers[1]})
+    write_rows(folder / "preferences.jsonl", preferences)
+    write_rows(folder / "train.jsonl", [_problem(chance, number, chance.randrange(1, 4)) for number in range(30)])
+    write_rows(folder / "test.jsonl", [_problem(chance, number, 0) for number in range(30, 40)])
+    shutil.copytree(Path(demo.__file__).parent / "tokenizer", folder / "tokenizer")
+    (folder / "mix.yaml").write_text(mix)
+    (folder / "train.yaml").write_text(json.dumps(TRAINING))
+    (folder / "train.py").write_text("import sys\n\nprint('train on', *sys.argv[1:])\n")
+
+
+def _turns(chance: random.Random, length: Callable[[float], int]) -> list[dict[str, str]]:
+    turns = [{"role": "system", "content": prose(chance, 8)}] if chance.random() < 0.3 else []
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        turns += [
+            {"role": "user", "content": prose(chance, length(40))},
+            {"role": "assistant", "content": prose(chance, length(60))},
+        ]
+    return turns
+
+
+def _problem(chance: random.Random, number: int, solutions: int) -> dict[str, Any]:
+    programs = [f"print(sum(map(int, input().split())) + {number + one})" for one in range(solutions)]
+    return {
+        "id": number,
+        "question": prose(chance, 40),
+        "solutions": json.dumps(programs) if programs else "",
+        "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": [f"{3 + number}\n"]}),
+        "difficulty": "introductory",
+        "starter_code": "",
+        "url": f"https://example.org/{number}",
+    }
+
+
+class Prepared:
+    """Makes what a page may start with, each once, and copies it into the page's folder."""
+
+    def __init__(self, root: Path, mix: str) -> None:
+        self.root = root
+        self.mix = mix
+        self._made: set[str] = set()
+        self.inputs = root / "inputs"
+        self.inputs.mkdir()
+        inputs(self.inputs, mix)
+        # What is asked of the tokenizer and of its engines, once for all pages, because it takes seconds.
+        known = self._folder("packed") / ".packtrain-cache"
+        for name in ("tokenizers", "engines"):
+            shutil.copytree(known / name, self.inputs / known.name / name)
+
+    def fill(self, folder: Path, starts: frozenset[str]) -> None:
+        """Copies the inputs and what is asked for; `bucket` is none of it."""
+        shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
+        for name in sorted(starts - {"bucket"}):
+            shutil.copytree(self._folder(name), folder, dirs_exist_ok=True)
+
+    def _folder(self, name: str) -> Path:
+        folder = self.root / name
+        if name not in self._made:
+            folder.mkdir()
+            getattr(self, f"_make_{name}")(folder)
+            self._made.add(name)
+        return folder
+
+    def _make_packed(self, folder: Path) -> None:
+        shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
+        run(folder / "mix.yaml")
+
+    def _make_other(self, folder: Path) -> None:
+        shutil.copytree(self._folder("packed"), folder, dirs_exist_ok=True)
+        (folder / "other.yaml").write_text(self.mix.replace("out: packed", "out: other\nseed: 7"))
+        run(folder / "other.yaml")
+        shutil.rmtree(folder / "packed")
+
+    def _make_pairs(self, folder: Path) -> None:
+        shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
+        source = {"name": "helpful", "format": "preference", "path": "preferences.jsonl"}
+        limits = {"max_length": 2048, "max_prompt_length": 1024, "max_completion_length": 1024}
+        config = {"out": "pairs", "tokenizer": {"path": "tokenizer"}, "sources": [source], "truncate": limits}
+        run(config, base=folder)
+
+    def _make_demo(self, folder: Path) -> None:
+        import yaml
+
+        config = yaml.safe_load((Path(demo.__file__).parent / "demo.yaml").read_text())
+        run(config | {"out": str(folder / "runs/demo")}, base=Path(demo.__file__).parent)
+
+    def _make_model(self, folder: Path) -> None:
+        import torch
+        from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+        tokenizer = AutoTokenizer.from_pretrained(self.inputs / "tokenizer")
+        shape = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=4096,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        torch.manual_seed(0)
+        place = folder / "path" / "to" / "model"
+        LlamaForCausalLM(shape).save_pretrained(place)
+        tokenizer.save_pretrained(place)
+
+
+def bucket(holds: Path | None = None) -> Iterator[dict[str, str]]:
+    """An S3 server with a bucket named `bucket`; yields the environment in which clients find it.
+
+    The bucket holds what is in a folder, or nothing.
+    """
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    client = boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="bucket")
+    if holds is not None:
+        for path in sorted(one for one in holds.rglob("*") if one.is_file()):
+            client.upload_file(str(path), "bucket", f"{holds.name}/{path.relative_to(holds).as_posix()}")
+    try:
+        yield environment
+    finally:
+        server.stop()

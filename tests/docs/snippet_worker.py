@@ -1,0 +1,53 @@
+"""Runs the Python blocks of one page, one after another, so that torch is imported once.
+
+Started as `python snippet_worker.py READ WRITE`, two file descriptors. Each line read is JSON: `where`, `code`, and
+whether it `continues` the block before. Each line written answers with what was printed and the exit code.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+
+
+def main() -> None:
+    """Until the other side closes its end."""
+    asked, answers = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:3], "rw", strict=True))
+    sys.path[0] = ""
+    names: dict[str, object] = {}
+    for line in asked:
+        block = json.loads(line)
+        if not block["continues"]:
+            names = {"__name__": "snippet"}
+        code, said = _run(block["code"], block["where"], names)
+        answers.write(json.dumps({"code": code, "said": said}) + "\n")
+        answers.flush()
+
+
+def _run(code: str, where: str, names: dict[str, object]) -> tuple[int, str]:
+    """The exit code and all that was written, by child processes as well."""
+    out = 0
+    kept = [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+        try:
+            exec(compile(code, where, "exec"), names)
+        except SystemExit as leave:
+            out = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            out = 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, one in enumerate(kept, start=1):
+                os.dup2(one, number)
+                os.close(one)
+        printed.seek(0)
+        return out, printed.read()
+
+
+if __name__ == "__main__":
+    main()

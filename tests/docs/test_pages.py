@@ -1,0 +1,73 @@
+"""Every command and every snippet of the documentation, run; what cannot run here, looked at."""
+
+import importlib.util
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.docs.block_checks import check
+    from tests.docs.markdown_page import RUN, PageError, names, page
+    from tests.docs.page_runner import PageRun, source_of
+    from tests.docs.prepared import Prepared, bucket
+else:
+    from block_checks import check
+    from markdown_page import RUN, PageError, names, page
+    from page_runner import PageRun, source_of
+    from prepared import bucket
+
+PAGES = names()
+
+
+def runs(name: str, *, slow: bool) -> bool:
+    """Whether the fast or the slow tests have something to run on a page. One that is out of order fails, run."""
+    try:
+        found = page(name).blocks
+    except PageError:
+        return not slow
+    blocks = [block for block in found if block.reason is None and block.language in RUN]
+    return any(block.is_slow for block in blocks) if slow else any(not block.is_slow for block in blocks)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_in_order(name: str) -> None:
+    for block in page(name).blocks:
+        check(block)
+        if block.language in ("text", "") and block.reason is None:
+            source_of(page(name), block)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if runs(name, slow=False)])
+def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
+    run(name, prepared, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAGES if runs(name, slow=True)])
+def test_all_that_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
+    run(name, prepared, tmp_path, slow=True)
+
+
+def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
+    """Runs a page in a folder that it may start from."""
+    one = page(name)
+    if "model" in one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+        pytest.skip(f"{name} starts with a model; torch is missing")
+    if "bucket" in one.starts:
+        pytest.importorskip("s3fs")
+        pytest.importorskip("moto")
+    folder, home = tmp_path / "work", tmp_path / "home"
+    home.mkdir()
+    prepared.fill(folder, one.starts)
+    with ExitStack() as stack:
+        environment = {}
+        if "bucket" in one.starts:
+            held = folder / "packed" if "packed" in one.starts else None
+            environment = stack.enter_context(contextmanager(bucket)(held))
+        running = stack.enter_context(PageRun(one, folder, home, environment))
+        running.run(slow=slow)
+    if running.left_out:
+        pytest.skip("; ".join(running.left_out))
+    assert running.said
