@@ -46,7 +46,7 @@ from .unproved import check_proved
 _INPUTS = 20
 """That are named."""
 _PAIRS = "Preference pairs are not packed: each is a row of its own."
-_LATER = "Nothing is packed yet; `packtrain run` packs it."
+_LATER = "A plan packs nothing; `packtrain run` does."
 
 
 def plan(
@@ -125,12 +125,12 @@ class Ahead(Driver):
                 self.observer.note(unproved)
         self.observer.begin("read lengths", 0, "")
         with self.timings.stage("read lengths"):
-            seen = self._survey(encoding, encoded)
+            seen = self._survey(encoding, encoded, sample)
         report = self._told(seen, options, sample)
         self.observer.end()
         return report
 
-    def _survey(self, encoding: Encoding, encoded: EncodedInputs) -> _Seen:
+    def _survey(self, encoding: Encoding, encoded: EncodedInputs, sample: Sampled | None) -> _Seen:
         make = PairPacking if encoding.pairs else Packing
         packing = make(self.config, self.out, encoded, 0, self.observer, self.scratch.root)
         try:
@@ -145,13 +145,23 @@ class Ahead(Driver):
         if not total.examples_packed:
             reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
             what = ", ".join(f"{why} {number:,}" for why, number in sorted(reasons.items(), key=lambda one: -one[1]))
-            first = first_reject(encoding.files, encoded.records, unproved=mask_of(self.config).needs_turns)
+            needs_turns = mask_of(self.config).needs_turns
+            first, looked = first_reject(encoding.files, encoded.records, unproved=needs_turns), ""
+            if sample is not None and not sample.exhaustive:
+                first, looked = self._first_of(sample, encoding, encoded), " that were looked at"
             raise InputError(
-                f"nothing would be left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
+                f"nothing would be left to pack: of {total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples"
                 f"{f' ({what})' if what else ''}.{first} Check each source's format and keys, truncate.max_length, the "
                 "mask, and what the filters and limits leave"
             )
         return _Seen(encoding, encoded, survey.ledger, survey, None)
+
+    def _first_of(self, sample: Sampled, encoding: Encoding, encoded: EncodedInputs) -> str:
+        """The first reject of a sample, whose lines are not those of its inputs."""
+        lines = reject_lines(encoding.files, encoded.records, unproved=mask_of(self.config).needs_turns).splitlines()
+        for one in sample.true_rejects(rejects_among(lines[:1], encoding.files)).shown:
+            return f" The first: {one.file}: {one.reason}: {one.detail}."
+        return ""
 
     def _told(self, seen: _Seen, options: ReportOptions, sample: Sampled | None) -> Report:
         from .. import __version__
@@ -257,7 +267,7 @@ class Ahead(Driver):
         read = sum(file.size for file in files)
         return Trust(
             sentence=(
-                f"Read from {many(len(inputs), 'file')} by packtrain {__version__}; nothing is packed yet. A run of "
+                f"Read from {many(len(inputs), 'file')} by packtrain {__version__}; a plan packs nothing. A run of "
                 "the configuration below finds what was encoded in the cache."
                 if sample is None or sample.exhaustive
                 else f"Estimated from a sample of {many(len(inputs), 'file')} by packtrain {__version__}; a run of "

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import ConfigError, OutputError
+from ..schemas.errors import ConfigError, OutputError, PacktrainError
 from .cli_options import Json, print_json
 from .completion import path
 
@@ -44,12 +44,13 @@ def diff(
     if output is not None:
         from .report.diff_page import diff_page
         from .report.shell import render
+        from .store import LocalStore
 
         page = render(diff_page(found))
         try:
-            output.write_bytes(page)
-        except OSError as error:
-            raise OutputError(f"--output: {output} cannot be written: {error.strerror}; name another file") from error
+            LocalStore(output.absolute().parent).replace_bytes(output.name, page)
+        except (PacktrainError, OSError) as error:
+            raise OutputError(f"--output: {output} cannot be written ({error}); name another file") from error
     if as_json:
         print_json(found)
     else:

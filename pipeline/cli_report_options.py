@@ -90,7 +90,13 @@ def report_options(
 
 
 def _lengths(text: str) -> tuple[int, ...]:
+    from .report.choice import check_length
+
     try:
-        return tuple(sorted({int(one.replace("_", "")) for one in text.split(",")}))
+        found = sorted({int(one.replace("_", "")) for one in text.split(",")})
     except ValueError:
-        raise ConfigError(f"--lengths {text}: give whole numbers, such as 1024,2048,4096") from None
+        shown = text if len(text) <= 80 else f"{text[:80]}…"
+        raise ConfigError(f"--lengths {shown}: give whole numbers, such as 1024,2048,4096") from None
+    for length in found:
+        check_length(length)
+    return tuple(found)

@@ -170,13 +170,13 @@ def pipeline_tree(config: RunConfig, prospect: Prospect, out: str, cache: str, w
     return tree
 
 
-def ledger_table(ledger: Ledger) -> Table:
-    """Every row, example, token and label, by source."""
+def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
+    """Every row, example, token and label, by source and in all; without `sources`, in all."""
     table = Table(title="Ledger", title_justify="left", show_edge=False, pad_edge=False)
     table.add_column("")
-    names = list(ledger.sources)
+    names = list(ledger.sources) if sources else []
     columns = [ledger.sources[name] for name in names]
-    if len(names) > 1:
+    if len(names) != 1:
         names.append("all")
         columns.append(ledger.total())
     for name in names:
@@ -251,7 +251,15 @@ def packing_table(manifest: Manifest) -> Table:
 
 def print_summary(console: Console, manifest: Manifest, out: str, seconds: float) -> None:
     """The closing words of a run."""
-    console.print(ledger_table(manifest.ledger))
+    table = ledger_table(manifest.ledger)
+    unbounded = console.options.update(max_width=1 << 20)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        # Numbers that are cut say nothing.
+        table = ledger_table(manifest.ledger, sources=False)
+        console.print(table)
+        say(console, f"{plural(len(manifest.ledger.sources), 'source')}: the report has each by itself", "dim")
+    else:
+        console.print(table)
     console.print()
     console.print(pairs_table(manifest) if manifest.preference else packing_table(manifest))
     console.print()

@@ -18,6 +18,7 @@ from .inert import inert, inert_line
 from .pairs_view import show_pair
 from .reader import Finished
 from .stores import Store
+from .units import plural
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -140,7 +141,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
     console.print(
         Text(
-            f"row {row} of {split}: {len(found)} documents, {used:,} of {capacity:,} tokens "
+            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
             f"({used / capacity:.1%}), {trained:,} trained"
         )
     )

@@ -66,7 +66,8 @@ class Point:
     labels: int
     labels_lost: int
     slots: int
-    """Tokens and padding that a device computes."""
+    """Room that they take: tokens and padding, and of packed strategies whole rows. The work below is of what
+    variable-length attention computes: all of it where batches are padded, the tokens alone elsewhere."""
     squares: int
     fill: float
     gap: float
@@ -301,7 +302,9 @@ class Saving:
 
     strategy: str
     slots: int
+    """Tokens that a device computes, padding included."""
     steps: int
+    """Of `Choice.batch` documents, or of as many packed rows: what fits into the same memory."""
     flops: float
     seconds: float
     """Estimated, with `Packing.device_flops`."""

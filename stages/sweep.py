@@ -48,8 +48,8 @@ class Outcome:
     tokens_lost: int
     """Truncated, or of documents that are left out."""
     slots: int
-    """What the device computes: tokens and padding. Rows of a packed strategy are not filled up by FlashAttention, but
-    by a batch of fixed shape; here they count as full."""
+    """Room that they take: tokens and padding, and of a packed strategy whole rows. Batches of a fixed shape compute
+    all of it."""
     labels: int
     """Trained."""
     labels_lost: int
@@ -58,13 +58,18 @@ class Outcome:
 
     @property
     def fill(self) -> float:
-        """Tokens in what is computed, 0 to 1."""
+        """Tokens in the room they take, 0 to 1."""
         return self.tokens / self.slots if self.slots else 0.0
 
     @property
     def gap(self) -> float:
         """Rows above the bound, as a share of it."""
         return self.rows / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def computed(self) -> int:
+        """Tokens that a device computes: packed rows are laid end to end, and nothing fills them up."""
+        return self.slots if self.strategy == "padded" else self.tokens
 
     def flops(self, parameters: float, layers: int, hidden: int) -> tuple[float, float]:
         """(attention, all) floating-point operations of one epoch, forward and backward.
@@ -73,7 +78,7 @@ class Outcome:
         for scores and for values, once forward and twice backward).
         """
         attention = 6.0 * self.squares * hidden * layers
-        return attention, attention + 6.0 * parameters * self.slots
+        return attention, attention + 6.0 * parameters * self.computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 1. Where documents are truncated or dropped: the shortest length that keeps `KEEPS` of the trained tokens. Where they
    are split: the shortest that leaves `WHOLE` of the documents whole, too; of texts, `WHOLE_TEXTS`.
-2. Of lengths that do, a longer one only if it costs less a trained token by more than `CHEAPER`: where documents
-   hardly fit into a row, longer rows waste less of it.
+2. Of lengths that do, a longer one only if its rows take less room for each trained token by more than `CHEAPER`: where
+   documents hardly fit into a row, longer rows waste less of it.
 3. Texts are split where truncation would ask for a longer row than splitting does. A conversation is not: the later
    pieces of it would be answers without their question.
 """
@@ -22,7 +22,7 @@ WHOLE = 0.99
 WHOLE_TEXTS = 0.9
 """Of texts, in which a piece lacks nothing but what came before."""
 CHEAPER = 0.02
-"""Of the work for each trained token."""
+"""Of the room for each trained token."""
 FAR = 4
 """Times a length, from which on it is told that few documents ask for so much."""
 TEXT = 0.9
@@ -82,8 +82,9 @@ class _Table:
         return 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
 
     def cost(self, point: Point) -> float:
-        """Work for each trained token."""
-        return point.flops / max(point.labels if self.trained else point.tokens, 1)
+        """Room that each trained token takes. What variable-length attention computes does not depend on it; batches of
+        fixed shapes do, and how many tokens a step has."""
+        return point.slots / max(point.labels if self.trained else point.tokens, 1)
 
     def pick(self) -> _Pick:
         """What is recommended."""
@@ -114,7 +115,7 @@ class _Table:
         return _Pick(best, strategy, "bfd_split", False)
 
     def _shortest(self, strategy: str) -> int | None:
-        """The shortest length that keeps enough, unless a longer one is cheaper."""
+        """The shortest length that keeps enough, unless rows of a longer one are fuller."""
         enough = [length for length in self.lengths if self._keeps_enough(self.at[strategy, length])]
         if not enough:
             return None
@@ -136,7 +137,7 @@ class _Table:
             kept = f"{pick.max_length:,} {how}loses no token and leaves {share(self.whole(point))} of documents whole"
         else:
             kept = f"{pick.max_length:,} keeps {self._kept(point)} of the {self.what}"
-        return f"{kept}; {self._next(pick, point)}."
+        return f"{kept}; {self._next(pick, point)}{self._few(pick)}."
 
     def _kept(self, point: Point) -> str:
         return "all" if self.keeps(point) == 1 else share(self.keeps(point))
@@ -162,16 +163,17 @@ class _Table:
         """What led to it, and what else there is to know."""
         point = self.at[pick.by, pick.max_length]
         out = [*pick.why, self._documents(pick, point, lengths)]
+        out += self._before(pick)
         if not pick.reached:
             out.append(f"No length compared keeps {share(KEEPS)} of the {self.what} in whole documents.")
-        out += self._outliers(pick, point, lengths)
+        out += self._outliers(pick)
         out += self._fill(pick, point)
         out += self._strategies(pick, point)
         out += self._configured(pick, point)
         padded = self.at.get(("padded", pick.max_length))
-        if padded is not None and point.slots and padded.slots > point.slots:
+        if padded is not None and point.tokens and padded.slots > point.tokens:
             out.append(
-                f"Padding in batches of {batch} would compute {times(padded.slots / point.slots)} the tokens of these "
+                f"Padding in batches of {batch} would compute {times(padded.slots / point.tokens)} the tokens of these "
                 "packed rows."
             )
         if 0 < point.rows < FEW_ROWS:
@@ -190,11 +192,26 @@ class _Table:
             f"the median has {count(lengths.quantiles['p50'])} tokens, the longest {count(lengths.quantiles['max'])}"
         )
         if not cut:
+            if lengths.count == 1:
+                return f"The only document fits into a row: it has {count(lengths.quantiles['max'])} tokens."
             return f"All {many(lengths.count, 'document')} fit into a row: {longest}."
         are = f"{'is' if cut == 1 else 'are'} cut{' or left out' if pick.by == 'bfd' else ''}"
         return f"{count(cut)} of {many(lengths.count, 'document')} {are}: {longest}."
 
-    def _outliers(self, pick: _Pick, point: Point, lengths: Histogram) -> list[str]:
+    def _before(self, pick: _Pick) -> list[str]:
+        """What the next shorter length keeps, where that is too little."""
+        shorter = [length for length in self.lengths if length < pick.max_length]
+        if not shorter or not pick.reached or self._keeps_enough(other := self.at[pick.by, shorter[-1]]):
+            return []
+        if self.keeps(other) < KEEPS:
+            kept = f"keeps {share(self.keeps(other), 2)} of the {self.what}, less than {share(KEEPS)}"
+        elif pick.by == "bfd_split":
+            kept = f"leaves {share(self.whole(other), 2)} of documents whole"
+        else:
+            return []
+        return [f"The next step down, {shorter[-1]:,}, {kept}."]
+
+    def _outliers(self, pick: _Pick) -> list[str]:
         """A few documents that hold much."""
         if pick.by != "bfd" or self.share >= TEXT:
             return []
@@ -204,10 +221,21 @@ class _Table:
         shorter = self.at["bfd", fit]
         few = shorter.documents_cut + shorter.documents_lost
         lost = share(1 - self.keeps(shorter))
+        them = "it" if few == 1 else "them"
         return [
-            f"Few documents ask for so much: at {fit:,} only {count(few)} would be cut, but {lost} of the {self.what} "
-            f"lost with them. truncate.overlong: split at {fit:,} cuts them between turns instead."
+            f"Few documents ask for so much: at {fit:,} only {count(few)} would be cut or left out, but {lost} of the "
+            f"{self.what} lost with {them}. truncate.overlong: split at {fit:,} cuts {them} at natural places instead."
         ]
+
+    def _few(self, pick: _Pick) -> str:
+        """The same in the sentence, for those who read no further."""
+        if not self._outliers(pick):
+            return ""
+        fit = self._shortest("bfd_split")
+        assert fit is not None
+        shorter = self.at["bfd", fit]
+        few = shorter.documents_cut + shorter.documents_lost
+        return f"; but for {many(few, 'document')}, {fit:,} would do"
 
     def _fill(self, pick: _Pick, point: Point) -> list[str]:
         """How full the rows are, and why not shorter ones."""

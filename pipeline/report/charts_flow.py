@@ -19,8 +19,10 @@ _ROLES = set(KINDS)
 
 def flow_blocks(flow: Flow) -> list[Block]:
     """Charts and tables."""
+    # The sum is told by its place: a source may be called the same.
+    several = len(flow.fates) > 1
     panels: list[tuple[str, Sequence[Block]]] = [
-        (fate.source if fate.source != "all" else "all sources", _fate(at, fate))
+        ("all sources" if several and not at else fate.source, _fate(at, fate, whole=several and not at))
         for at, fate in enumerate(flow.fates[: MOST_SOURCES + 1])
     ]
     blocks: list[Block] = []
@@ -36,19 +38,19 @@ def flow_blocks(flow: Flow) -> list[Block]:
     return blocks
 
 
-def _fate(at: int, fate: Fate) -> list[Block]:
+def _fate(at: int, fate: Fate, *, whole: bool) -> list[Block]:
     blocks: list[Block] = []
     for links, what, height in ((fate.tokens, "tokens", 420), (fate.rows, "rows", 0), (fate.examples, "examples", 0)):
         if not links:
             continue
-        if height and (chart := _sankey(f"flow-{at}", fate, links)) is not None:
+        if height and (chart := _sankey(f"flow-{at}", fate, links, every=whole)) is not None:
             blocks.append(chart)
         else:
             blocks.append(_grid(links, what))
     return blocks or [Words("Nothing of this source was read.")]
 
 
-def _sankey(name: str, fate: Fate, links: Sequence[Link]) -> Chart | None:
+def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Chart | None:
     real = [link for link in links if link.count > 0 and link.source != link.target]
     if not real:
         return None
@@ -96,7 +98,7 @@ def _sankey(name: str, fate: Fate, links: Sequence[Link]) -> Chart | None:
     }
     lost = sum(link.count for link in real if link.kind == "lost")
     trained = sum(link.count for link in real if link.kind == "trained")
-    of = "all sources" if fate.source == "all" else plain_words(fate.source)
+    of = "all sources" if every else plain_words(fate.source)
     alt = (
         f"Flow of the tokens of {of}: {large(whole)} at the widest place, {large(trained)} trained, {large(lost)} lost."
     )

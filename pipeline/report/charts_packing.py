@@ -51,8 +51,8 @@ def packing_blocks(packing: Packing) -> list[Block]:
         )
         blocks.append(
             Words(
-                f"A row's place and its longest document correlate with {before}{packing.order_after:+.3f} as rows are "
-                "written. 0 is no order at all; near 1 or -1, lengths drift over the epoch."
+                f"Rank correlation of a row's place with its longest document: {before}{packing.order_after:+.3f} as "
+                "rows are written. 0 is no order at all; near 1 or −1, lengths drift over the epoch."
             )
         )
     return blocks

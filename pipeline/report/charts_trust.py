@@ -1,7 +1,7 @@
 """Whether it can be trusted: what it was made from and with, and how to make it again."""
 
 from ...schemas.report import Stage, Trust
-from ..units import duration, size
+from ..units import duration, plural, size
 from .blocks import Block, Chart, Grid, Heading, Words
 from .charts_base import bar_style, category_axis, panel_title
 from .markup import plain_label
@@ -18,7 +18,7 @@ def trust_blocks(trust: Trust) -> list[Block]:
         ("tokenizer", trust.tokenizer),
         ("chat template", trust.template),
         ("engine", trust.engine),
-        ("inputs", f"{trust.inputs_in_all:,} files, {size(trust.bytes_in_all)}"),
+        ("inputs", f"{plural(trust.inputs_in_all, 'file')}, {size(trust.bytes_in_all)}"),
     ]
     blocks: list[Block] = [
         Grid(

@@ -32,7 +32,7 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
         ConfigError: a length is out of range.
     """
     how = SweepOptions(
-        batch=options.batch,
+        batch=min(options.batch, max(len(stock.lengths), 1)),  # the last batch has no more, and takes no more room
         keep=Keep(config.truncate.keep),
         drop=config.truncate.overlong == "drop",
         keep_untrained=config.keep_untrained,
@@ -72,11 +72,20 @@ def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
     align = config.pack.align
     out = {config.truncate.max_length}
     for length in lengths:
-        if not LEAST <= length <= MOST:
-            raise ConfigError(f"--lengths: {length:,} is no length of a row; give numbers from {LEAST} to {MOST:,}")
+        check_length(length)
         if length - length % align >= LEAST:
             out.add(length - length % align)
     return sorted(out)
+
+
+def check_length(length: int) -> None:
+    """Refuse what no row can hold.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if not LEAST <= length <= MOST:
+        raise ConfigError(f"--lengths: {length:,} is no length of a row; give numbers from {LEAST} to {MOST:,}")
 
 
 def point_of(outcome: Outcome, shape: Shape) -> Point:
@@ -125,7 +134,12 @@ def _sentence(points: list[Point], config: RunConfig, documents: int, documents_
         did += f"are longer than a row, which {what}"
     else:
         did = f"At {length:,}, {among} are cut and {share(lost)} of the trained tokens lost"
-        if point.documents_lost:
+        if not point.documents_cut:
+            are = "is" if point.documents_lost == 1 else "are"
+            did = f"At {length:,}, {count(point.documents_lost)} of {many(documents, 'document')} {are} left out, "
+            did += f"as nothing trained remains, and {share(lost)} of the trained tokens lost with "
+            did += "it" if point.documents_lost == 1 else "them"
+        elif point.documents_lost:
             did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"
     if strategy == "none":
         return f"{begin}{did}; each of the {count(point.documents)} documents is a row of its own."

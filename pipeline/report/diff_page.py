@@ -100,8 +100,8 @@ def _fate(total: Sequence[LedgerLine], changed: Sequence[LedgerLine]) -> str:
     if not tokens:
         differ = "differs" if len(total) == 1 else "differ"
         return f"As many tokens are packed, but {many(len(total), 'line')} of the ledger {differ}."
-    said = "; ".join(f"{label} {plain_change(change)}" for label, change in tokens[:3])
-    more = "; and others" if len(tokens) > 3 else ""
+    said = ", ".join(f"{plain_change(change)} through “{label}”" for label, change in tokens[:3])
+    more = ", and others" if len(tokens) > 3 else ""
     return f"Packed tokens change by {plain_change(sum(change for _, change in tokens))}: {said}{more}."
 
 

@@ -223,10 +223,10 @@ def _said(a: dict[str, float], b: dict[str, float], mean_a: float, mean_b: float
     if not a or not b:
         return "One of the two has no example." if a or b else "Neither has an example."
     if a == b and mean_a == mean_b:
-        return f"Examples are as long in both: {count(a['p50'])} tokens in the middle, {count(a['max'])} at most."
+        return f"Examples are as long in both: the median has {count(a['p50'])} tokens, the longest {count(a['max'])}."
     return (
-        f"An example has {_pair(a['p50'], b['p50'])} tokens in the middle, {_pair(mean_a, mean_b)} on average, "
-        f"{_pair(a['max'], b['max'])} at most."
+        f"The median example has {_pair(a['p50'], b['p50'])} tokens, the longest {_pair(a['max'], b['max'])}; "
+        f"the mean is {_pair(mean_a, mean_b)}."
     )
 
 

@@ -115,10 +115,11 @@ class _Links:
 
 def _sentence(total: SourceLedger) -> str:
     examples = sum(total.examples_packed.values())
+    which = "which" if examples == total.examples_made else f"of which {examples:,}"
     words = [
         f"{many(total.rows_used, 'row')} of {total.rows_read:,} "
-        f"{'was' if total.rows_used == 1 else 'were'} used and gave {many(total.examples_made, 'example')}, of which "
-        f"{examples:,} {'is' if examples == 1 else 'are'} packed as {many(total.tokens_packed, 'token')}."
+        f"{'was' if total.rows_used == 1 else 'were'} used and gave {many(total.examples_made, 'example')}, "
+        f"{which} {'is' if examples == 1 else 'are'} packed as {many(total.tokens_packed, 'token')}."
     ]
     whole = total.tokens_encoded
     lost = [*_lost("truncated by", total.tokens_truncated), *_lost("dropped as", total.tokens_dropped)]
@@ -130,7 +131,7 @@ def _sentence(total: SourceLedger) -> str:
         words.append("No token was lost.")
     rejected = sum(rejected_of(total).values())
     if rejected:
-        words.append(f"{rejected:,} rows or examples could not be used.")
+        words.append(f"{many(rejected, 'row or example', 'rows or examples')} could not be used.")
     return " ".join(words)
 
 

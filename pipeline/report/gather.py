@@ -159,7 +159,7 @@ class _Gathering:
                 choice,
                 config["strategy"],
                 split.rows,
-                split.rows * manifest.max_length,
+                int(weight.tokens.sum(dtype="int64")),
                 int(weight.squares.sum(dtype="int64")),
                 options.device_flops,
                 options.shape,
@@ -193,9 +193,7 @@ def _with_sentence(packing: Packing, main: str, choice: Choice | None) -> Packin
     words = [f"{many(split.rows, 'row')} of {packing.max_length:,} tokens, {share(split.fill)} full"]
     if split.bound:
         words[0] += (
-            "; no plan needs fewer"
-            if split.rows == split.bound
-            else f"; no plan needs fewer than {split.bound:,}, which is {share(1 - split.bound / split.rows)} less"
+            "; no plan needs fewer" if split.rows == split.bound else f"; no plan needs fewer than {split.bound:,}"
         )
     words[0] += "."
     if len(packing.savings) > 1 and choice is not None:
@@ -204,7 +202,7 @@ def _with_sentence(packing: Packing, main: str, choice: Choice | None) -> Packin
             steps = padded.steps / max(mine.steps, 1)
             words.append(
                 f"Padded in batches of {choice.batch:,} documents, an epoch would compute "
-                f"{times(padded.slots / mine.slots)} as many tokens, and take {times(steps)} "
-                f"as many steps as {choice.batch:,} packed rows a step do."
+                f"{times(padded.slots / mine.slots)} as many tokens, in {times(steps)} as many steps: "
+                f"{choice.batch:,} documents need the memory of {choice.batch:,} rows."
             )
     return replace(packing, sentence=" ".join(words))

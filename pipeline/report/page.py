@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...schemas.report import Report
+from ...schemas.report import Choice, Report
 from .blocks import Block, Page, PageSection
-from .charts_choice import choice_blocks
+from .charts_choice import choice_blocks, strategy_words
 from .charts_flow import flow_blocks
 from .charts_packing import batch_blocks, packing_blocks
 from .charts_training import training_blocks
@@ -32,8 +32,18 @@ def report_page(report: Report) -> Page:
             reason = report.absent.get(name, "This report does not say.")
             sections.append(PageSection(name, title, reason))
         else:
-            sections.append(PageSection(name, title, content.sentence, blocks(content)))
+            said = _with_advice(content) if isinstance(content, Choice) else content.sentence
+            sections.append(PageSection(name, title, said, blocks(content)))
     return Page(_title(report), _lead(report), sections, _facts(report))
+
+
+def _with_advice(choice: Choice) -> str:
+    """The sentence, and what is advised instead: the section's question asks for it."""
+    advice = choice.advice
+    if advice is None or (advice.max_length, advice.strategy) == (choice.max_length, choice.strategy):
+        return choice.sentence
+    how = f" with {strategy_words(advice.strategy)}" if advice.strategy != choice.strategy else ""
+    return f"{choice.sentence} Advised: {advice.max_length:,}{how}."
 
 
 def _title(report: Report) -> str:

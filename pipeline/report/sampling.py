@@ -90,6 +90,8 @@ class _Source:
     """Of all, down to `max_rows`."""
     space: float
     """Share of the pieces that those are: less than 1 with `max_rows`."""
+    counted: bool = False
+    """Whether its rows were counted, and not estimated."""
 
 
 @contextmanager
@@ -143,7 +145,8 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
     pieces = [look(one) for one in found]
     weights = [0.0] * len(pieces)
     lines = [index for index, piece in enumerate(pieces) if piece.lines]
-    if lines and sum(pieces[index].found.size for index in lines) <= _COUNTED:
+    few = bool(lines) and sum(pieces[index].found.size for index in lines) <= _COUNTED
+    if few:
         for index in lines:
             weights[index] = float(count_lines(pieces[index]))
     else:
@@ -158,7 +161,8 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
         )
     rows = sum(weights)
     limit = min(rows, source.max_rows) if source.max_rows is not None else rows
-    return _Source(source, pieces, weights, limit, limit / rows if rows else 1.0)
+    counted = few and len(lines) == len(pieces)
+    return _Source(source, pieces, weights, limit, limit / rows if rows else 1.0, counted)
 
 
 def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[Found]:
@@ -250,7 +254,8 @@ def _take(source: _Source, count: int, folder: Path, seed: int, out: Sampled) ->
             f"sources.{source.config.name}: no row was found at the places that were looked at; leave out --rows"
         )
     # Of lines, what was read says better than the first look how long they are.
-    better = source.space == 1 and all(piece.lines for piece in source.pieces) and estimated
+    lines = all(piece.lines for piece in source.pieces)
+    better = lines and source.space == 1 and not source.counted and estimated
     size = sum(piece.found.size for piece in source.pieces)
     out.rows_estimated += max(taken_rows / estimated * size if better else source.rows, taken_rows)
     update = {"path": tuple(paths), "split": None, "subset": None, "max_rows": None}

@@ -23,6 +23,8 @@ PROBE = 1 << 16
 _CHUNK = 1 << 20
 MOST = 64 << 20
 """Bytes of a chunk of rows; longer ones are cut at their last whole row."""
+_READ_AHEAD = 1 << 20
+"""Bytes of a compressed file that are read at least, to tell how many rows it has: it is read in steps of 64 KiB."""
 _GROUP = 128 << 20
 """Bytes of a row group that is decoded whole; of larger ones, the first rows are taken."""
 
@@ -131,11 +133,20 @@ def take_lines(piece: Piece, places: Sequence[float], span: float, to: BinaryIO)
     """
     out, at = Taken(), 0
     size = max(piece.found.size, 1)
+    # Where a line was last looked for, and found: a long one has many places in it, and is gone through once.
+    looked, found = size, 0
     with piece.open() as file:
         for place in places:
             start = max(at, int(place * size))
             stop = max(int((place + span) * size), start + 1)
-            begin, rest = _line_start(file, start) if start else (0, b"")
+            begin: int | None = found
+            rest = b""
+            if not start:
+                begin = 0
+            elif not looked <= start <= found:
+                begin, rest = _line_start(file, start)
+                if begin is not None:
+                    looked, found = start, begin
             if begin is None or begin >= stop:
                 continue
             data = _until(file, rest, begin, stop)
@@ -168,18 +179,20 @@ def _line_start(file: BinaryIO, place: int) -> tuple[int | None, bytes]:
 def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
     """Whole lines from `begin` on that begin before `stop`; the last of the file need not end."""
     file.seek(begin + len(data))
-    while begin + len(data) < stop and len(data) < MOST:
-        more = file.read(min(_CHUNK, stop - begin - len(data)))
+    read = bytearray(data)
+    while begin + len(read) < stop and len(read) < MOST:
+        more = file.read(min(_CHUNK, stop - begin - len(read)))
         if not more:
-            return data
-        data += more
-    wanted = min(stop - begin, len(data))
-    while (end := data.find(b"\n", wanted - 1)) < 0:
+            return bytes(read)
+        read += more
+    at = min(stop - begin, len(read)) - 1
+    while (end := read.find(b"\n", at)) < 0:
+        at = len(read)
         more = file.read(PROBE)
-        if not more or len(data) > 2 * MOST:
-            return data if not more else data[: data.rfind(b"\n") + 1]
-        data += more
-    return data[: end + 1]
+        if not more or len(read) > 2 * MOST:
+            return bytes(read if not more else read[: read.rfind(b"\n") + 1])
+        read += more
+    return bytes(read[: end + 1])
 
 
 def take_first(piece: Piece, count: int, to: BinaryIO) -> Taken:
@@ -195,6 +208,8 @@ def take_first(piece: Piece, count: int, to: BinaryIO) -> Taken:
         while not ended:
             more = source.read(_CHUNK)
             ended, data = not more, data + more
+            if len(data) <= MOST and piece.packing is not None and _position(file) < _READ_AHEAD:
+                continue
             if len(data) > MOST or (splitter.count(data, len(data)) if separated else data.count(b"\n")) >= wanted:
                 break
         read = _position(file) if piece.packing is not None else 0

@@ -1,7 +1,7 @@
 """What packing saves against padding, and what batch of rows holds what a batch of examples held."""
 
 from ...schemas.report import BatchSize, Choice, Recipe, Saving, Shape
-from .spoken import count, many
+from .spoken import many
 
 EXAMPLES = tuple(1 << power for power in range(3, 11))
 """8 to 1,024."""
@@ -15,20 +15,27 @@ def flops_of(slots: float, squares: float, shape: Shape) -> float:
 
 
 def savings_of(
-    choice: Choice | None, strategy: str, rows: int, slots: int, squares: int, device_flops: float, shape: Shape
+    choice: Choice | None, strategy: str, rows: int, tokens: int, squares: int, device_flops: float, shape: Shape
 ) -> list[Saving]:
     """The epoch padded, padding-free and as this run has it, at the same length.
 
-    A step is `Choice.batch` documents, padded or not, or as many packed rows: each has room for as many times
+    A step is `Choice.batch` documents, padded or not, or as many packed rows: each needs memory for as many times
     `max_length`. Of a sample, the other ways are taken as many times as there are more documents.
+    Where this run splits and they would truncate, as many times as it has more tokens.
 
     Args:
         choice: None where lengths are not known any more.
-        rows, slots, squares: of this run.
+        rows, tokens, squares: of this run; alignment padding is computed, too.
     """
     if choice is None or not choice.documents:
         return []
     more = choice.documents_in_all / choice.documents
+    whole = next(
+        (one for one in choice.points if (one.strategy, one.max_length) == ("padding_free", choice.max_length)), None
+    )
+    if whole is not None and whole.tokens and (strategy in ("bfd_split", "wrapped") or choice.overlong == "split"):
+        # They would truncate what this run cuts into pieces: taken for as many tokens as it has.
+        more = tokens / whole.tokens
     out = []
     for other in STRATEGIES:
         for point in choice.points:
@@ -36,8 +43,8 @@ def savings_of(
                 flops = flops_of(point.slots, point.squares, shape) * more
                 steps = round(point.rows * more)
                 out.append(Saving(other, round(point.slots * more), steps, flops, flops / device_flops))
-    flops = flops_of(slots, squares, shape)
-    out.append(Saving(strategy, slots, -(-rows // choice.batch), flops, flops / device_flops))
+    flops = flops_of(tokens, squares, shape)
+    out.append(Saving(strategy, tokens, -(-rows // choice.batch), flops, flops / device_flops))
     return out
 
 
@@ -67,7 +74,7 @@ def batch_size(rows: int, tokens: int, labels: int, examples: int) -> BatchSize 
     shown = max((one for one in recipes if one.examples <= 64 and one.rows * 4 <= rows), default=recipes[0], key=_size)
     return BatchSize(
         sentence=(
-            f"A packed row holds {count(examples / rows)} examples and {of_row:,.0f} tokens on average; "
+            f"A packed row holds {many(examples / rows, 'example')} and {of_row:,.0f} tokens on average; "
             f"{many(shown.rows, 'row')} a step {'keeps' if shown.rows == 1 else 'keep'} the token budget of "
             f"{shown.examples} unpacked examples, about {shown.tokens:,.0f} tokens."
         ),

@@ -19,6 +19,10 @@ _HEADER = 100 << 20
 """Bytes that a header of a safetensors file may have."""
 _EXPERT = re.compile(r"\.experts\.")
 _SHOWN = "--model"
+_MOST = 10_000_000
+"""That a number of a model's configuration may be; the layers are gone through one by one."""
+_LARGEST = 1e18
+"""That a number may be whose products are still told as numbers."""
 
 
 def shape_of_numbers(parameters: float, layers: int, hidden: int) -> Shape:
@@ -28,8 +32,10 @@ def shape_of_numbers(parameters: float, layers: int, hidden: int) -> Shape:
         ConfigError: a number that no model has.
     """
     for name, value in (("--parameters", parameters), ("--layers", layers), ("--hidden", hidden)):
-        if not (math.isfinite(value) and value > 0):
+        if not (0 < value < math.inf):
             raise ConfigError(f"{name} {value}: give a number above 0, such as --parameters 7e9")
+        if value > _LARGEST:
+            raise ConfigError(f"{name}: give a number that is not above {_LARGEST:g}, such as --parameters 7e9")
     return Shape(f"{large(parameters)} parameters", float(parameters), int(layers), int(hidden))
 
 
@@ -46,7 +52,15 @@ def shape_of_model(path: Path) -> Shape:
     hidden = _number(inner, path, "hidden_size", "n_embd", "d_model")
     layers = _number(inner, path, "num_hidden_layers", "n_layer", "num_layers")
     counted = _in_files(folder, inner) if path.is_dir() else None
-    parameters = counted if counted is not None else _counted(inner, path, hidden, layers)
+    try:
+        parameters = counted if counted is not None else _counted(inner, path, hidden, layers)
+    except ConfigError:
+        raise
+    except (ArithmeticError, TypeError, ValueError):
+        raise ConfigError(
+            f"{_SHOWN}: {path} says nothing that its parameters can be counted by; give --parameters, --layers and "
+            "--hidden"
+        ) from None
     name = folder.absolute().name if path.name == "config.json" or path.is_dir() else path.stem
     return Shape(f"{name}, {large(parameters)} parameters", float(parameters), layers, hidden)
 
@@ -59,7 +73,7 @@ def _config(path: Path) -> dict[str, Any]:
             f"{_SHOWN}: there is no {path}; give a model's folder or its config.json, or --parameters, --layers and "
             "--hidden"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{_SHOWN}: {path} cannot be read ({error}); give --parameters, --layers and --hidden"
         ) from None
@@ -71,7 +85,7 @@ def _config(path: Path) -> dict[str, Any]:
 def _number(config: dict[str, Any], path: Path, *names: str, default: int | None = None) -> int:
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
             return value
     if default is not None:
         return default
@@ -80,11 +94,15 @@ def _number(config: dict[str, Any], path: Path, *names: str, default: int | None
 
 def _experts(config: dict[str, Any]) -> tuple[int, int]:
     """(experts of a layer, those that a token meets); (0, 0) where there are none."""
-    every = next(
-        (config[key] for key in ("num_local_experts", "num_experts", "n_routed_experts") if config.get(key)), 0
-    )
-    chosen = config.get("num_experts_per_tok") or config.get("top_k_experts") or 0
-    return (int(every), min(int(chosen) or int(every), int(every))) if every else (0, 0)
+    every = _either(config, "num_local_experts", "num_experts", "n_routed_experts")
+    chosen = _either(config, "num_experts_per_tok", "top_k_experts")
+    return every, min(chosen or every, every)
+
+
+def _either(config: dict[str, Any], *names: str) -> int:
+    """The first of some numbers that is there; 0 where none is."""
+    found = (config.get(name) for name in names)
+    return next((one for one in found if isinstance(one, int) and 0 < one <= _MOST), 0)
 
 
 def _in_files(folder: Path, config: dict[str, Any]) -> float | None:
@@ -103,8 +121,10 @@ def _in_files(folder: Path, config: dict[str, Any]) -> float | None:
                     if "U8" in tensor["dtype"] or tensor["dtype"] == "I32":
                         return None  # quantized: several weights in one number
                     size = float(math.prod(tensor["shape"]))
+                    if not 0 <= size <= _LARGEST:
+                        return None
                     seen[name] = size * chosen / every if every and _EXPERT.search(name) else size
-        except (OSError, ValueError, KeyError, TypeError, struct.error):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, struct.error):
             return None
     return sum(seen.values()) or None
 
@@ -140,7 +160,7 @@ def _counted(config: dict[str, Any], path: Path, hidden: int, layers: int) -> fl
         if isinstance(shared, int) and shared > 0:
             sparse += 3 * hidden * shared + hidden
         shared_experts = config.get("n_shared_experts")
-        if isinstance(shared_experts, int):
+        if isinstance(shared_experts, int) and shared_experts > 0:
             sparse += shared_experts * of_expert
         step = _number(config, path, "decoder_sparse_step", default=1)
         alone = set(config.get("mlp_only_layers") or ())

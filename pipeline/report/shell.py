@@ -53,7 +53,7 @@ def render(page: Page) -> bytes:
     scripts = [*([plotly] if plotly else []), _beside("page.js")]
     data = {"schemes": {"light": scheme(dark=False), "dark": scheme(dark=True)}, "charts": charts}
     body = "\n".join([_head(page), _contents(page), _main(page), _FOOT])
-    return (
+    before = (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, scripts)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -61,9 +61,17 @@ def render(page: Page) -> bytes:
         f"<title>{escaped(page.title, 200)}</title>\n<style>{style}</style>{_placeholders(plotly)}\n</head>\n"
         f"<body>\n{body}\n"
         f'<script type="application/json" id="figures">{_data(data)}</script>\n'
-        + "".join(f"<script>{script}</script>\n" for script in scripts)
-        + "</body>\n</html>\n"
-    ).encode("utf-8", "backslashreplace")
+    )
+    parts = [before.encode("utf-8", "backslashreplace")]
+    for script in scripts:
+        parts += [b"<script>", _encoded(script), b"</script>\n"]
+    return b"".join([*parts, b"</body>\n</html>\n"])
+
+
+@cache
+def _encoded(script: str) -> bytes:
+    """A script's bytes. plotly's are five million."""
+    return script.encode()
 
 
 # The policy
@@ -81,6 +89,7 @@ def _policy(style: str, scripts: Sequence[str]) -> str:
     )
 
 
+@cache
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 

@@ -64,22 +64,25 @@ def _choice(console: Console, choice: Choice) -> None:
     mine = [one for one in choice.points if one.strategy == strategy]
     here = next((index for index, one in enumerate(mine) if one.max_length == choice.max_length), 0)
     advised = choice.advice.max_length if choice.advice is not None else choice.max_length
-    near = [one for index, one in enumerate(mine) if abs(index - here) <= _AROUND or one.max_length == advised]
+    there = next((index for index, one in enumerate(mine) if one.max_length == advised), here)
+    near = [one for index, one in enumerate(mine) if abs(index - here) <= _AROUND or abs(index - there) <= 1]
+    with_other = choice.advice is not None and choice.advice.strategy != strategy
+    word = f"advised, {choice.advice.strategy}" if choice.advice is not None and with_other else "advised"
     table = _table(
         f"Other lengths, {strategy}",
-        ("max_length", "trained lost", "cut", "rows", "fill", "FLOPs", ""),
+        ("max_length", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in near:
         marks = [
             *(["configured"] if one.max_length == choice.max_length else []),
-            *(["advised"] if one.max_length == advised and choice.advice is not None else []),
+            *([word] if one.max_length == advised and choice.advice is not None else []),
         ]
         _add(table, f"{one.max_length:,}", *_of_point(one), ", ".join(marks))
     console.print(table)
     others = [one for one in choice.points if one.max_length == choice.max_length]
     table = _table(
         f"Other strategies, {choice.max_length:,} tokens",
-        ("strategy", "trained lost", "cut", "rows", "fill", "FLOPs", ""),
+        ("strategy", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in others:
         _add(table, one.strategy, *_of_point(one), "configured" if one.strategy == choice.strategy else "")
@@ -89,7 +92,7 @@ def _choice(console: Console, choice: Choice) -> None:
 def _of_point(one: Point) -> tuple[str, ...]:
     whole = one.labels + one.labels_lost
     lost = share(one.labels_lost / whole, 2) if whole else "–"
-    return (lost, f"{one.documents_cut:,}", f"{one.rows:,}", share(one.fill), flops(one.flops))
+    return (lost, f"{one.documents_cut + one.documents_lost:,}", f"{one.rows:,}", share(one.fill), flops(one.flops))
 
 
 def _reasons(console: Console, report: Report) -> None:

@@ -19,6 +19,8 @@ else:
     from prepared import bucket
 
 PAGES = names()
+QUICK = ("README.md", "CONTRIBUTING.md", "docs/first-run.md", "docs/planner.md")
+"""Pages whose blocks are run among the fast tests, but for those marked slow. All others run among the slow ones."""
 
 
 def runs(name: str, *, slow: bool) -> bool:
@@ -39,13 +41,15 @@ def test_every_block_is_in_order(name: str) -> None:
             source_of(page(name), block)
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if runs(name, slow=False)])
+@pytest.mark.parametrize("name", [name for name in PAGES if name in QUICK and runs(name, slow=False)])
 def test_what_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
     run(name, prepared, tmp_path, slow=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in PAGES if runs(name, slow=True)])
+@pytest.mark.parametrize(
+    "name", [name for name in PAGES if runs(name, slow=True) or (name not in QUICK and runs(name, slow=False))]
+)
 def test_all_that_a_page_says_works(name: str, prepared: "Prepared", tmp_path: Path) -> None:
     run(name, prepared, tmp_path, slow=True)
 

@@ -239,6 +239,7 @@ def quiet() -> Iterator[None]:
     datasets.enable_progress_bars()
 
 
+pytestmark = pytest.mark.xdist_group("trl")  # what TRL prepares is made once
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in REAL[1:]]
 
 

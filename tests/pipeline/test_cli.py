@@ -476,3 +476,18 @@ def test_a_reader_that_leaves_early_is_no_error(demo: tuple[Path, float, str], a
         f"{program} {arguments} | true", shell=True, cwd=demo[0], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
+
+
+def test_a_ledger_that_does_not_fit_is_told_in_all(tmp_path: Path, demo: tuple[Path, float, str]) -> None:
+    (tmp_path / "text.jsonl").write_text('{"text": "hello world"}\n' * 3)
+    config = {
+        "out": "out",
+        "tokenizer": {"path": str(DEMO / "tokenizer")},
+        "sources": [{"name": f"a-source-with-a-name-{n}", "format": "text", "path": "text.jsonl"} for n in range(9)],
+    }
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(config))
+    program = Path(sys.executable).parent / "packtrain"
+    done = subprocess.run([program, "run", "mix.yaml"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert re.search(r"^rows read +│ +27$", done.stdout, re.MULTILINE)
+    assert "9 sources: the report has each by itself" in done.stdout
+    assert "…" not in done.stdout

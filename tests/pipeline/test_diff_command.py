@@ -1,6 +1,7 @@
 """`packtrain diff`, as a person meets it."""
 
 import json
+import resource
 import shlex
 import shutil
 from collections.abc import Callable
@@ -139,6 +140,20 @@ def test_a_page_that_cannot_be_written(packtrain: Command, runs: Path, tmp_path:
     assert (done.code, done.out) == (2, "")
     assert says in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(packtrain: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "diff.html").write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        done = packtrain("diff", runs / "one", runs / "longer", "--output", tmp_path / "diff.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.code == 2
+    assert "name another file" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["diff.html"]
+    assert (tmp_path / "diff.html").read_text() == "before"
 
 
 def test_names_from_data_are_harmless(packtrain: Command, runs: Path, tmp_path: Path) -> None:

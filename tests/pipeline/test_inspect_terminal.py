@@ -179,7 +179,7 @@ def test_options_that_do_not_go_together(hostile: Path, packtrain: Callable[...,
         done = packtrain("inspect", hostile, *arguments)
         assert (done.code, done.out) == (2, "")
         assert "give one of --row (with --split and --ids), --id and --doc" in done.err
-    for arguments in (["--full"], ["--json"], ["--width", "60"]):
+    for arguments in (["--full"], ["--width", "60"]):
         done = packtrain("inspect", hostile, *arguments)
         assert done.code == 2
         assert "give --id or --doc as well" in done.err

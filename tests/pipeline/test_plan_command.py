@@ -207,6 +207,17 @@ def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None
         assert "after byte" in reject.detail
 
 
+def test_a_sample_of_garbage_counts_no_lines_of_its_own(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "garbage.jsonl").write_text("no JSON\n" * 3000)
+    garbage = [("--set", f"sources.{number}.path={tmp_path / 'garbage.jsonl'}") for number in range(2)]
+    done = packtrain("plan", file, "--rows", 100, *garbage[0], *garbage[1], "--set", "sources.1.format=messages")
+    assert done.code == 2
+    assert "rows that were looked at, 0 gave examples" in done.err
+    assert "The first: " in done.err
+    assert "garbage.jsonl: invalid_json" in done.err
+    assert "line 1" not in done.err
+
+
 def test_an_output_of_another_run_is_left_alone(packtrain: Command, file: Path, tmp_path: Path) -> None:
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed/mine.txt").write_text("mine")

@@ -502,7 +502,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and "_run" not in path.parts
+        if path.is_file() and "_run" not in path.parts and path.stem != "report"  # which tells when it was made
     }
 
 

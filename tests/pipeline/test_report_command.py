@@ -126,12 +126,21 @@ def test_options(packtrain: Command, out: Path) -> None:
     assert report.packing.world_size == 2
 
 
+def test_a_batch_of_more_documents_than_there_are(packtrain: Command, out: Path) -> None:
+    done = packtrain("report", out, "--json", "--batch", 10**20)
+    assert done.code == 0, done.err
+    padded = [one for one in json.loads(done.out)["choice"]["points"] if one["strategy"] == "padded"]
+    assert {one["rows"] for one in padded} == {1}
+
+
 def test_mistakes(packtrain: Command, out: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     cases: list[tuple[tuple[object, ...], str]] = [
         ((tmp_path / "no",), "does not exist"),
         ((tmp_path / "empty",), "no manifest.json"),
         ((out, "--lengths", "many"), "--lengths many: give whole numbers, such as 1024,2048,4096"),
+        ((out, "--lengths", "1024,0"), "0 is no length of a row"),
+        ((out, "--lengths", "9" * 5000), "9…: give whole numbers"),
         ((out, "--layers", 3), "belong together"),
         ((out, "--output", tmp_path / "page.txt"), "it ends in .html"),
         ((out, "--model", tmp_path / "no"), str(tmp_path / "no")),
@@ -141,6 +150,7 @@ def test_mistakes(packtrain: Command, out: Path, tmp_path: Path) -> None:
         done = packtrain("report", *arguments)
         assert (done.code, done.out) == (2, ""), arguments
         assert what in done.err
+        assert len(done.err) < 1000
     assert not (out / "report.html").exists()
 
 

@@ -65,11 +65,12 @@ def elsewhere(
 
 
 def packed(config: dict[str, Any], **run: Any) -> dict[str, bytes]:
-    """Every file of the dataset."""
+    """Every file of the dataset, without the report, which says when it was made."""
     Driver(*load_config({**config, "run": {**config["run"], **run}}), Silent()).run()
     out = Path(config["out"])
     files = (path for path in out.rglob("*") if path.is_file())
-    return {name: path.read_bytes() for path in files if not (name := str(path.relative_to(out))).startswith("_run")}
+    found = {str(path.relative_to(out)): path for path in files}
+    return {name: path.read_bytes() for name, path in found.items() if not name.startswith(("_run", "report."))}
 
 
 def test_every_executor_and_every_number_of_workers_writes_the_same_bytes(

@@ -136,6 +136,10 @@ def test_flops_are_those_of_the_textbook() -> None:
     attention, total = one.flops(parameters=1000, layers=2, hidden=10)
     assert attention == 3 * (2 * 2 * 10 * 64 / 2) * 2  # scores and values, half of the square, thrice, two layers
     assert total == attention + 6 * 1000 * 8
+    loose = Outcome("bfd", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 25)
+    assert loose.flops(1000, 2, 10)[1] == loose.flops(1000, 2, 10)[0] + 6 * 1000 * 5, "rows are not filled up"
+    padded = Outcome("padded", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 64)
+    assert padded.flops(1000, 2, 10)[1] == padded.flops(1000, 2, 10)[0] + 6 * 1000 * 8
 
 
 @pytest.mark.parametrize("make", [lambda: stock_of([]), lambda: stock_of([[], []])])

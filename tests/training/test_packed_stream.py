@@ -521,8 +521,8 @@ def test_the_page_about_streaming_runs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     demo = Path(str(files("packtrain.pipeline.demo")))
-    for name in ("demo.yaml", "apps.jsonl"):
-        shutil.copy(demo / name, tmp_path)
+    shutil.copy(demo / "apps.jsonl", tmp_path)
+    shutil.copy(demo / "demo.yaml", tmp_path / "mix.yaml")
     shutil.copytree(demo / "tokenizer", tmp_path / "tokenizer")
     # As a script without a `__main__` guard, whose workers must not run it again.
     (tmp_path / "train.py").write_text(snippet)

@@ -96,7 +96,8 @@ def test_points_have_the_work_of_the_shape() -> None:
     for point in choice_of(stock_of(lognormal(6, 1))).points:
         attention = 6 * point.squares * SEVEN_BILLION.hidden * SEVEN_BILLION.layers
         assert point.attention_flops == attention
-        assert point.flops == attention + 6 * SEVEN_BILLION.parameters * point.slots
+        computed = point.slots if point.strategy == "padded" else point.tokens
+        assert point.flops == attention + 6 * SEVEN_BILLION.parameters * computed
 
 
 # --- the sentence of the configured length ---
@@ -247,9 +248,9 @@ def test_the_advice_keeps_what_can_be_kept(
             and (by == "bfd" or 1 - one.documents_cut / (one.documents + one.documents_lost) >= WHOLE)
             and (overlong != "error" or one.documents_cut + one.documents_lost == 0)
         ]  # fmt: skip
-        for shorter in enough:  # a shorter one that would do costs more for each trained token
-            assert shorter.flops / shorter.labels > point.flops / point.labels * (1 + CHEAPER) * 0.999 or any(
-                other.flops / max(other.labels, 1) < point.flops / point.labels
+        for shorter in enough:  # a shorter one that would do takes more room for each trained token
+            assert shorter.slots / shorter.labels > point.slots / point.labels * (1 + CHEAPER) * 0.999 or any(
+                other.slots / max(other.labels, 1) < point.slots / point.labels
                 for other in choice.points
                 if other.strategy == by
             )

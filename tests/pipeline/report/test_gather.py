@@ -21,6 +21,7 @@ from packtrain.pipeline.report.gather import report_of
 from packtrain.pipeline.report.lengths import spreads_of
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.report.rows_packing import planned_places
+from packtrain.pipeline.report.saving import savings_of
 from packtrain.pipeline.report.shown import ALL_CHARACTERS, ROW_CHARACTERS
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
@@ -214,7 +215,7 @@ def test_savings_are_of_the_same_documents(report: Report) -> None:
     padded, free, mine = packing.savings
     assert [padded.strategy, free.strategy, mine.strategy] == ["padded", "padding_free", "bfd"]
     train = next(one for one in packing.splits if one.split == "train")
-    assert mine.slots == train.rows * 256
+    assert mine.slots == train.tokens
     assert free.slots == train.tokens, "the sweep and the run pack the same"
     assert padded.slots > free.slots
     assert mine.steps == -(-train.rows // choice.batch) < padded.steps
@@ -450,3 +451,18 @@ def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     assert (made.packing.balance, made.packing.order_before) == ([], None)
     assert made.batch is not None
     assert {one.rows for one in made.batch.recipes} <= {1, *range(2, 1025)}
+
+
+def test_savings_of_a_run_that_splits_are_for_as_many_tokens(report: Report) -> None:
+    choice = report.choice
+    assert choice is not None
+    tokens = sum(one.tokens for one in choice.points if (one.strategy, one.max_length) == ("padding_free", 256))
+    split = next(one for one in choice.points if (one.strategy, one.max_length) == ("bfd_split", 256))
+    assert split.tokens > tokens, "truncation loses some"
+    for strategy, expected in (("bfd", tokens), ("bfd_split", split.tokens)):
+        padded, free, mine = savings_of(
+            choice, strategy, split.rows, split.tokens, split.squares, 1e12, choice.shape
+        )  # fmt: skip
+        assert free.slots == expected
+        assert padded.slots > free.slots
+        assert mine.slots == split.tokens

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.report.blocks import Chart, Grid, Page, PageSection, Switch, Words
-from packtrain.pipeline.report.charts_flow import file_link
+from packtrain.pipeline.report.charts_flow import file_link, flow_blocks
 from packtrain.pipeline.report.markup import escaped, plain_label
 from packtrain.pipeline.report.page import report_page
 from packtrain.pipeline.report.palette import KINDS, ROLES, STRATEGY_STYLES, contrast, scheme
@@ -85,8 +85,35 @@ def test_six_questions_are_answered(report: Report) -> None:
         "Can I trust it?",
     ]
     for section in page.sections:
-        assert section.sentence == getattr(report, section.name).sentence
+        assert section.sentence.startswith(getattr(report, section.name).sentence)
         assert section.blocks
+
+
+def test_the_first_answer_names_the_length_that_is_advised(report: Report) -> None:
+    choice = report.choice
+    assert choice is not None
+    advised = choice.advice
+    assert advised is not None
+
+    def answer(**advice: Any) -> str:
+        other = replace(choice, advice=replace(advised, **advice))
+        return report_page(replace(report, choice=other)).sections[0].sentence.removeprefix(choice.sentence)
+
+    assert answer(max_length=choice.max_length, strategy=choice.strategy) == ""
+    assert answer(max_length=16_384, strategy=choice.strategy) == " Advised: 16,384."
+    assert answer(max_length=16_384, strategy="padding_free") == " Advised: 16,384 with padding-free."
+
+
+def test_a_source_that_is_called_all_is_not_the_sum(report: Report) -> None:
+    assert report.flow is not None
+    fate = report.flow.fates[-1]
+    alone = flow_blocks(replace(report.flow, fates=[replace(fate, source="all")]))
+    both = flow_blocks(replace(report.flow, fates=[replace(fate, source="all"), replace(fate, source="all"), fate]))
+    for blocks, words in ((alone, ["all"]), (both, ["all sources", "all", fate.source])):
+        (switch,) = (block for block in blocks if isinstance(block, Switch))
+        assert [name for name, _ in switch.panels] == words
+        charts = [block for _, panel in switch.panels for block in panel if isinstance(block, Chart)]
+        assert [chart.title for chart in charts] == [f"Where the tokens of {word} went" for word in words]
 
 
 def test_an_absent_section_says_why() -> None:

@@ -1,11 +1,13 @@
 """Samples: whole rows, none twice, from everywhere, in proportion; and what is said of them is said of their inputs."""
 
 import gzip
+import io
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -249,3 +251,37 @@ def test_a_share_of_rows_is_estimated_without_bias(seed: int, tmp_path: Path) ->
     share = sum(number >= 15_000 for number in numbers(found)) / len(found)
     assert abs(share - 0.25) < 0.03
     assert abs(every - 20_000) < 1500
+
+
+def test_rows_that_were_counted_are_not_estimated(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(5000)))
+    (_, every, exhaustive) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
+    assert (every, exhaustive) == (5000, False)
+
+
+@pytest.mark.parametrize("count", [5_000, 60_000])
+def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, tmp_path: Path) -> None:
+    text = "".join(json.dumps({"text": f"{number} " + "mule " * 60}) + "\n" for number in range(count))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (_, every, _) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl.gz")}), 100)
+    assert every == pytest.approx(count, rel=0.05)
+
+
+def test_a_long_line_is_gone_through_once(tmp_path: Path) -> None:
+    text = "short\n" + "x" * 8_000_000 + "\nlast\n"
+    (tmp_path / "a.jsonl").write_text(text)
+    piece = look(Found(Kind.LOCAL, str(tmp_path / "a.jsonl"), len(text), 0))
+    read = 0
+
+    class Counting(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            nonlocal read
+            data = super().read(-1 if size is None else size)
+            read += len(data)
+            return data
+
+    counting = replace(piece, open=lambda: cast("BinaryIO", Counting(tmp_path / "a.jsonl")))
+    with (tmp_path / "b").open("wb") as to:
+        out = take_lines(counting, [number / 100 for number in range(100)], 1e-3, to)
+    assert out.rows >= 1
+    assert read < 3 * len(text)

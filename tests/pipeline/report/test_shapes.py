@@ -1,6 +1,7 @@
 """Shapes of models: parameters as transformers itself counts them, of models made from tiny configurations."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,9 @@ def test_numbers() -> None:
     for wrong in ((0, 1, 1), (float("nan"), 1, 1), (float("inf"), 1, 1), (1, 0, 1), (1, 1, -5)):
         with pytest.raises(ConfigError, match="give a number above 0"):
             shape_of_numbers(*wrong)
+    for large in ((1e300, 1, 1), (1, 10**400, 1), (1, 1, 10**19)):
+        with pytest.raises(ConfigError, match="not above"):
+            shape_of_numbers(*large)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,11 @@ def test_numbers() -> None:
         ('{"hidden_size": 8, "num_hidden_layers": 2}', "does not say its num_attention_heads"),
         ('{"hidden_size": -8}', "does not say its hidden_size"),
         ('{"hidden_size": "8"}', "does not say its hidden_size"),
+        (json.dumps({**TINY, "hidden_size": 10**400}), "does not say its hidden_size"),
+        (json.dumps({**TINY, "num_hidden_layers": 10**9, "num_experts": 4}), "does not say its num_hidden_layers"),
+        (json.dumps({**TINY, "num_experts": 4, "mlp_only_layers": 5}), "says nothing that its parameters"),
+        (json.dumps({**TINY, "num_experts": 4, "first_k_dense_replace": "x"}), "says nothing that its parameters"),
+        ("[" * 100_000, "cannot be read"),
     ],
 )
 def test_mistakes(content: str | None, words: str, tmp_path: Path) -> None:
@@ -120,3 +129,21 @@ def test_damaged_weights_are_not_believed(tmp_path: Path) -> None:
     for data in (b"", b"\xff" * 40, b'\x05\0\0\0\0\0\0\0{"a":', b'\x0a\0\0\0\0\0\0\0{"a":null}'):
         (tmp_path / "model.safetensors").write_bytes(data)
         assert shape_of_model(tmp_path).parameters == alone
+
+
+@pytest.mark.parametrize("every", ["x", [1], -3, float("inf")])
+def test_experts_that_are_no_number_are_none(every: object, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    dense = shape_of_model(tmp_path).parameters
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_experts": every, "num_experts_per_tok": "x"}))
+    assert shape_of_model(tmp_path).parameters == dense
+
+
+@pytest.mark.parametrize(
+    "header", ["[1]", "[" * 100_000, '{"a":{"dtype":"F32","shape":[-5]}}', '{"a":{"dtype":"F32","shape":[1e400]}}']
+)
+def test_headers_that_no_file_has_are_not_believed(header: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    alone = shape_of_model(tmp_path).parameters
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    assert shape_of_model(tmp_path).parameters == alone

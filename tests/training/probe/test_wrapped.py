@@ -74,6 +74,7 @@ def test_compiled() -> None:
     assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
 
 
+@pytest.mark.slow
 def test_compiled_code_is_not_left_with_the_probes_hooks() -> None:
     """Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training."""
     model = packed(num_hidden_layers=1)
