@@ -60,6 +60,7 @@ from .preference import PairPacking
 from .prospect import Prospect
 from .recall import remember
 from .rejects import first_reject, reject_lines
+from .report.files import HTML as REPORT
 from .resolve import guess_engine, warm_up
 from .room import require_room, shards_written
 from .scan_notes import SharedScan
@@ -140,6 +141,8 @@ class Driver:
             if plan_inputs(files) != manifest.plan["inputs"]:
                 return None
         self.observer.note(f"{self.out.url} is finished already; nothing to do")
+        if self.config.run.report and not self.out.exists(REPORT):
+            self.observer.note(f"its report is not there; packtrain report {self.out.url} makes it")
         return manifest
 
     def run(self) -> Manifest:
@@ -384,23 +387,15 @@ class Driver:
         return Request.of(self.config, self.base, _version())
 
     def _write_report(self, manifest: Manifest) -> None:
-        """Write the report. The data is finished, so whatever goes wrong here is told, and fails nothing."""
-        if not self.config.run.report or (self.config.run.shard is not None and self.out.exists("report.html")):
+        """Write the report, if it is wanted."""
+        if not self.config.run.report or (self.config.run.shard is not None and self.out.exists(REPORT)):
             return  # or another of the runs that share the work has written it
         from .reader import Finished
-        from .report.at_end import report_at_end
+        from .report.at_end import try_report
 
-        self.observer.begin("report", 0, "")
-        try:
-            made = report_at_end(Finished(self.out, manifest))
+        made = try_report(Finished(self.out, manifest), self.observer)
+        if made is not None:
             self.page, self.advice = made.place, made.advice
-            self.observer.end()
-        except Exception as error:  # of any kind: the run itself has done all it should
-            self.observer.end()
-            self.observer.note(
-                f"the report was not written ({type(error).__name__}: {error}); `packtrain report {self.out.url}` "
-                "tries again"
-            )
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))

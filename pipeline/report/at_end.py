@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..observer import Observer
 from ..reader import Finished
 from .files import write_report
 from .gather import report_of_dataset
@@ -18,6 +19,22 @@ class AtEnd:
     place: str
     """Of the page."""
     advice: str | None
+
+
+def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
+    """The same. The data is finished, so whatever goes wrong here is told, and fails nothing."""
+    observer.begin("report", 0, "")
+    try:
+        made = report_at_end(dataset)
+    except Exception as error:  # of any kind: the run itself has done all it should
+        observer.end()
+        observer.note(
+            f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "
+            "tries again"
+        )
+        return None
+    observer.end()
+    return made
 
 
 def report_at_end(dataset: Finished) -> AtEnd:

@@ -94,7 +94,11 @@ def test_it_is_the_same_run_with_and_without_a_report(
     assert done.code == 0, done.err
     assert "report" not in done.out
     assert not (tmp_path / "out" / "report.html").exists()
-    assert "finished already" in packtrain(*command).out, "a report is no part of the run's identity"
+    again = packtrain(*command).out
+    assert "finished already" in again, "a report is no part of the run's identity"
+    assert f"its report is not there; packtrain report {tmp_path}/out makes it\n" in again
+    assert packtrain("report", tmp_path / "out").code == 0
+    assert "its report" not in packtrain(*command).out
     shutil.rmtree(tmp_path / "out")
     done = packtrain(*command)
     assert re.search(rf"^report: {tmp_path}/out/report.html\n  \S.+\.$", done.out, re.MULTILINE)
