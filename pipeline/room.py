@@ -2,6 +2,7 @@
 
 from ..schemas.errors import StoreError
 from ..schemas.units import size
+from .outfolder import PLAN
 from .stores import Store
 
 
@@ -26,6 +27,8 @@ def require_room(needed: int, what: str, *stores: Store) -> None:
 
 
 def shards_written(out: Store) -> int:
-    """Bytes of shards that an interrupted run has put already."""
+    """Bytes of shards that an interrupted run has put already. A folder of something else is not looked through."""
+    if not out.exists(PLAN):
+        return 0
     sizes = out.sizes()
     return sum(sizes[name] for name in sizes if "shards/" in name and not name.startswith("_run/"))

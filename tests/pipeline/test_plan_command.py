@@ -13,6 +13,8 @@ import yaml
 from packtrain.pipeline.ahead import plan
 from packtrain.pipeline.report.gather import report_of
 from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.room import shards_written
+from packtrain.pipeline.store import LocalStore
 from packtrain.schemas.report import Report
 
 Command = Callable[..., Any]
@@ -275,3 +277,13 @@ def test_a_missing_file_is_two(packtrain: Command, tmp_path: Path) -> None:
     done = packtrain("plan", tmp_path / "none.yaml")
     assert (done.code, done.out) == (2, "")
     assert "there is no configuration" in done.err
+
+
+def test_a_folder_of_something_else_is_not_looked_through(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "one.arrow").write_bytes(b"four")
+    assert shards_written(store) == 0
+    (tmp_path / "_run").mkdir()
+    (tmp_path / "_run" / "plan.json").write_text("{}")
+    assert shards_written(store) == 4
