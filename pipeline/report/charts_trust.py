@@ -1,11 +1,10 @@
 """Whether it can be trusted: what it was made from and with, and how to make it again."""
 
 from ...schemas.report import Stage, Trust
-from ..units import duration, plural, size
+from ..units import duration, plural, rate, size
 from .blocks import Block, Chart, Grid, Heading, Words
 from .charts_base import bar_style, category_axis, panel_title
 from .markup import plain_label
-from .spoken import large
 
 MOST_STAGES = 24
 
@@ -47,7 +46,7 @@ def trust_blocks(trust: Trust) -> list[Block]:
 def _rate(stage: Stage) -> str:
     if not stage.amount or stage.seconds <= 0:
         return ""
-    return f"{large(stage.amount / stage.seconds)} {stage.unit}/s"
+    return rate(stage.amount / stage.seconds, stage.unit)
 
 
 def _stages(stages: list[Stage]) -> Chart:
