@@ -168,11 +168,13 @@ def test_a_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert not (tmp_path / "work/slow").exists()
 
 
+@pytest.mark.slow
 def test_what_is_slow_runs_with_the_slow(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"but x\.md:2 said"):
         ran(fenced("sh", "echo slow", "slow") + fenced("text", "fast"), tmp_path, slow=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -106,6 +106,7 @@ def check(name: str, drawn: str) -> None:
     assert path.read_text(encoding="utf-8") == drawn, f"{name}: PACKTRAIN_REWRITE_DOCS=1 draws it again"
 
 
+@pytest.mark.slow
 def test_policies(look: Look) -> None:
     columns = []
     for policy in ("completion", "assistant", "last_assistant", "all"):
@@ -115,6 +116,7 @@ def test_policies(look: Look) -> None:
     check("mask-policies.svg", pictures.masks("One conversation under the four mask policies", text, columns))
 
 
+@pytest.mark.slow
 def test_flags_and_ends(look: Look) -> None:
     flagged: list[dict[str, Any]] = [dict(message) for message in CHAT]
     flagged[2]["train"] = False
@@ -133,6 +135,7 @@ def test_flags_and_ends(look: Look) -> None:
     )
 
 
+@pytest.mark.slow
 def test_thoughts(look: Look) -> None:
     chat = [dict(message) for message in CHAT[1:]]
     chat[1]["content"] = "<think>\nTwo pairs.\n</think>\n\n4"
@@ -148,6 +151,7 @@ def test_thoughts(look: Look) -> None:
     )
 
 
+@pytest.mark.slow
 def test_packed_row(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 

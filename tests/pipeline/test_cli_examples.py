@@ -50,6 +50,7 @@ def test_an_example_names_its_command_and_options_that_are_there(name: str, line
         assert set(context.params) <= {parameter.name for parameter in command.params}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"), [one for one in LINES if one[1] not in ALONE and not one[1].startswith("torchrun")]
 )

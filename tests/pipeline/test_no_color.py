@@ -16,7 +16,7 @@ PROGRAM = str(Path(sys.executable).parent / "packtrain")
 COLOUR = re.compile(r"\x1b\[[0-9;]*?(?:3[0-9]|4[0-9]|9[0-7]|10[0-7])[0-9;]*m")
 """An escape sequence that sets a colour; bold and dim are none."""
 ESCAPE = re.compile(r"\x1b")
-pytestmark = pytest.mark.xdist_group("workplace")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workplace")]
 
 LINES = (
     "run mix.yaml --out coloured --workers 1", "inspect packed --row 1", "inspect packed --id chats/chats:3",

@@ -200,6 +200,7 @@ def test_the_same_dataset_twice_is_a_short_page() -> None:
     assert "Both ledgers say the same." in render(page).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_page_in_a_browser(look: Any, tmp_path: Path, width: int) -> None:
     path = tmp_path / "diff.html"
@@ -216,6 +217,7 @@ def test_the_page_in_a_browser(look: Any, tmp_path: Path, width: int) -> None:
         assert looked.asked == [path.as_uri()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_data_is_text_on_the_page_and_in_the_terminal(look: Any, fill: Any, tmp_path: Path, text: str) -> None:
     found = a_comparison()

@@ -50,6 +50,7 @@ def made(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any], float]:
     return model, json.loads(config.to_json_string(use_diff=False)), met
 
 
+@pytest.mark.slow
 def test_parameters_are_counted_from_the_configuration(made: Any, tmp_path: Path) -> None:
     _, config, met = made
     path = tmp_path / "config.json"
@@ -61,6 +62,7 @@ def test_parameters_are_counted_from_the_configuration(made: Any, tmp_path: Path
         assert tmp_path.name in shape.name
 
 
+@pytest.mark.slow
 def test_parameters_are_counted_in_the_files(made: Any, tmp_path: Path) -> None:
     model, config, met = made
     model.save_pretrained(tmp_path, max_shard_size="100KB")
