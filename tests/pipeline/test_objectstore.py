@@ -158,6 +158,8 @@ def _race(url: str, scratch: Path, number: int) -> bool:
 def test_of_many_writers_one_wins(store: ObjectStore) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         won = pool.starmap(_race, [(store.url, store.scratch.root, number) for number in range(24)])
+        pool.close()
+        pool.join()
     assert sum(won) == 1
     assert store.read("same/name") == b"%d" % won.index(True) * 1000
 
@@ -232,6 +234,8 @@ def test_many_processes_fetch_one_copy(store: ObjectStore, faulty: Faulty) -> No
     faulty.latency = 0.1
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         found = pool.starmap(_copy, [(store, len(data), hash_bytes(data))] * 6)
+        pool.close()
+        pool.join()
     assert set(found) == {data}
     assert len([asked for asked in faulty.asked if asked.method == "GET"]) == 1
 
