@@ -107,14 +107,17 @@ def run(
                 say(console, f"manifest {manifest.hash[:16]}")
             return
         manifest = driver.run()
+    made = driver.report
     if as_json:
-        print_json(run_json(manifest, driver.out.url, "finished", time.perf_counter() - began, driver.page))
+        print_json(
+            run_json(manifest, driver.out.url, "finished", time.perf_counter() - began, made.place if made else None)
+        )
         return
     print_summary(console, manifest, driver.out.url, time.perf_counter() - began)
-    if driver.page is not None:
-        say(console, f"report: {driver.page}")
-        if driver.advice is not None:
-            say(console, f"  {inert_line(driver.advice)}")
+    if made is not None:
+        say(console, f"report: {made.place}")
+        if made.advice is not None:
+            say(console, f"  {inert_line(made.advice)}")
     if demo and loaded.output.format == "arrow":
         say_next(console, driver.out.url)
 

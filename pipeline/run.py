@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -58,6 +58,7 @@ from .pairs_kind import is_preference
 from .planning import TOKEN_BYTES
 from .preference import PairPacking
 from .prospect import Prospect
+from .reader import Finished
 from .recall import remember
 from .rejects import first_reject, reject_lines
 from .report.files import HTML as REPORT
@@ -73,6 +74,9 @@ from .timings import Timings
 from .tokenizer import TokenizerLoading
 from .unproved import check_proved
 from .workers import Need, count_workers, encoding_need, packing_need
+
+if TYPE_CHECKING:
+    from .report.at_end import AtEnd
 
 
 def run(
@@ -116,10 +120,7 @@ class Driver:
         self.cache = open_store(cache, scratch=scratch, keep=True)
         self.scratch = scratch_of(self.cache)
         self.timings = Timings()
-        self.advice: str | None = None
-        """What the report advises, in a sentence; None where there is no report, or nothing to advise."""
-        self.page: str | None = None
-        """Where the report's page is."""
+        self.report: AtEnd | None = None
 
     def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
         """The manifest, if this very run is finished: inputs compared by sizes and times, in milliseconds.
@@ -387,15 +388,11 @@ class Driver:
         return Request.of(self.config, self.base, _version())
 
     def _write_report(self, manifest: Manifest) -> None:
-        """Write the report, if it is wanted."""
         if not self.config.run.report or (self.config.run.shard is not None and self.out.exists(REPORT)):
             return  # or another of the runs that share the work has written it
-        from .reader import Finished
         from .report.at_end import try_report
 
-        made = try_report(Finished(self.out, manifest), self.observer)
-        if made is not None:
-            self.page, self.advice = made.place, made.advice
+        self.report = try_report(Finished(self.out, manifest), self.observer)
 
     def _write_timings(self) -> None:
         self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))
