@@ -13,6 +13,13 @@ from .selecting import Chosen
 from .sources import NOT_TAKEN
 
 
+def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
+    """`10 rows, 2 gave examples (bad_json 5, too_long 3)`, the commonest reason first."""
+    reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
+    what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
+    return f"{total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples{f' ({what})' if what else ''}"
+
+
 def nothing_left(total: SourceLedger, rejects: str) -> str:
     """What a person may do where no example is left."""
     if total.rows_used and not total.rows_rejected:

@@ -17,6 +17,7 @@ from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.report import FORMAT, BatchSize, Choice, Input, Report, Sample, Trust
 from ..stages.arrays import booleans, view
+from .accounts import fate_of_rows
 from .configfile import load_config
 from .encoding import EncodedInputs, Encoding
 from .observer import Observer, Silent
@@ -41,7 +42,6 @@ from .selecting import mask_of
 from .sources import InputFile
 from .stores import require_conditional
 from .survey import Survey
-from .unproved import check_proved
 
 _INPUTS = 20
 """That are named."""
@@ -115,14 +115,7 @@ class Ahead(Driver):
             # Of the encoded parts alone: four bytes a token, and a sample may be off by a fifth.
             room = int(1.2 * 4 * prospect.missing_bytes * prospect.engine.tokens_per_byte)
             require_room(room, "encoding", self.scratch)
-            if prospect.memory is not None:
-                self._fit(executor, prospect.memory)
-            with self.timings.stage("encode"):
-                encoded = self._encode(encoding, executor, spec)
-            self.timings.seconds["encode, summed over workers"] = encoded.busy
-            unproved = check_proved(self.config, encoding.files, encoded)
-            if unproved is not None:
-                self.observer.note(unproved)
+            encoded = self._encoded(encoding, executor, spec, prospect)
         self.observer.begin("read lengths", 0, "")
         with self.timings.stage("read lengths"):
             seen = self._survey(encoding, encoded, sample)
@@ -143,16 +136,13 @@ class Ahead(Driver):
             return _Seen(encoding, encoded, Ledger(), None, str(error))
         total = survey.ledger.total()
         if not total.examples_packed:
-            reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
-            what = ", ".join(f"{why} {number:,}" for why, number in sorted(reasons.items(), key=lambda one: -one[1]))
             needs_turns = mask_of(self.config).needs_turns
             first, looked = first_reject(encoding.files, encoded.records, unproved=needs_turns), ""
             if sample is not None and not sample.exhaustive:
                 first, looked = self._first_of(sample, encoding, encoded), " that were looked at"
             raise InputError(
-                f"nothing would be left to pack: of {total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples"
-                f"{f' ({what})' if what else ''}.{first} Check each source's format and keys, truncate.max_length, the "
-                "mask, and what the filters and limits leave"
+                f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} Check each source's format "
+                "and keys, truncate.max_length, the mask, and what the filters and limits leave"
             )
         return _Seen(encoding, encoded, survey.ledger, survey, None)
 

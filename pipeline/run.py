@@ -11,7 +11,6 @@ Steps 3 and 5 run in an executor; each of their tasks is a pure function of its 
 is found again after a crash.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,14 +22,14 @@ import msgspec
 import pyarrow as pa
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import InputError, IntegrityError
-from ..schemas.fingerprint import fingerprint, hash_bytes
+from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
 from ..schemas.run_section import RunSection
-from .accounts import nothing_left
+from .accounts import fate_of_rows, nothing_left
 from .backends import open_executor
 from .cache_use import CacheUse
+from .commit import commit, put_record
 from .conditions import check_conditions
 from .configfile import load_config
 from .driver_lock import DriverLock, driving
@@ -38,11 +37,9 @@ from .encode import PAIRS_FORMAT, EncodeSpec
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor
 from .formats import resolve_formats
-from .huggingface import dataset_dict, dataset_info, dataset_state
 from .misses import note_parts
 from .observer import Observer, Silent
 from .outfolder import (
-    MANIFEST,
     PLAN,
     REJECTS,
     Request,
@@ -164,14 +161,7 @@ class Driver:
             encoding, spec, prospect = self._prepare(executor)
             self.observer.end()
             require_room(prospect.room_needed, "encoding and packing", self.out, self.scratch)
-            if prospect.memory is not None:
-                self._fit(executor, prospect.memory)
-            with self.timings.stage("encode"):
-                encoded = self._encode(encoding, executor, spec)
-            self.timings.seconds["encode, summed over workers"] = encoded.busy
-            unproved = check_proved(self.config, encoding.files, encoded)
-            if unproved is not None:
-                self.observer.note(unproved)
+            encoded = self._encoded(encoding, executor, spec, prospect)
             make = PairPacking if encoding.pairs else Packing
             pad_id = padding_id(self.config, encoding.tokenizer)
             packing = make(self.config, self.out, encoded, pad_id, self.observer, self.scratch.root)
@@ -258,6 +248,18 @@ class Driver:
         shared = SharedScan(self.config.run.shard, self.cache, self.scratch)
         return scan_sources(self.config.sources, self.base, self.scratch.root, shared)
 
+    def _encoded(self, encoding: Encoding, executor: Executor, spec: EncodeSpec, prospect: Prospect) -> EncodedInputs:
+        """Encode what the cache does not hold, with as many workers as fit, and say what nobody vouches for."""
+        if prospect.memory is not None:
+            self._fit(executor, prospect.memory)
+        with self.timings.stage("encode"):
+            encoded = self._encode(encoding, executor, spec)
+        self.timings.seconds["encode, summed over workers"] = encoded.busy
+        unproved = check_proved(self.config, encoding.files, encoded)
+        if unproved is not None:
+            self.observer.note(unproved)
+        return encoded
+
     def _encode(self, encoding: Encoding, executor: Executor, spec: EncodeSpec) -> EncodedInputs:
         # One fall back for a template and one for an engine; the reference itself cannot be caught.
         for _ in range(3):
@@ -280,14 +282,9 @@ class Driver:
             return
         if not self.out.exists(PLAN):
             self._write_rejects(files, encoded)
-        reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
-        what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
         mend = nothing_left(total, self.out.where(REJECTS))
         first = first_reject(files, encoded.records, unproved=mask_of(self.config).needs_turns)
-        raise InputError(
-            f"nothing is left to pack: of {total.rows_read:,} rows, {total.rows_used:,} gave examples"
-            f"{f' ({what})' if what else ''}.{first} {mend}"
-        )
+        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {mend}")
 
     def _pack(self, executor: Executor, packing: Packing, survey: Survey) -> Packed:
         require_room(survey.tokens * (packing.token_bytes + 1) - shards_written(self.out), "the shards", self.out)
@@ -317,41 +314,11 @@ class Driver:
         return read
 
     def _commit(self, plan: dict[str, Any], packed: Packed, rejects: FileRecord, schema: pa.Schema) -> Manifest:
-        plan_hash = fingerprint(plan)
-        files = [packed.documents, *packed.row_sizes, rejects]
-        if self.config.output.format == "arrow":
-            several = len(packed.splits) > 1
-            for split, record in packed.splits.items():
-                folder = f"{split}/" if several else ""
-                mark = fingerprint([plan_hash, split])
-                files.append(self._put(f"{folder}dataset_info.json", dataset_info(split, record, schema)))
-                files.append(self._put(f"{folder}state.json", dataset_state(split, folder, record, mark)))
-            if several:
-                files.append(self._put("dataset_dict.json", dataset_dict(sorted(packed.splits))))
-        manifest = Manifest(
-            plan_hash=plan_hash,
-            plan=plan,
-            schema={field.name: str(field.type) for field in schema},
-            splits=packed.splits,
-            files=tuple(sorted(files, key=lambda file: file.name)),
-            ledger=packed.ledger,
-        )
-        data = manifest.to_bytes()
-        self.out.sweep()  # of workers that died
-        if not self.out.put_bytes(MANIFEST, data) and self.out.read(MANIFEST) != data:
-            raise IntegrityError(
-                f"the run is not deterministic: {self.out.where(MANIFEST)} was written before with other content; "
-                "please report it with the configuration"
-            )
-        return manifest
-
-    def _put(self, name: str, data: bytes) -> FileRecord:
-        if not self.out.put_bytes(name, data) and self.out.read(name) != data:
-            self.out.replace_bytes(name, data)
-        return FileRecord(name, len(data), hash_bytes(data), hashlib.sha256(data).hexdigest())
+        return commit(self.out, self.config, plan, packed, rejects, schema)
 
     def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
-        return self._put(REJECTS, reject_lines(files, encoded.records, unproved=mask_of(self.config).needs_turns))
+        lines = reject_lines(files, encoded.records, unproved=mask_of(self.config).needs_turns)
+        return put_record(self.out, REJECTS, lines)
 
     @contextmanager
     def _executor(self, section: RunSection) -> Iterator[Executor]:
