@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,6 +55,8 @@ class Store:
     rate: float = 0.0
     """Share of requests that are answered with 503."""
     seed: int = 0
+    most_in_a_row: int | None = None
+    """After so many faults one after another a range is answered well. By default there is no end to bad luck."""
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class Store:
         self.released = threading.Event()
         self._random = random.Random(self.seed)
         self._lock = threading.Lock()
+        self._in_a_row: Counter[tuple[str, int]] = Counter()
         store = self
 
         class Handler(_Handler):
@@ -94,6 +97,9 @@ class Store:
                 fault = self.always
             else:
                 fault = "503" if self._random.random() < self.rate else "ok"
+            if self._in_a_row[path, begin] == self.most_in_a_row:
+                fault = "ok"
+            self._in_a_row[path, begin] = 0 if fault == "ok" else self._in_a_row[path, begin] + 1
             self.asked.append(Asked(method, path, begin, end, fault))
         return fault
 

@@ -206,6 +206,7 @@ def test_random_faults_of_every_kind(store: Store, tmp_path: Path) -> None:
         (tmp_path / "bucket" / "data" / f"{number}").write_bytes(DATA[number * 1000 :])
     kinds = ["503", "500", "cut", "reset", "short", "429"]
     order = hashlib.shake_128(b"faults").digest(4000)
+    store.most_in_a_row = 6
     store.faults.extend(kinds[byte % len(kinds)] if byte < 85 else "ok" for byte in order)
     shelf = make_shelf(store, tmp_path / "cache", attempts=8, request_seconds=5)
     for number in range(8):
@@ -388,6 +389,7 @@ def test_a_loader_over_a_bad_store_gives_the_batches_of_the_folder(store: Store,
     assert len(shards) >= 5
     kinds = ["503", "500", "cut", "reset", "short", "429"]
     order = hashlib.shake_128(b"loader").digest(4000)
+    store.most_in_a_row = 4  # the loader gives up after six
     store.faults.extend(kinds[byte % len(kinds)] if byte < 85 else "ok" for byte in order)
 
     options: dict[str, Any] = {"rows_per_step": 4, "epochs": 2, "rank": 0, "world_size": 1, "seed": 5}
