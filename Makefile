@@ -8,10 +8,10 @@ demo: .venv/.demo
 	$(BIN)/packtrain run --demo --out runs/demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-slow: .venv/.dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

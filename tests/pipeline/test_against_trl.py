@@ -239,11 +239,10 @@ def quiet() -> Iterator[None]:
     datasets.enable_progress_bars()
 
 
-pytestmark = pytest.mark.xdist_group("trl")  # what TRL prepares is made once
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in REAL[1:]]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in REAL]
 
 
-@pytest.fixture(scope="module", params=[*TINY, REAL[0], *SLOW])
+@pytest.fixture(scope="module", params=[*TINY, *SLOW])
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Every tokenizer over generated rows; the real ones over real rows as well."""
     name = str(request.param)

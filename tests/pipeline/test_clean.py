@@ -128,6 +128,7 @@ def test_a_cache_in_use_is_left_alone(place: Path, packtrain: Callable[..., Any]
     assert list((place / "cache").glob("encoded/*/*.arrow")) == []
 
 
+@pytest.mark.slow
 def test_a_run_at_work_keeps_its_cache_and_its_output(place: Path, packtrain: Callable[..., Any]) -> None:
     """A real run, stopped in the middle."""
     shutil.rmtree(place / "out")

@@ -302,6 +302,7 @@ def test_what_excludes_itself_is_refused(configure: Callable[..., Row], changes:
 # --- real documents ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [0, 32])
 def test_real_documents(realdata: Path, tmp_path: Path, read_rows: ReadRows, overlap: int) -> None:
     """60 PEPs of Qwen3's tokens in pieces of 1,024: every token once, and nearly every cut after a blank line."""

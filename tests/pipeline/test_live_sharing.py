@@ -136,6 +136,7 @@ def test_two_processes_encode_each_block_once(many_blocks: dict[str, Any]) -> No
     assert not list((Path(many_blocks["cache"]) / "locks").iterdir())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_encodes_holds_nobody_up(many_blocks: dict[str, Any]) -> None:
     victim, other = (start_walker(many_blocks, 10**9) for _ in range(2))
     begin(victim)

@@ -66,6 +66,7 @@ def test_the_scripts_are_bash() -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_the_three_shards_of_the_page_make_one_dataset(folder: Path, bin: Path) -> None:
     (script,) = (script for script in SHELL if "--shard 0/3" in script)
     done = shell(script, folder, bin)
@@ -77,6 +78,7 @@ def test_the_three_shards_of_the_page_make_one_dataset(folder: Path, bin: Path) 
     assert shell(line, folder, bin).stdout == f"packed is finished: manifest {manifest.hash[:16]}\n"
 
 
+@pytest.mark.slow
 def test_the_array_and_the_indexed_job_run_what_they_say(folder: Path, bin: Path) -> None:
     (array,) = (script for script in SHELL if "--array" in script)
     command = array.splitlines()[-1].removeprefix("srun ").replace("--workers 16", "--workers 1")

@@ -142,6 +142,7 @@ def test_one_of_the_two_is_a_folder(corpus: Corpus, scratch: Path, faulty: Fault
     assert verify(config["out"], deep=True).sound
 
 
+@pytest.mark.slow
 def test_a_store_on_its_worst_day(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
     """A fifth of all requests fail, in every way, and listings are of yesterday."""
     faulty.rate, faulty.stale = 0.2, True
@@ -154,6 +155,7 @@ def test_a_store_on_its_worst_day(corpus: Corpus, scratch: Path, faulty: Faulty)
     assert verify(config["out"], deep=True).sound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage",
     [

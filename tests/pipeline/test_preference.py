@@ -133,6 +133,7 @@ def test_the_tokens_are_trls(configure: Configure, read_rows: ReadRows, tmp_path
         compare(mine, trl_rows(rows, tokenizer), [line < len(rows) - odd for line in range(len(rows))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
     [

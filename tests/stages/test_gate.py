@@ -200,6 +200,7 @@ def test_whatever_auto_takes_is_right_on_unseen_text(name: str, case: str, monke
 REAL = os.environ.get("PACKTRAIN_REALDATA")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
 @pytest.mark.parametrize(
     ("folder", "fast", "giga"),

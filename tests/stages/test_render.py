@@ -73,6 +73,7 @@ def expected(tokenizer: Any, prompt: Messages, completion: Messages, tools: Any 
     return text, shared(head, text)
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize(("data", "limit"), [("gsm8k_train", 10_000), ("oasst_en100_paths", 10_000)])
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -305,6 +305,7 @@ def test_marked_templates_give_the_mask_of_transformers(tokenizer: Any, name: st
         assert answer == theirs(tokenizer, template, messages, tools)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", [True, False])
 @pytest.mark.parametrize("name", MANNERS)
 def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool) -> None:
@@ -450,6 +451,7 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
     return len(rows), taken, mute, proved
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize("data", CHATS)
 @pytest.mark.parametrize("name", MARKED)

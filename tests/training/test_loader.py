@@ -66,8 +66,8 @@ def test_a_step_holds_the_same_rows_on_any_number_of_ranks(folder: Path) -> None
     ("tail", "options"),
     [
         ("pad", {"balance": Balance(8, 4)}),
-        ("repeat", {"order": "blocks"}),
-        ("drop", {"balance": Balance(8, 4), "first_epoch_sequential": False}),
+        pytest.param("repeat", {"order": "blocks"}, marks=pytest.mark.slow),
+        pytest.param("drop", {"balance": Balance(8, 4), "first_epoch_sequential": False}, marks=pytest.mark.slow),
         ("pad", {"static_shapes": True}),
     ],
 )

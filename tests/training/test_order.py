@@ -61,7 +61,7 @@ def test_blocks_stay_together_and_differ_between_epochs() -> None:
     assert not np.array_equal(epochs[0], epochs[1])
 
 
-@pytest.mark.parametrize("key", [0, 1, 2**63])
+@pytest.mark.parametrize("key", [0, 2**63])
 @pytest.mark.parametrize("size", [1_000_000, 1_048_577])
 def test_consecutive_differences_are_those_of_a_random_order(size: int, key: int) -> None:
     order = Permutation(size, key)(np.arange(1_000_000))

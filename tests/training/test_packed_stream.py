@@ -143,6 +143,7 @@ def test_an_epoch_holds_what_a_run_packs(
     assert live.packing.bound <= live.packing.rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["completion", "assistant"])
 def test_tables_and_compressed_files_split_and_repeated(
     mask: str,
@@ -269,7 +270,7 @@ def test_the_filler_goes_round_when_there_are_few_rows(stream: Open) -> None:
 SHAPES = [(1, 3), (2, 4), (3, 6), (4, 8)]
 
 
-@pytest.mark.parametrize(("world", "size"), SHAPES)
+@pytest.mark.parametrize(("world", "size"), [pytest.param(1, 3, marks=pytest.mark.slow), *SHAPES[1:]])
 def test_resuming_at_every_step_on_any_other_shape(stream: Open, world: int, size: int) -> None:
     rows = [documents(batch) for batch in stream(rows_per_step=1, epochs=2)]
     first = [stream(rows_per_step=size, epochs=2, tail="pad", rank=r, world_size=world) for r in range(world)]
@@ -390,6 +391,7 @@ print("finished", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_window_it_goes_on_with_the_same_bytes(
     config: dict[str, Any], stream: Open, tmp_path: Path, new_cache: Callable[[Path], Path], tiny_tokenizer: Path
 ) -> None:
@@ -517,6 +519,7 @@ def test_the_pipeline_is_imported_only_for_a_configuration() -> None:
     assert out == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_page_about_streaming_runs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

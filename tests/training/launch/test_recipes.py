@@ -145,6 +145,7 @@ def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
         assert not any("launch" in line for line in record[f"node-{node}"]), record
 
 
+@pytest.mark.slow
 def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     """By packtrain itself, not the recorder: node 1 of three never starts, and no launcher waits for it."""
     pytest.importorskip("torch")

@@ -66,6 +66,7 @@ def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> Non
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
 
 
+@pytest.mark.slow
 def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
     alone = environs(2)[1]
     unknown = alone | {"MASTER_ADDR": "no-such-host.invalid"}

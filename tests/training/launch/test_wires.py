@@ -37,6 +37,7 @@ print(wired.wires[number].interface, 0 < wired.seconds < 5, wired.bytes_per_seco
     assert [one.out for one in ended] == ["lo True True\n"] * 3, ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["all-reduce", pytest.param("process group", marks=pytest.mark.slow)])
 def test_a_rank_that_is_stopped_is_named_by_the_others(run_ranks: Any, environs: Environs, phase: str) -> None:
     ended = run_ranks(STOPS.format(rank=1, phase=phase, timeout=3), environs(3))

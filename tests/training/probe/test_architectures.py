@@ -16,7 +16,13 @@ else:
     from architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
 
 
-@pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.kind)
+KINDS = [
+    pytest.param(one, id=one.kind, marks=[pytest.mark.slow] if number % 3 else [])
+    for number, one in enumerate(ARCHITECTURES)
+]
+
+
+@pytest.mark.parametrize("one", KINDS)
 def test_as_in_the_table(one: Architecture) -> None:
     model = build(one.kind, **one.settings)
     assert judge(model, None)[0] == one.own

@@ -142,6 +142,7 @@ def accelerate(recipe: str, ranks: int, folder: Path) -> list[str]:
     return [*ACCELERATE, "--config_file", str(target), "--num_processes", str(ranks)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_torchrun(launched: Launched, configuration: Any, alone: Any, ranks: int) -> None:
     found = launched([*TORCHRUN, str(ranks)], configuration())

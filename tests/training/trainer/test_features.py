@@ -29,6 +29,7 @@ def losses(outcome: Outcome) -> list[float]:
 # The loss, computed in other ways
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["token", "document"])
 def test_a_fused_loss_trains_as_the_plain_one(settings: Settings, two_sources: Path, kind: str) -> None:
     keys = {"data": str(two_sources), "loss": kind, "rows_per_device": 2, "trainer": {"max_steps": 4}}
@@ -54,6 +55,7 @@ def test_offloading_changes_nothing(settings: Settings) -> None:
 # Baselines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["padding_free", "padded"])
 def test_baselines_train_on_the_same_documents(settings: Settings, folder: Path, batching: str) -> None:
     whole: dict[str, Any] = {"max_steps": -1, "learning_rate": 0.0, "weight_decay": 0.0}

@@ -26,6 +26,7 @@ def column(outcome: Outcome, name: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["token", "document"])
 def test_every_loss_kernel_trains_alike(settings: Settings, two_sources: Path, loss: str) -> None:
     """On data with untrained tokens, two micro-batches a step, six steps of a real optimizer."""
@@ -60,6 +61,7 @@ def test_what_is_logged(settings: Settings) -> None:
     assert not any("mfu" in entry for entry in outcome.log), "a CPU's peak is not known"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["padded", "padding_free"])
 def test_baselines_train_and_show_what_packing_buys(settings: Settings, batching: str) -> None:
     packed = run(settings, loader={"tail": "pad"}, epochs=2)

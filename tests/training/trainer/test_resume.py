@@ -101,6 +101,7 @@ def test_what_is_finished_stays_finished(settings: Settings, tmp_path: Path) -> 
     assert (again.export / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_more_steps_go_on_where_fewer_ended(settings: Settings) -> None:
     constant = {"save_strategy": "steps", "save_steps": 100, "lr_scheduler_type": "constant"}
     first = quietly(settings(trainer={**constant, "max_steps": 3}))
@@ -129,6 +130,7 @@ def cut(folder: Path, how: str) -> str:
     return "model.safetensors is missing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before the end", "in the middle", "a file that is too short", "a missing file"])
 def test_a_checkpoint_that_was_cut_short_is_passed_over(
     stopped: tuple[dict[str, Any], Outcome, Path], how: str, caplog: pytest.LogCaptureFixture

@@ -94,11 +94,11 @@ def test_a_mixture_of_experts_adds_the_mean_of_its_auxiliary_losses(settings: Se
 @pytest.mark.parametrize(
     "keys",
     [
-        {"trainer": {"gradient_checkpointing": True}},
+        pytest.param({"trainer": {"gradient_checkpointing": True}}, marks=pytest.mark.slow),
         {"trainer": {"lr_scheduler_type": "cosine", "warmup_steps": 2, "max_grad_norm": 0.1}},
-        {"trainer": {"bf16": True}},
+        pytest.param({"trainer": {"bf16": True}}, marks=pytest.mark.slow),
         {"model": {"config": {"model_type": "gpt2", "vocab_size": 3200, "n_embd": 32, "n_layer": 2, "n_head": 2}}},
-        {"loader": {"static_shapes": True}},
+        pytest.param({"loader": {"static_shapes": True}}, marks=pytest.mark.slow),
         {"loader": {"num_workers": 0, "order": "blocks", "balance": {"block": 8, "group": 4}}},
     ],
     ids=["checkpointing", "cosine", "bf16", "gpt2", "static shapes", "loader"],
