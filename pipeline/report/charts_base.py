@@ -53,6 +53,12 @@ def panel_title(text: str, top: float = 1.0, shift: int = 6) -> dict[str, Any]:
     return note(text, xref="paper", yref="paper", x=0, xanchor="left", y=top, yanchor="bottom", yshift=shift, font=font)
 
 
+def legend_under(height: int, top: int = 24) -> dict[str, float]:
+    """A legend of one row right below the labels of an axis, in a figure whose height in pixels depends on its bars."""
+    plot = max(height - top - 72, 24)
+    return {"y": -30 / plot}
+
+
 def percent_axis(most: float, **keys: Any) -> dict[str, Any]:
     """From 0 to a share, which traces give in percent."""
     top = min(max(most * 108, 1e-3), 103.0) if most <= 1 else most * 108
@@ -247,8 +253,6 @@ def _steps(
         "x": edges,
         "y": [*heights, heights[-1]],
         "line": {"shape": "hv", "color": f"@{SERIES[at]}", "dash": DASHES[at], "width": 2},
-        "fill": "tozeroy",
-        "fillcolor": f"@{SERIES[at]}/10",
         "hovertext": [*tips, tips[-1]],
         "hoverinfo": "text",
         "hoveron": "points",

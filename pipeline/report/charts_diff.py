@@ -6,7 +6,7 @@ from typing import Any
 from .blocks import Chart, Grid
 from .change_words import signed
 from .changes import ALL, Comparison, ExamplesChange, LedgerLine
-from .charts_base import bar_style, category_axis, percent_axis, plain_words
+from .charts_base import bar_style, category_axis, legend_under, percent_axis, plain_words
 from .markup import plain_label
 from .spoken import count, many, share
 
@@ -117,13 +117,20 @@ def shares_chart(found: Comparison) -> Chart | None:
     ]
     axis = percent_axis(max(max(each) for each in values) / 100)
     axis["range"] = [0, axis["range"][1] * 1.12]
-    layout = {"barmode": "group", "xaxis": axis, "yaxis": category_axis(names), "showlegend": True}
+    height = 110 + 2 * _BAR * len(names)
+    layout = {
+        "barmode": "group",
+        "xaxis": axis,
+        "yaxis": category_axis(names),
+        "showlegend": True,
+        "legend": legend_under(height),
+    }
     alt = "Bars: trained share of packed tokens by source. " + "; ".join(
         f"{plain_words(row[0])}: A {row[1]}, B {row[3]}" for row in rows[:4]
     )
     table = Grid("Trained share of packed tokens", ["source", "A", "A's tokens", "B", "B's tokens"], rows)
     title = "Trained share of packed tokens by source"
-    return Chart("shares", title, alt, traces, layout, table, 110 + 2 * _BAR * len(names))
+    return Chart("shares", title, alt, traces, layout, table, height)
 
 
 _STACK = (
@@ -163,12 +170,13 @@ def examples_chart(found: ExamplesChange) -> Chart | None:
                 ],
             }
         )
+    height = 120 + _BAR * len(names)
     layout = {
         "barmode": "stack",
         "xaxis": {"range": [0, 101], "ticksuffix": " %"},
         "yaxis": category_axis(names),
         "showlegend": True,
-        "legend": {"traceorder": "normal"},
+        "legend": {"traceorder": "normal", **legend_under(height)},
     }
     total = found.sources[0]
     both = total.same + total.labels + total.tokens
@@ -180,7 +188,7 @@ def examples_chart(found: ExamplesChange) -> Chart | None:
     table = Grid("Examples by source", ["source", *(what for _, what, _, _ in _STACK)], rows)
     what = "all sources" if names[0] == ALL else "the source"
     title = f"Examples that stayed, changed, went and came, of {what}"
-    return Chart("examples-by-source", title, alt, traces, layout, table, 120 + _BAR * len(names))
+    return Chart("examples-by-source", title, alt, traces, layout, table, height)
 
 
 def _bars(places: Sequence[int], changes: Sequence[int], role: str, pattern: str, name: str) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Cha
             ],
             "hovertemplate": "%{customdata}<extra></extra>",
         },
-        "textfont": {"size": 12.5, "color": "@ink", "shadow": "0 0 3px @card, 0 0 3px @card, 0 0 2px @card"},
+        "textfont": {"size": 12.5, "color": "@ink", "shadow": "none"},
     }
     lost = sum(link.count for link in real if link.kind == "lost")
     trained = sum(link.count for link in real if link.kind == "trained")

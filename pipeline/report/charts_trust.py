@@ -61,7 +61,12 @@ def _stages(stages: list[Stage]) -> Chart:
         "x": [one.seconds for one in drawn],
         "marker": bar_style("one"),
         "text": said,
-        "textposition": "outside",
+        # Within a long bar: on a phone there is no room behind it.
+        "textposition": "auto",
+        "insidetextanchor": "end",
+        "insidetextfont": {"color": "@card"},
+        "textangle": 0,
+        "constraintext": "none",
         "cliponaxis": False,
         "hovertext": [f"{plain_label(one.name)}<br>{words}" for one, words in zip(drawn, said, strict=True)],
         "hoverinfo": "text",

@@ -18,13 +18,12 @@
     return root.dataset.scheme || (darkness.matches ? "dark" : "light");
   }
 
-  const COLOUR = /colou?r$|^color|shadow/i;
+  const COLOUR = /colou?r$|^color/i;
 
   // Only under keys of colours: elsewhere, what looks like a role may be a name in the data.
   function coloured(value, colours, key) {
     if (typeof value === "string") {
       if (!COLOUR.test(key)) return value;
-      if (key === "shadow") return value.replace(/@(\w+)/g, (all, role) => colours[role] || all);
       if (value[0] !== "@") return value;
       const [role, percent] = value.slice(1).split("/");
       const colour = colours[role];
@@ -63,6 +62,8 @@
     layout.width = wide;
     if (wide < 480) {
       layout.font.size = 12;
+      // The margins are guessed for a window. Here is no room to spare.
+      Object.assign(layout.margin, { l: Math.min(layout.margin.l, 8), r: Math.min(layout.margin.r, 24), b: Math.min(layout.margin.b, 14) });
       for (const trace of figure.data) {
         if (trace.type !== "sankey") continue;
         trace.textfont.size = 11;
@@ -216,7 +217,7 @@
         row.hidden = !row.querySelector(".doc-text:not([hidden])");
         if (wanted && !row.hidden) row.querySelector("details").open = true;
       }
-      said.textContent = found + " of " + documents.length + " documents";
+      said.textContent = found + " of " + documents.length + " " + (input.dataset.what || "documents");
     });
   }
 

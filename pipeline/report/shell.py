@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import PacktrainError
 from .blocks import Block, Chart, Grid, Heading, Markup, Page, PageSection, Switch, Words
+from .margins import margins
 from .markup import escaped, sentence, table
 from .palette import scheme, variables
+from .plotly_script import plotly_script
 
 _AXIS = {
     "automargin": True,
@@ -29,14 +29,14 @@ BASE: dict[str, Any] = {
     "font": {"family": 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif', "size": 13, "color": "@ink"},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
-    "margin": {"l": 8, "r": 24, "t": 24, "b": 8},
+    "margin": {"t": 24},
     "hoverlabel": {"bgcolor": "@card", "bordercolor": "@quiet", "font": {"color": "@ink", "size": 13}, "align": "left"},
     "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.16, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
     "dragmode": False,
     "hovermode": "closest",
     "bargap": 0.06,
 }
-"""Under every figure's layout; a figure's own keys win. Its axes get `_AXIS` in the same way."""
+"""Under every figure's layout; a figure's own keys win. Its axes get `_AXIS` so, too, and `margins` the rest."""
 _EMPTY = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
 """SHA-256 of no bytes: plotly adds an empty style element, and fills it by rules."""
 
@@ -49,7 +49,7 @@ def render(page: Page) -> bytes:
     """
     charts = {chart.name: _figure(chart) for section in page.sections for chart in _charts(section.blocks)}
     style = variables() + _beside("page.css")
-    plotly = _plotly() if charts else ""
+    plotly = plotly_script() if charts else ""
     scripts = [*([plotly] if plotly else []), _beside("page.js")]
     data = {"schemes": {"light": scheme(dark=False), "dark": scheme(dark=True)}, "charts": charts}
     body = "\n".join([_head(page), _contents(page), _main(page), _FOOT])
@@ -100,21 +100,6 @@ def _beside(name: str) -> str:
 
 
 @cache
-def _plotly() -> str:
-    """plotly.js as the package brings it. The package itself is not imported: that takes a second."""
-    found = find_spec("plotly")
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        path = Path(folder, "package_data", "plotly.min.js")
-        if path.is_file():
-            # A browser hashes what it has read, in which line ends are single.
-            text = path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\r", "\n")
-            if "</script" in text.lower() or "<!--" in text:
-                raise PacktrainError(f"{path} cannot stand in a page; install another version of plotly")
-            return text
-    raise PacktrainError("plotly's script was not found; install plotly>=6: pip install --force-reinstall plotly")
-
-
-@cache
 def _placeholders(script: str) -> str:
     """Empty elements by whose ids plotly takes style sheets of its maps to be there already, and adds none."""
     ids = re.findall(r'if\(!document\.getElementById\("([0-9a-f]{32,})"\)\)', script)
@@ -141,6 +126,7 @@ def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
 
 def _figure(chart: Chart) -> dict[str, Any]:
     layout = _under(BASE, chart.layout)
+    layout["margin"] = {**margins(chart.traces, layout, chart.height, wide=chart.wide), **layout["margin"]}
     for axis in {"xaxis", "yaxis", *(key for key in layout if key.startswith(("xaxis", "yaxis")))}:
         layout[axis] = _under(_AXIS, layout.get(axis, {}))
     layout["height"] = chart.height

@@ -12,6 +12,11 @@ from packtrain.schemas.report import Report
 pytestmark = pytest.mark.xdist_group("chromium")
 
 
+DRAWN_AGAIN = """[...document.querySelectorAll('.chart')].filter(({ _fullLayout: drawn, layout: asked }) =>
+  drawn && ['l', 'r', 'b'].some((side) => drawn._size[side] > asked.margin[side])
+).map((chart) => chart.id)"""
+
+
 @pytest.fixture
 def file(report: Report, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
@@ -36,6 +41,7 @@ def test_it_opens_without_a_word_draws_every_chart_and_finds_documents(look: Any
                 assert chart.query_selector(".main-svg"), chart.get_attribute("id")
                 marks = chart.query_selector_all(".point path, path.js-line, path.sankey-link, .scatterlayer path")
                 assert len(marks) > 0, chart.get_attribute("id")
+        assert page.evaluate(DRAWN_AGAIN) == [], "their margins were too small, and they were drawn twice"
         page.select_option("#flow-source-choice", "1")
         assert page.query_selector("#flow-1 .sankey-link")
         assert not page.is_visible("#flow-0")

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.report.blocks import Chart, Grid, Page, PageSection, Switch, Words
+from packtrain.pipeline.report.charts_base import legend_under
 from packtrain.pipeline.report.charts_flow import file_link, flow_blocks
+from packtrain.pipeline.report.margins import margins
 from packtrain.pipeline.report.markup import escaped, plain_label
 from packtrain.pipeline.report.page import report_page
 from packtrain.pipeline.report.palette import KINDS, ROLES, STRATEGY_STYLES, contrast, scheme
@@ -209,6 +211,29 @@ def test_strategies_with_one_curve_share_a_line(report: Report) -> None:
     lost = next(chart for chart in charts(report_page(report)) if chart.name == "choice-lost")
     names = [re.sub("<.*?>", "", trace["name"]) for trace in lost.traces if trace["type"] == "scatter"]
     assert names[0] == "padded, padding-free, bfd"
+
+
+def test_where_no_document_is_among_the_lengths_the_chart_says_so(report: Report) -> None:
+    choice = report.choice
+    assert choice is not None
+
+    def said(edges: list[float], counts: list[int]) -> str:
+        lengths = Histogram(edges, counts, sum(counts), 0.0)
+        blocks = report_page(replace(report, choice=replace(choice, lengths=lengths))).sections[0].blocks
+        lost = next(block for block in blocks if isinstance(block, Chart))
+        return str(lost.layout["annotations"][-1]["text"])
+
+    assert said([1, 2, 8, 300], [3, 4, 0]) == "documents by their length: all are shorter than any of these"
+    assert said([1, 2, 8, 300], [3, 4, 1]) == "documents by their length"
+    assert said([1.0, 200_000.0, 400_000.0], [0, 1]) == "documents by their length: all are longer than any of these"
+
+
+@pytest.mark.parametrize("height", [144, 178, 480])
+def test_a_legend_stands_thirty_pixels_below_a_plot(height: int) -> None:
+    legend = legend_under(height)
+    layout = {"margin": {"t": 24}, "legend": legend, "yaxis": {}, "showlegend": True}
+    under = margins([{"name": "A"}], layout, height, wide=True)["b"]
+    assert abs(-legend["y"] * (height - 24 - under) - 30) <= 1
 
 
 # Numbers
