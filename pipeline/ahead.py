@@ -20,11 +20,12 @@ from ..stages.arrays import booleans, view
 from .accounts import fate_of_rows
 from .configfile import load_config
 from .encoding import EncodedInputs, Encoding
+from .formats import NoRowsError
 from .observer import Observer, Silent
 from .packing import Packing
 from .parts import EncodedPart
 from .preference import PairPacking
-from .rejects import first_reject, reject_lines
+from .rejects import first_reject, reject_lines, what_it_is
 from .report.choice import candidates, choose
 from .report.flow import flow_of
 from .report.lengths import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
@@ -73,7 +74,10 @@ def plan(
     if rows is None:
         return Ahead(loaded, folder, observer).tell(options)
     with sampled(loaded, folder, rows, observer) as sample:
-        return Ahead(sample.config, folder, observer).tell(options, sample)
+        try:
+            return Ahead(sample.config, folder, observer).tell(options, sample)
+        except NoRowsError as error:
+            raise sample.true_place(error) from None
 
 
 @dataclass(slots=True)
@@ -150,7 +154,8 @@ class Ahead(Driver):
         """The first reject of a sample, whose lines are not those of its inputs."""
         lines = reject_lines(encoding.files, encoded.records, unproved=mask_of(self.config).needs_turns).splitlines()
         for one in sample.true_rejects(rejects_among(lines[:1], encoding.files)).shown:
-            return f" The first: {one.file}: {one.reason}: {one.detail}."
+            is_none = what_it_is(encoding.files[0], one.reason, line=False)
+            return f" The first: {one.file}: {one.reason}: {one.detail}.{is_none}"
         return ""
 
     def _told(self, seen: _Seen, options: ReportOptions, sample: Sampled | None) -> Report:
@@ -216,7 +221,7 @@ class Ahead(Driver):
         known = "bfd" if choice.strategy == "none" else choice.strategy
         point = next(one for one in choice.points if (one.strategy, one.max_length) == (known, choice.max_length))
         more = choice.documents_in_all / max(choice.documents, 1)
-        rows = point.documents if choice.strategy == "none" else point.rows
+        rows = point.pieces if choice.strategy == "none" else point.rows
         tokens, labels, examples = (round(one * more) for one in (point.tokens, point.labels, point.documents))
         return batch_size(max(round(rows * more), min(rows, 1)), tokens, labels, examples)
 
@@ -269,7 +274,7 @@ class Ahead(Driver):
             template=encoding.tokenizer.template_hash,
             engine=f"{spec.engine} {spec.engine_version}",
             versions=versions,
-            stages=stages_of(self.timings.seconds, seen.ledger.total(), read),
+            stages=stages_of(self.timings, seen.ledger.total(), read),
             inputs=inputs[:_INPUTS],
             inputs_in_all=len(inputs),
             bytes_in_all=bytes_in_all,

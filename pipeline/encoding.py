@@ -47,6 +47,8 @@ class EncodedInputs:
     """One a place."""
     busy: float
     """Seconds that workers spent on it, in all."""
+    made: int = 0
+    """Tokens that they encoded; all others the cache had."""
     not_taken: dict[str, int] = field(default_factory=dict)
     """Rows beyond `max_rows`, by source; they are not encoded."""
 
@@ -181,7 +183,7 @@ class Encoding:
         tasks = self.tasks(spec)
         self.forget_damaged(executor, tasks)
         missing = self.missing(tasks)
-        busy = 0.0
+        busy, made = 0.0, 0
         for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
             self.cache.sweep(folder)
         if missing:
@@ -192,12 +194,13 @@ class Encoding:
                 every = list({task.key: task for task in tasks}.values())
                 # Of a store far away that costs a request a block, which only pays where others do surely share.
                 look = isinstance(self.cache, LocalStore) or self.config.run.shard is not None
-                made = lambda task: task.key not in due or (look and self._record(task.key) is not None)  # noqa: E731
-                for result in executor.map(perform, executor.order(every, made)):
+                there = lambda task: task.key not in due or (look and self._record(task.key) is not None)  # noqa: E731
+                for result in executor.map(perform, executor.order(every, there)):
                     assert isinstance(result, EncodeResult)
                     self._accept(result, spec)
                     busy += result.seconds
                     record = result.record
+                    made += record.tokens - record.end_of_sequence - record.special
                     self.observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
             except EngineMismatchError as error:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", str(error)) from error
@@ -222,7 +225,7 @@ class Encoding:
         not_taken = Counter[str]()
         for file in self.files:
             not_taken[file.source] += file.not_taken
-        return EncodedInputs(spec, self.cache, places, tuple(records), busy, dict(not_taken))
+        return EncodedInputs(spec, self.cache, places, tuple(records), busy, made, dict(not_taken))
 
     def say_why_missing(self, tasks: list[EncodeTask], missing: list[EncodeTask]) -> None:
         """Tell the observer in what parts of the same rows differ, which the cache does hold."""

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from ..schemas.config import RunConfig, SourceConfig
-from ..schemas.errors import ConfigError
+from ..schemas.errors import ConfigError, InputError
 from ..schemas.formats import AUTO
 from ..stages.prep import Options
 from ..stages.prep.detect import Detection, detect
 from .configfile import with_format
 from .options import format_options
 from .readers import is_reader, reader_options
-from .sources import InputFile, sample_rows
+from .sources import InputFile, first_misfit, sample_rows
 
 SAMPLE_ROWS = 200
 """First rows of a source's first file that `auto` is decided from."""
@@ -60,6 +60,7 @@ def resolve_format(
 
     Raises:
         ConfigError: its rows fit no format or several, or its reader cannot be used.
+        InputError: it has no rows.
     """
     where = f"sources.{source.name}"
     if is_reader(source.format):
@@ -68,6 +69,8 @@ def resolve_format(
     if source.format != AUTO:
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(files[0], SAMPLE_ROWS)
+    if not rows:
+        raise _no_rows(files[0], where)
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
     except ConfigError as error:
@@ -79,6 +82,32 @@ def resolve_format(
     said = f"source {source.name}: format {found.format}, because {found.why}, in {files[0].shown}"
     said += _about_style(resolved, found, rows)
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
+
+
+class NoRowsError(InputError):
+    """A file has no row that is an object.
+
+    Args:
+        path: of the file.
+        line: the first one, from 1; None where that is not known.
+        said: what was seen there, and what to do.
+    """
+
+    def __init__(self, where: str, path: str, line: int | None, said: str) -> None:
+        super().__init__(f"{where}: {path}{f', line {line:,}' if line is not None else ''}: {said}")
+        self.where, self.path, self.line, self.said = where, path, line, said
+
+
+def _no_rows(file: InputFile, where: str) -> NoRowsError:
+    found = first_misfit(file)
+    path = file.origin or str(file.path)
+    if found is None:
+        return NoRowsError(where, path, None, f"none of its {file.lines:,} lines holds anything; remove it, or fill it")
+    line, said = found
+    every = (
+        "its only line is no JSON object" if file.lines == 1 else f"none of its {file.lines:,} lines is a JSON object"
+    )
+    return NoRowsError(where, path, line, f"{said} ({every})")
 
 
 def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -55,6 +55,8 @@ class Packed:
     """Seconds that workers spent on shards, in all."""
     planning: float
     """Seconds that planning took."""
+    made: int
+    """Tokens of the shards that were laid out; all others were there."""
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ class Packing:
         documents = self._mend(executor, results, self._earlier_documents())
         weights = {split: RowWeights(self.config.pack.align, self.scratch) for split in survey.splits}
 
-        def made(task: PackTask | PairTask | DocumentsTask) -> bool:
+        def there(task: PackTask | PairTask | DocumentsTask) -> bool:
             if isinstance(task, DocumentsTask):
                 return documents is not None or self._earlier_documents() is not None
             done = results.get(task.record) or self._finished(task.record)
@@ -135,13 +137,14 @@ class Packing:
             return done is not None
 
         left = survey.tokens - sum(result.shard.tokens for result in results.values())
-        busy = 0.0
-        for result in executor.map(perform, self._told(executor.order(self._tasks(survey, weights), made), left)):
+        busy, made = 0.0, 0
+        for result in executor.map(perform, self._told(executor.order(self._tasks(survey, weights), there), left)):
             if isinstance(result, FileRecord):
                 documents = result
             elif isinstance(result, PackResult):
                 results[result.record] = result
                 busy += result.seconds
+                made += result.shard.tokens
                 self.observer.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
         if self._begun:
             self.observer.end()
@@ -158,7 +161,7 @@ class Packing:
         account_shards(survey.ledger, self.names, written)
         survey.ledger.check()
         sizes = self._row_sizes(weights)
-        return Packed(splits, documents, sizes, survey.ledger, busy, self._planning)
+        return Packed(splits, documents, sizes, survey.ledger, busy, self._planning, made)
 
     def tasks(self, survey: Survey) -> Iterator[PackTask | PairTask | DocumentsTask]:
         """Every task, in order; each window is planned when its first one is asked for.

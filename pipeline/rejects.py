@@ -5,8 +5,13 @@ from typing import Any
 
 import msgspec
 
+from ..schemas.errors import InputError
 from .inputs.blocks import Block, InputFile
 from .parts import PartRecord
+from .sources import first_misfit, sample_rows
+
+_NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object", "wrong_columns", "bad_quotes")
+"""Reasons that a whole file may have, because it is something else."""
 
 
 def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], *, unproved: bool) -> bytes:
@@ -34,8 +39,26 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], *, u
 def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], *, unproved: bool) -> str:
     """The first of them in a sentence, for messages; "" where there is none."""
     for file, block, (line, _, reason, detail) in _refusals(files, records, unproved):
-        return f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
+        said = f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
+        return said + what_it_is(file, reason)
     return ""
+
+
+def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
+    """A sentence about a file that may be something else than lines of JSON; "" where it is, or nobody knows.
+
+    Args:
+        line: say which line was looked at; not of a sample, whose lines are none of its input's.
+    """
+    if reason not in _NO_ROW:
+        return ""
+    try:
+        if sample_rows(file, 1):
+            return ""
+        found = first_misfit(file)
+    except InputError:  # it has changed since
+        return ""
+    return "" if found is None else f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
 
 
 def _refusals(

@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from ..schemas.config import RunConfig
@@ -254,7 +253,7 @@ class Driver:
             self._fit(executor, prospect.memory)
         with self.timings.stage("encode"):
             encoded = self._encode(encoding, executor, spec)
-        self.timings.seconds["encode, summed over workers"] = encoded.busy
+        self.timings.summed("encode", encoded.busy, encoded.made)
         unproved = check_proved(self.config, encoding.files, encoded)
         if unproved is not None:
             self.observer.note(unproved)
@@ -291,7 +290,7 @@ class Driver:
         with self.timings.stage("plan and pack"):
             packed = packing.write(executor, survey)
         self.timings.seconds["plan"] = packed.planning
-        self.timings.seconds["pack, summed over workers"] = packed.busy
+        self.timings.summed("pack", packed.busy, packed.made)
         return packed
 
     def _plan(self, encoding: Encoding, encoded: EncodedInputs) -> dict[str, Any]:
@@ -362,7 +361,7 @@ class Driver:
         self.report = try_report(Finished(self.out, manifest), self.observer)
 
     def _write_timings(self) -> None:
-        self.out.replace_bytes(TIMINGS, msgspec.json.format(msgspec.json.encode(self.timings.seconds)))
+        self.out.replace_bytes(TIMINGS, self.timings.to_json())
 
 
 def _version() -> str:

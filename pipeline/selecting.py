@@ -147,9 +147,13 @@ def _effective(own: FilterConfig, general: FilterConfig) -> tuple[int | None, in
 def _split(
     catalogue: Catalogue, documents: NDArray[np.int64], config: RunConfig, mask: Mask, tokenizer_json: str
 ) -> SplitDocuments:
+    return split_documents(catalogue, documents, splitter_of(config, mask, tokenizer_json))
+
+
+def splitter_of(config: RunConfig, mask: Mask, tokenizer_json: str) -> Splitter:
+    """What the configuration says of splitting."""
     how = config.truncate
-    splitter = Splitter(how.max_length, how.split.at, how.split.overlap, mask, config.keep_untrained, tokenizer_json)
-    return split_documents(catalogue, documents, splitter)
+    return Splitter(how.max_length, how.split.at, how.split.overlap, mask, config.keep_untrained, tokenizer_json)
 
 
 class Refused:

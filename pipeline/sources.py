@@ -24,6 +24,7 @@ from ..stages.prep import Format, Prepared
 from .inputs.blocks import Block, BlockRows, InputFile, changed
 from .inputs.containers import Container, detect
 from .inputs.lines import read_range, scan_lines, split_lines
+from .inputs.misfits import LOOKED_AT, misfit
 from .inputs.paths import Found, Kind, find_inputs, labels
 from .store import hash_file
 
@@ -166,7 +167,9 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
             f"{path} cannot be read: {error.strerror or error}; mend that, or leave it out of sources.{source}.path"
         ) from error
     if not blocks:
-        raise InputError(f"{path} is empty; remove it from sources.{source}.path, or fill it")
+        separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
+        what = "has a header and no rows" if separated else "is empty"
+        raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
     return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))
 
 
@@ -287,6 +290,20 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
         if len(out) >= count:
             break
     return out[:count]
+
+
+def first_misfit(file: InputFile, max_row_bytes: int = 16 << 20) -> tuple[int, str] | None:
+    """(number from 1, what it is and what to do) of the first line that is not blank, in a file without rows."""
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, max_row_bytes)
+        if rows.rejects:
+            number, reason, detail = rows.rejects[0]
+            return block.first_line + number + 1, f"{reason}: {detail}"
+        for place, (number, line) in enumerate(rows.lines or ()):
+            if line.strip():
+                following = b"\n".join(one for _, one in (rows.lines or ())[place : place + 5000])
+                return block.first_line + number + 1, misfit(line, following[:LOOKED_AT])
+    return None
 
 
 def _too_long(size: int, limit: int) -> str:

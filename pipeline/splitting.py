@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from ..stages.breaks import WHITE, Breaks, line_places, skip_white
 from ..stages.mask import Mask
+from ..stages.runindex import RunIndex
 from ..stages.sections import Sections
-from ..stages.split import Places, split
+from ..stages.split import Cut, Places, split
 from .catalogue import Catalogue
 from .closeup import CloseUp, Placed, close_up
 
@@ -45,27 +46,47 @@ class SplitDocuments:
     """(K,) cuts that go through a trained turn."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CutDocuments:
+    """S pieces of documents that lie end to end, those that stay and the others."""
+
+    cut: Cut
+    asked: NDArray[np.int64]
+    """(S,) tokens asked for, of those that the piece before does not have."""
+    labels: NDArray[np.int64]
+    """(S,) labels that count."""
+    stays: NDArray[np.bool_]
+    """(S,)"""
+
+
+def cut_documents(
+    runs: RunIndex, low: NDArray[np.int64], high: NDArray[np.int64], places: Places, splitter: Splitter
+) -> CutDocuments:
+    """Cut stretches of documents into pieces.
+
+    Args:
+        low, high: (K,) places where they begin and end; they rise and do not overlap.
+    """
+    cut = split(low, high, splitter.capacity, splitter.overlap, places)
+    asked = runs.asked_before(cut.end) - runs.asked_before(cut.fresh)
+    # A label needs the token before it in the same piece.
+    labels = asked - (runs.asked_at(cut.fresh) & (cut.fresh == cut.start))
+    return CutDocuments(cut, asked, labels, (labels > 0) | splitter.keep_untrained)
+
+
 def split_documents(catalogue: Catalogue, documents: NDArray[np.int64], splitter: Splitter) -> SplitDocuments:
     """Cut documents of the catalogue, given rising, into pieces."""
-    breaks = Breaks.from_json(splitter.tokenizer_json) if splitter.at != "tokens" and len(documents) else None
+    breaks = breaks_for(splitter) if len(documents) else None
     found: list[tuple[NDArray[np.int64], ...]] = []
     totals = np.zeros((3, len(documents)), dtype=np.int64)
     for close in close_up(catalogue, documents, splitter.mask):
         here = slice(close.first, close.last)
         bases, runs = close.runs.bases[:-1], close.runs
         mine = documents[here]
-        cut = split(
-            bases + catalogue.low[mine],
-            bases + catalogue.high[mine],
-            splitter.capacity,
-            splitter.overlap,
-            _places(close, splitter, breaks),
-        )
-        asked = runs.asked_before(cut.end) - runs.asked_before(cut.fresh)
-        # A label needs the token before it in the same piece.
-        labels = asked - (runs.asked_at(cut.fresh) & (cut.fresh == cut.start))
-        stays = (labels > 0) | splitter.keep_untrained
-        inner = cut.fresh > (bases + catalogue.low[mine])[cut.document]
+        low = bases + catalogue.low[mine]
+        made = cut_documents(runs, low, bases + catalogue.high[mine], places_of(close, splitter, breaks), splitter)
+        cut, asked, labels, stays = made.cut, made.asked, made.labels, made.stays
+        inner = cut.fresh > low[cut.document]
         through = np.zeros(len(inner), dtype=np.int64)
         through[inner] = runs.through_turn(cut.fresh[inner])
         for row, values in zip(totals, (np.where(stays, asked, 0), np.where(stays, labels, 0), through), strict=True):
@@ -84,7 +105,13 @@ def split_documents(catalogue: Catalogue, documents: NDArray[np.int64], splitter
     return SplitDocuments(documents, sections, totals[0], totals[1], totals[2])
 
 
-def _places(close: CloseUp, splitter: Splitter, breaks: Breaks | None) -> Places:
+def breaks_for(splitter: Splitter) -> Breaks | None:
+    """What says which tokens end lines; None where it does not matter."""
+    return Breaks.from_json(splitter.tokenizer_json) if splitter.at != "tokens" else None
+
+
+def places_of(close: CloseUp, splitter: Splitter, breaks: Breaks | None) -> Places:
+    """Where its documents may be cut."""
     if breaks is None:
         return Places()
     bits = breaks.of(close.tokens())

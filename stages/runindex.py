@@ -3,6 +3,7 @@
 K documents, T tokens in all. A *place* is a number from 0 to T: that of a token, or of a cut before it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,26 @@ class RunIndex:
         before = np.zeros(len(places) + 1, dtype=np.int64)
         np.cumsum(np.where(asked, np.diff(begins), 0), out=before[1:])
         return cls(bases, places, kind, turn, asked, before, begins)
+
+    @classmethod
+    def join(cls, indices: "Sequence[RunIndex]") -> "RunIndex":
+        """Those of several stretches of documents, laid end to end."""
+        shifts = np.cumsum([0, *(int(one.begins[-1]) for one in indices)])
+        bases = [one.bases[:-1] + shift for one, shift in zip(indices, shifts[:-1], strict=True)]
+        ends = np.concatenate([one.ends + shift for one, shift in zip(indices, shifts[:-1], strict=True)])
+        asked = np.concatenate([one.asked for one in indices])
+        begins = np.concatenate([np.zeros(1, np.int64), ends])
+        before = np.zeros(len(ends) + 1, dtype=np.int64)
+        np.cumsum(np.where(asked, np.diff(begins), 0), out=before[1:])
+        return cls(
+            np.append(np.concatenate(bases), shifts[-1]),
+            ends,
+            np.concatenate([one.kind for one in indices]),
+            np.concatenate([one.turn for one in indices]),
+            asked,
+            before,
+            begins,
+        )
 
     def asked_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many tokens before each place the mask asks for."""

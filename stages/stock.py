@@ -1,18 +1,65 @@
 """The stock: documents to be packed as far as lengths go, and what a limit makes of them.
 
-Legend: `N` documents, `K` runs that the mask asks for, `U` distinct numbers.
+Legend: `N` documents, `K` runs that the mask asks for, `P` parts, `S` pieces, `U` distinct numbers.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .truncate import Keep
 
+Compose: TypeAlias = Callable[[NDArray[np.int64]], Sequence[NDArray[np.int64]]]
+"""Of the tokens of P parts, which parts are planned together; see `pipeline.windows.compose`."""
 _DENSE = 1 << 22
 """Numbers up to here are counted one by one, larger ones by sorting."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """What documents are cut into that are longer than some length, of those pieces that stay."""
+
+    owners: NDArray[np.int32]
+    """(S,) the document of each; never falling."""
+    lengths: NDArray[np.int32]
+    """(S,) tokens."""
+    labels: NDArray[np.int32]
+    """(S,) how many of them count."""
+    overlap: NDArray[np.int32] | None = None
+    """(S,) tokens that the piece before has, too; None: nowhere any."""
+
+    def take(self, index: NDArray[np.int64], owners: NDArray[np.int32]) -> "Pieces":
+        """Some of them, in this order, as those of other documents."""
+        overlap = None if self.overlap is None else self.overlap[index]
+        return Pieces(owners, self.lengths[index], self.labels[index], overlap)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Where documents come from: P parts, each of one source."""
+
+    starts: NDArray[np.int64]
+    """(P + 1,) the first document of each."""
+    sources: NDArray[np.int32]
+    """(P,) the number of its source."""
+
+    def sums(self, values: NDArray[np.integer | np.bool_]) -> NDArray[np.int64]:
+        """(P,) the sum of (N,) values over each part."""
+        running = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(values, out=running[1:])
+        return np.diff(running[self.starts])
+
+    def of_documents(self, values: NDArray[np.integer]) -> NDArray[np.int64]:
+        """(N,) what (P,) values say of each document's part."""
+        return np.repeat(values.astype(np.int64), np.diff(self.starts))
+
+    def documents_of(self, parts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(N,) which documents are of these parts, (P,)."""
+        return np.repeat(parts, np.diff(self.starts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +74,12 @@ class Stock:
     """(K,) its first token within the document."""
     ends: NDArray[np.int32]
     """(K,) one past its last."""
+    parts: Parts | None = None
+    """None where nobody asks which part or source a document is of."""
+    pieces: Mapping[int, Pieces] = field(default_factory=dict)
+    """By length, where documents are split before packing: of those that are longer."""
+    held_out: int = 0
+    """Documents that the configuration holds out; they are none of the N."""
 
     @cached_property
     def tokens(self) -> int:

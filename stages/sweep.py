@@ -1,84 +1,33 @@
 """What other lengths and strategies would give, from lengths and runs alone: nothing is encoded, nothing laid out.
 
 Rows of a strategy depend on how many pieces there are of each size, so one pass over the documents a candidate makes a
-histogram, and the walk of `bestfit` over it counts the rows of the real plan.
+histogram, and the walk of `bestfit` over it counts the rows of the real plan. `wrapped` has neither alignment nor
+`max_docs`, whatever the options say, because no run of it does.
 
-Legend as in `stock.py`; `M` documents with anything to train, `B` documents of a padded batch.
+Legend as in `stock.py`; `B` documents of a padded batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemas.errors import ConfigError
-from .bestfit import rows_needed
-from .bounds import least_rows, martello_toth, size_counts
-from .stock import Counted
+from .bounds import least_rows, size_counts
+from .outcome import Outcome as Outcome
+from .rowcount import in_units, rows_and_bound
+from .stock import Compose
 from .stock import Stock as Stock
 from .truncate import Keep
+from .wholes import Wholes
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """256 to 131,072."""
 STRATEGIES = ("padded", "padding_free", "wrapped", "bfd", "bfd_split")
 """`padded`: batches of B documents in random order, each as long as its longest. `padding_free`: documents end to end,
-none padded, a batch as long as it gets. The others are those of `plan.Strategy`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one strategy makes of the stock at one length."""
-
-    strategy: str
-    max_length: int
-    documents: int
-    """That are packed, whole or in part."""
-    documents_cut: int
-    """Of them, those that lose tokens (by truncation) or are cut into several pieces (by the strategy)."""
-    documents_lost: int
-    """Left out, because nothing that is trained is left of them, or because they are too long and are not cut."""
-    pieces: int
-    rows: int
-    """Of `padded` and `padding_free`: batches."""
-    bound: int
-    """Fewest rows that any plan of the same pieces could have; of batches, their number."""
-    tokens: int
-    """Packed, padding not counted."""
-    tokens_lost: int
-    """Truncated, or of documents that are left out."""
-    slots: int
-    """Room that they take: tokens and padding, and of a packed strategy whole rows. Batches of a fixed shape compute
-    all of it."""
-    labels: int
-    """Trained."""
-    labels_lost: int
-    squares: int
-    """Σℓ² over what attends to each other: pieces; in `padded`, documents with their padding."""
-
-    @property
-    def fill(self) -> float:
-        """Tokens in the room they take, 0 to 1."""
-        return self.tokens / self.slots if self.slots else 0.0
-
-    @property
-    def gap(self) -> float:
-        """Rows above the bound, as a share of it."""
-        return self.rows / self.bound - 1 if self.bound else 0.0
-
-    @property
-    def computed(self) -> int:
-        """Tokens that a device computes: packed rows are laid end to end, and nothing fills them up."""
-        return self.slots if self.strategy == "padded" else self.tokens
-
-    def flops(self, parameters: float, layers: int, hidden: int) -> tuple[float, float]:
-        """(attention, all) floating-point operations of one epoch, forward and backward.
-
-        A token costs 6·parameters; causal attention over ℓ tokens costs 6·ℓ²·hidden in each layer (half of the square,
-        for scores and for values, once forward and twice backward).
-        """
-        attention = 6.0 * self.squares * hidden * layers
-        return attention, attention + 6.0 * parameters * self.computed
+none padded, a batch as long as it gets. The others are those of `plan.Strategy`. The first two and `bfd` have what is
+too long truncated, left out or split, as the options say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +39,8 @@ class SweepOptions:
     keep: Keep = Keep.START
     drop: bool = False
     """Documents that are too long are left out, not truncated. The strategies that cut them do so all the same."""
+    split: bool = False
+    """They are cut into `Stock.pieces` instead."""
     keep_untrained: bool = False
     max_docs: int | None = None
     align: int = 1
@@ -102,48 +53,57 @@ def sweep(
     candidates: Sequence[int] = CANDIDATES,
     strategies: Sequence[str] = STRATEGIES,
     options: SweepOptions | None = None,
+    compose: Compose | None = None,
 ) -> list[Outcome]:
     """Every strategy at every length, the lengths in their order.
+
+    Args:
+        compose: which parts of the stock are planned together; None: all of them.
 
     Raises:
         ConfigError: a strategy is not one of `STRATEGIES`.
     """
     options = options or SweepOptions()
     order = np.random.default_rng(options.seed).permutation(len(stock.lengths))
-    whole = _Whole.of(stock, options)
+    wholes = Wholes.of(stock, options.keep_untrained, compose)
     out = []
     for limit in candidates:
-        truncated = _Truncated.of(stock, limit, options)
+        cut = _Cut.split(stock, limit, options) if options.split else _Cut.truncated(stock, limit, options, order)
         for strategy in strategies:
             if strategy == "padded":
-                out.append(_padded(truncated, order, options))
+                out.append(_padded(cut, options))
             elif strategy == "padding_free":
-                out.append(_padding_free(truncated, options))
+                out.append(_padding_free(cut, options))
             elif strategy == "bfd":
-                out.append(_packed(truncated, options))
+                out.append(_packed(cut, options, compose))
             elif strategy == "wrapped":
-                out.append(_wrapped(whole, limit))
+                out.append(wholes.wrapped(limit))
             elif strategy == "bfd_split":
-                out.append(_split(whole, limit, options))
+                out.append(wholes.split(limit, options.align, options.max_docs))
             else:
                 raise ConfigError(f"strategy {strategy!r} is not known; take some of {', '.join(STRATEGIES)}")
     return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Truncated:
-    """The stock, cut at one length."""
+class _Cut:
+    """The stock, cut at one length before it is packed."""
 
     stock: Stock
     limit: int
-    kept: NDArray[np.int32]
-    """(N,) tokens; 0 for a document that is left out."""
+    sizes: NDArray[np.int32]
+    """(S,) tokens of each piece; 0 for a document that is left out."""
+    owners: NDArray[np.int32] | None
+    """(S,) their documents; None where each document is a piece."""
+    order: NDArray[np.int64]
+    """(S,) a random one."""
     labels: int
     documents: int
     cut: int
+    overlap: int = 0
 
     @classmethod
-    def of(cls, stock: Stock, limit: int, options: SweepOptions) -> "_Truncated":
+    def truncated(cls, stock: Stock, limit: int, options: SweepOptions, order: NDArray[np.int64]) -> "_Cut":
         kept, labels = stock.cut(limit, options.keep)
         if options.drop:
             kept = np.where(stock.lengths <= limit, kept, 0)
@@ -151,30 +111,71 @@ class _Truncated:
             kept = np.where(labels > 0, kept, 0)
         documents = int(np.count_nonzero(kept))
         cut = int(np.count_nonzero((kept > 0) & (kept < stock.lengths)))
-        return cls(stock, limit, kept, int(labels[kept > 0].sum()), documents, cut)
+        return cls(stock, limit, kept, None, order, int(labels[kept > 0].sum()), documents, cut)
 
-    def outcome(self, strategy: str, rows: int, bound: int, slots: int, squares: int) -> Outcome:
-        tokens = int(self.kept.sum(dtype=np.int64))
+    @classmethod
+    def split(cls, stock: Stock, limit: int, options: SweepOptions) -> "_Cut":
+        fits = stock.lengths <= limit
+        pieces = stock.pieces.get(limit)
+        assert pieces is not None or fits.all(), f"nobody said what {limit} cuts longer documents into"
+        if not options.keep_untrained:
+            fits &= stock.labels_each > 0
+        sizes, owners = np.where(fits, stock.lengths, 0), np.arange(len(stock.lengths), dtype=np.int32)
+        labels, cut, overlap = int(stock.labels_each[fits].sum()), 0, 0
+        documents = int(np.count_nonzero(sizes))
+        if pieces is not None:
+            sizes, owners = np.concatenate([sizes, pieces.lengths]), np.concatenate([owners, pieces.owners])
+            labels += int(pieces.labels.sum(dtype=np.int64))
+            cut = int(np.count_nonzero(np.diff(pieces.owners, prepend=-1)))
+            overlap = int(pieces.overlap.sum(dtype=np.int64)) if pieces.overlap is not None else 0
+        order = np.random.default_rng(options.seed).permutation(len(sizes))
+        return cls(stock, limit, sizes, owners, order, labels, documents + cut, cut, overlap)
+
+    def windows(self, compose: Compose | None) -> Iterator[NDArray[np.int32]]:
+        """The sizes of the pieces that are planned together, window by window."""
+        windows: Sequence[NDArray[np.int64]] = ()
+        parts = self.stock.parts
+        if compose is not None and parts is not None:
+            tokens = self.sizes
+            if self.owners is not None:
+                # Whole numbers below 2**53, which floats hold.
+                tokens = np.bincount(self.owners, weights=tokens, minlength=len(self.stock.lengths)).astype(np.int64)
+            windows = compose(parts.sums(tokens))
+        if len(windows) < 2 or parts is None:
+            yield self.sizes[self.sizes > 0]
+            return
+        number = np.full(len(parts.sources), -1, dtype=np.int64)
+        for index, window in enumerate(windows):
+            number[window] = index
+        mine = parts.of_documents(number)
+        mine = mine if self.owners is None else mine[self.owners]
+        for index in range(len(windows)):
+            yield self.sizes[(mine == index) & (self.sizes > 0)]
+
+    def outcome(self, strategy: str, rows: int, bound: int, slots: int, squares: int, padding: int = 0) -> Outcome:
+        tokens = int(self.sizes.sum(dtype=np.int64))
         return Outcome(
             strategy=strategy,
             max_length=self.limit,
             documents=self.documents,
             documents_cut=self.cut,
             documents_lost=self.stock.documents - self.documents,
-            pieces=self.documents,
+            pieces=self.documents if self.owners is None else int(np.count_nonzero(self.sizes)),
             rows=rows,
             bound=bound,
             tokens=tokens,
-            tokens_lost=self.stock.tokens - tokens,
+            tokens_lost=self.stock.tokens - (tokens - self.overlap),
             slots=slots,
             labels=self.labels,
             labels_lost=self.stock.labels - self.labels,
             squares=squares,
+            padding=padding,
+            overlap=self.overlap,
         )
 
 
-def _padded(cut: _Truncated, order: NDArray[np.int64], options: SweepOptions) -> Outcome:
-    lengths = cut.kept[order]
+def _padded(cut: _Cut, options: SweepOptions) -> Outcome:
+    lengths = cut.sizes[cut.order]
     lengths = lengths[lengths > 0]
     batches = least_rows(len(lengths), options.batch)
     sizes = np.full(batches, options.batch, dtype=np.int64)
@@ -187,149 +188,21 @@ def _padded(cut: _Truncated, order: NDArray[np.int64], options: SweepOptions) ->
     return cut.outcome("padded", batches, batches, slots, squares)
 
 
-def _padding_free(cut: _Truncated, options: SweepOptions) -> Outcome:
-    batches = least_rows(cut.documents, options.batch)
-    wide = cut.kept.astype(np.int64)
+def _padding_free(cut: _Cut, options: SweepOptions) -> Outcome:
+    wide = cut.sizes.astype(np.int64)
+    pieces = cut.documents if cut.owners is None else int(np.count_nonzero(wide))
+    batches = least_rows(pieces, options.batch)
     return cut.outcome("padding_free", batches, batches, int(wide.sum()), int((wide * wide).sum()))
 
 
-def _packed(cut: _Truncated, options: SweepOptions) -> Outcome:
-    lengths = cut.kept[cut.kept > 0]
-    rows, bound = _rows(size_counts(_units(lengths, options.align), cut.limit // options.align), options)
-    wide = lengths.astype(np.int64)
-    return cut.outcome("bfd", rows, bound, rows * cut.limit, int((wide * wide).sum()))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """The documents that strategies which cut for themselves take: those with anything to train.
-
-    Places are those in all documents laid end to end.
-    """
-
-    stock: Stock
-    begins: NDArray[np.int64]
-    """(M,) first token of each document."""
-    ends: NDArray[np.int64]
-    """(M,) one past its last."""
-    run_begins: NDArray[np.int64]
-    """(K,)"""
-    run_ends: NDArray[np.int64]
-    """(K,)"""
-    asked: int
-    """Tokens of the runs."""
-    first: NDArray[np.int64]
-    """Where documents begin of which the first token is asked for."""
-    sizes: Counted
-    """The lengths."""
-    marks: tuple[Counted, Counted]
-    """The beginnings and the ends of the runs, within their documents."""
-
-    @classmethod
-    def of(cls, stock: Stock, options: SweepOptions) -> "_Whole":
-        there = stock.lengths > 0
-        if not options.keep_untrained:
-            there &= stock.labels_each > 0
-        every = there.all()
-        mine = there[stock.owners]
-        lengths = np.where(there, stock.lengths, 0).astype(np.int64)
-        base = np.cumsum(lengths) - lengths
-        owners, begins, ends = (
-            (column if every else column[mine]) for column in (stock.owners, stock.begins, stock.ends)
-        )
-        bases = base[owners]
-        base, lengths = base[there], lengths[there]
-        return cls(
-            stock,
-            base,
-            base + lengths,
-            bases + begins,
-            bases + ends,
-            int((ends - begins).sum(dtype=np.int64)),
-            bases[begins == 0],
-            Counted.of(stock.lengths[there]),
-            (Counted.of(begins), Counted.of(ends)),
-        )
-
-    def outcome(
-        self, strategy: str, limit: int, cut: int, pieces: int, rows: int, bound: int, slots: int, heads: int,
-        squares: int,
-    ) -> Outcome:  # fmt: skip
-        """`heads`: labels lost at the first tokens of pieces."""
-        tokens = int((self.sizes.values * self.sizes.number).sum())
-        labels = self.asked - heads
-        return Outcome(
-            strategy=strategy,
-            max_length=limit,
-            documents=len(self.begins),
-            documents_cut=cut,
-            documents_lost=self.stock.documents - len(self.begins),
-            pieces=pieces,
-            rows=rows,
-            bound=bound,
-            tokens=tokens,
-            tokens_lost=self.stock.tokens - tokens,
-            slots=slots,
-            labels=labels,
-            labels_lost=self.stock.labels - labels,
-            squares=squares,
-        )
-
-
-def _split(whole: _Whole, limit: int, options: SweepOptions) -> Outcome:
-    # By length and not by document: there are fewer lengths.
-    lengths, number = whole.sizes.values, whole.sizes.number
-    full, rest = np.divmod(lengths, limit)
-    left = np.bincount(rest, weights=number, minlength=limit).astype(np.int64)
-    left[0] = 0
+def _packed(cut: _Cut, options: SweepOptions, compose: Compose | None) -> Outcome:
+    rows = bound = padding = squares = 0
     align = options.align
-    counts = np.bincount(_units(np.arange(limit), align), weights=left, minlength=limit // align + 1).astype(np.int64)
-    whole_pieces = int((full * number).sum())
-    counts[-1] += whole_pieces
-    rows, bound = _rows(counts, options)
-    squares = whole_pieces * limit * limit + int((left * np.arange(limit) ** 2).sum())
-    begins, ends = whole.marks
-    heads = ends.multiples(limit) - begins.multiples(limit)
-    cut = int(number[lengths > limit].sum())
-    pieces = whole_pieces + int(left.sum())
-    return whole.outcome("bfd_split", limit, cut, pieces, rows, bound, rows * limit, heads, squares)
-
-
-def _wrapped(whole: _Whole, limit: int) -> Outcome:
-    begins, ends = whole.begins, whole.ends
-    rows = least_rows(int(ends[-1]) if len(ends) else 0, limit)
-    # A document is a first piece up to the end of its row, full rows, and a last piece.
-    first = np.minimum(_upwards(begins, limit) * limit, ends) - begins
-    last = np.maximum(ends - np.maximum(_downwards(ends, limit) * limit, begins + first), 0)
-    full = (int((ends - begins - first - last).sum())) // limit
-    squares = int((first * first).sum()) + full * limit * limit + int((last * last).sum())
-    pieces = int(np.count_nonzero(first)) + full + int(np.count_nonzero(last))
-    # Beginnings of rows, and of the documents that do not begin one.
-    at_rows = int(_upwards(whole.run_ends, limit).sum()) - int(_upwards(whole.run_begins, limit).sum())
-    heads = at_rows + int(np.count_nonzero(whole.first % limit))
-    cut = int(np.count_nonzero(_downwards(begins, limit) != _downwards(ends - 1, limit)))
-    return whole.outcome("wrapped", limit, cut, pieces, rows, rows, rows * limit, heads, squares)
-
-
-def _downwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """`values // step`; a power of two is shifted, which is several times as fast."""
-    return values >> (step.bit_length() - 1) if step & (step - 1) == 0 else values // step
-
-
-def _upwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """The same, rounded up."""
-    return _downwards(values + (step - 1), step)
-
-
-def _units(lengths: NDArray[np.integer], align: int) -> NDArray[np.integer]:
-    return lengths if align == 1 else (lengths + align - 1) // align
-
-
-def _rows(counts: NDArray[np.int64], options: SweepOptions) -> tuple[int, int]:
-    """Rows of best-fit-decreasing, and the bound."""
-    units = len(counts) - 1
-    number, tokens = int(counts.sum()), int((counts * np.arange(units + 1)).sum())
-    bound = max(least_rows(tokens, units), martello_toth(counts, units))
-    if options.max_docs is not None:
-        bound = max(bound, least_rows(number, options.max_docs))
-    return rows_needed(counts, options.max_docs), bound
+    for lengths in cut.windows(compose):
+        units = in_units(lengths, align)
+        opened, least = rows_and_bound(size_counts(units, cut.limit // align), options.max_docs)
+        wide = units.astype(np.int64)
+        rows, bound = rows + opened, bound + least
+        squares += int((wide * wide).sum()) * align * align
+        padding += int(wide.sum()) * align - int(lengths.sum(dtype=np.int64)) if align > 1 else 0
+    return cut.outcome("bfd", rows, bound, rows * cut.limit, squares, padding)

@@ -1,7 +1,8 @@
 """A recommendation of a length: by rules that a person can follow, and with the numbers that led to it.
 
 1. Where documents are truncated or dropped: the shortest length that keeps `KEEPS` of the trained tokens. Where they
-   are split: the shortest that leaves `WHOLE` of the documents whole, too; of texts, `WHOLE_TEXTS`.
+   are split, before packing or by the strategy: the shortest that leaves `WHOLE` of the documents whole, too; of texts,
+   `WHOLE_TEXTS`.
 2. Of lengths that do, a longer one only if its rows take less room for each trained token by more than `CHEAPER`: where
    documents hardly fit into a row, longer rows waste less of it.
 3. Texts are split where truncation would ask for a longer row than splitting does. A conversation is not: the later
@@ -51,8 +52,8 @@ class _Pick:
 
     max_length: int
     strategy: str
-    by: str
-    """The strategy whose points count: `bfd_split` where `overlong: split` cuts."""
+    cuts: bool
+    """Whether what is too long is cut into pieces, by the strategy or before."""
     reached: bool
     """Whether the length keeps what it should."""
     why: list[str] = field(default_factory=list)
@@ -89,30 +90,31 @@ class _Table:
     def pick(self) -> _Pick:
         """What is recommended."""
         strategy = self.config.pack.strategy
-        cut, fit = self._shortest("bfd"), self._shortest("bfd_split")
         if strategy in ("bfd_split", "wrapped"):
-            return self._split("bfd_split", fit)
+            return self._pieces("bfd_split")
         if self.splits:
-            return self._split("bfd", fit)
+            return self._pieces("bfd")
+        cut, fit = self._shortest("bfd"), self._shortest("bfd_split")
         strict = self.config.truncate.overlong == "error"
         if self.share >= TEXT and fit is not None and not strict and (cut is None or cut > fit):
             far = f"truncation would have to go up to {cut:,} to keep {share(KEEPS)}" if cut else self._most()
-            return _Pick(fit, "bfd_split", "bfd_split", True, [far[0].upper() + far[1:] + "."])
+            return _Pick(fit, "bfd_split", True, True, [far[0].upper() + far[1:] + "."])
         if cut is not None:
-            return _Pick(cut, "bfd", "bfd", True)
+            return _Pick(cut, "bfd", False, True)
         best = max(self.keeps(self.at["bfd", length]) for length in self.lengths)
         enough = [one for one in self.lengths if self.keeps(self.at["bfd", one]) >= best - 0.0005]
-        return _Pick(enough[0], "bfd", "bfd", False)
+        return _Pick(enough[0], "bfd", False, False)
 
     def _most(self) -> str:
         best = max(self.keeps(self.at["bfd", length]) for length in self.lengths)
         return f"truncation keeps at most {share(best)} of the {self.what} at the lengths compared"
 
-    def _split(self, strategy: str, fit: int | None) -> _Pick:
+    def _pieces(self, strategy: str) -> _Pick:
+        fit = self._shortest(strategy)
         if fit is not None:
-            return _Pick(fit, strategy, "bfd_split", True)
-        best = max(self.lengths, key=lambda length: (self.whole(self.at["bfd_split", length]), -length))
-        return _Pick(best, strategy, "bfd_split", False)
+            return _Pick(fit, strategy, True, True)
+        best = max(self.lengths, key=lambda length: (self.whole(self.at[strategy, length]), -length))
+        return _Pick(best, strategy, True, False)
 
     def _shortest(self, strategy: str) -> int | None:
         """The shortest length that keeps enough, unless rows of a longer one are fuller."""
@@ -125,16 +127,17 @@ class _Table:
     def _keeps_enough(self, point: Point) -> bool:
         if self.keeps(point) < KEEPS:
             return False
-        if point.strategy == "bfd":
+        if point.strategy == "bfd" and not self.splits:
             return self.config.truncate.overlong != "error" or not point.documents_cut + point.documents_lost
         return self.whole(point) >= (WHOLE_TEXTS if self.share >= TEXT else WHOLE)
 
     def sentence(self, pick: _Pick) -> str:
         """What it keeps, and what the next length would cost."""
-        point = self.at[pick.by, pick.max_length]
-        if pick.by == "bfd_split":
-            how = "with bfd_split " if pick.strategy == "bfd_split" else "with overlong: split "
-            kept = f"{pick.max_length:,} {how}loses no token and leaves {share(self.whole(point))} of documents whole"
+        point = self.at[pick.strategy, pick.max_length]
+        if pick.cuts:
+            how = "with overlong: split keeps" if self.splits else "with bfd_split loses no token"
+            how += "" if not self.splits else f" {self._kept(point)} of the {self.what}"
+            kept = f"{pick.max_length:,} {how} and leaves {share(self.whole(point))} of documents whole"
         else:
             kept = f"{pick.max_length:,} keeps {self._kept(point)} of the {self.what}"
         return f"{kept}; {self._next(pick, point)}{self._few(pick)}."
@@ -149,9 +152,9 @@ class _Table:
         after = next((length for length in self.lengths if length > pick.max_length), None)
         if after is None:
             return "it is the longest that was compared"
-        other = self.at[pick.by, after]
+        other = self.at[pick.strategy, after]
         more = other.attention_flops / point.attention_flops - 1 if point.attention_flops else 0.0
-        if pick.by == "bfd_split":
+        if pick.cuts:
             gain, of = self.whole(other) - self.whole(point), "of documents"
         else:
             gain, of = self.keeps(other) - self.keeps(point), "of them"
@@ -161,7 +164,7 @@ class _Table:
 
     def reasons(self, pick: _Pick, lengths: Histogram, batch: int) -> "list[str]":
         """What led to it, and what else there is to know."""
-        point = self.at[pick.by, pick.max_length]
+        point = self.at[pick.strategy, pick.max_length]
         out = [*pick.why, self._documents(pick, point, lengths)]
         out += self._before(pick)
         if not pick.reached:
@@ -187,7 +190,7 @@ class _Table:
         return out
 
     def _documents(self, pick: _Pick, point: Point, lengths: Histogram) -> str:
-        cut = point.documents_cut + (point.documents_lost if pick.by == "bfd" else 0)
+        cut = point.documents_cut + (0 if pick.cuts else point.documents_lost)
         longest = (
             f"the median has {count(lengths.quantiles['p50'])} tokens, the longest {count(lengths.quantiles['max'])}"
         )
@@ -195,17 +198,17 @@ class _Table:
             if lengths.count == 1:
                 return f"The only document fits into a row: it has {count(lengths.quantiles['max'])} tokens."
             return f"All {many(lengths.count, 'document')} fit into a row: {longest}."
-        are = f"{'is' if cut == 1 else 'are'} cut{' or left out' if pick.by == 'bfd' else ''}"
+        are = f"{'is' if cut == 1 else 'are'} cut{'' if pick.cuts else ' or left out'}"
         return f"{count(cut)} of {many(lengths.count, 'document')} {are}: {longest}."
 
     def _before(self, pick: _Pick) -> list[str]:
         """What the next shorter length keeps, where that is too little."""
         shorter = [length for length in self.lengths if length < pick.max_length]
-        if not shorter or not pick.reached or self._keeps_enough(other := self.at[pick.by, shorter[-1]]):
+        if not shorter or not pick.reached or self._keeps_enough(other := self.at[pick.strategy, shorter[-1]]):
             return []
         if self.keeps(other) < KEEPS:
             kept = f"keeps {share(self.keeps(other), 2)} of the {self.what}, less than {share(KEEPS)}"
-        elif pick.by == "bfd_split":
+        elif pick.cuts:
             kept = f"leaves {share(self.whole(other), 2)} of documents whole"
         else:
             return []
@@ -213,7 +216,7 @@ class _Table:
 
     def _outliers(self, pick: _Pick) -> list[str]:
         """A few documents that hold much."""
-        if pick.by != "bfd" or self.share >= TEXT:
+        if pick.cuts or self.share >= TEXT:
             return []
         fit = self._shortest("bfd_split")
         if fit is None or fit * FAR >= pick.max_length:
@@ -241,9 +244,11 @@ class _Table:
         """How full the rows are, and why not shorter ones."""
         gap = f"{share(point.gap, 2)} above" if point.gap else "at"
         out = [f"Rows are {share(point.fill)} full, {gap} the bound that no plan can beat."]
-        before = [one for one in self.lengths if one < pick.max_length and self._keeps_enough(self.at[pick.by, one])]
+        before = [
+            one for one in self.lengths if one < pick.max_length and self._keeps_enough(self.at[pick.strategy, one])
+        ]
         if before:
-            other = self.at[pick.by, before[0]]
+            other = self.at[pick.strategy, before[0]]
             out.append(
                 f"{before[0]:,} would keep enough, too, but its rows would be {share(other.fill)} full: too few "
                 "documents fit into one."
@@ -251,7 +256,7 @@ class _Table:
         work = share(point.attention_flops / point.flops) if point.flops else "0 %"
         after = next((length for length in self.lengths if length > pick.max_length), None)
         then = ""
-        if after is not None and (other := self.at[pick.by, after]).flops:
+        if after is not None and (other := self.at[pick.strategy, after]).flops:
             later = share(other.attention_flops / other.flops)
             then = f", and {later} at {after:,}" if later != work else f", as it is at {after:,}"
         return [*out, f"Attention is {work} of the work{then}."]
@@ -260,13 +265,16 @@ class _Table:
         """What the others would do at the same length."""
         split, wrapped = self.at["bfd_split", pick.max_length], self.at["wrapped", pick.max_length]
         out = []
-        if pick.by == "bfd" and point.tokens_lost:
+        if not pick.cuts and point.tokens_lost:
             alone = "" if self.share >= TEXT else ", whose later pieces begin without their prompt"
             out.append(
                 f"bfd_split would lose no token, but cut {many(split.documents_cut, 'document')} into pieces{alone}."
             )
-        elif pick.strategy == "bfd_split" and self.share < TEXT:
+        elif pick.cuts and point.documents_cut and self.share < TEXT:
             out.append("The later pieces of a split document begin without its prompt.")
+        if self.splits and point.tokens_lost:
+            lost = share(point.tokens_lost / (point.tokens - point.overlap + point.tokens_lost))
+            out.append(f"Pieces in which nothing is trained are left out: {lost} of the tokens.")
         if wrapped.documents_cut > split.documents_cut:
             out.append(
                 f"wrapped would cut {count(wrapped.documents_cut)} documents at the ends of rows for "
@@ -281,9 +289,9 @@ class _Table:
         length = self.config.truncate.max_length
         if length == pick.max_length:
             return []
-        other = self.at[pick.by, length]
+        other = self.at[pick.strategy, length]
         more = other.flops / point.flops - 1 if point.flops else 0.0
         work = f"{share(abs(more))} {'more' if more > 0 else 'less'} work" if round(more, 3) else "the same work"
-        if pick.by == "bfd_split":
+        if pick.cuts:
             return [f"The configured {length:,} leaves {share(self.whole(other))} of documents whole, for {work}."]
         return [f"The configured {length:,} keeps {self._kept(other)} of the {self.what}, for {work}."]

@@ -4,14 +4,18 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...schemas.report import Choice, Point
+from ...schemas.report import Choice, Histogram, Point
 from ...stages.sweep import STRATEGIES
 from .blocks import Block, Chart, Grid, Heading, Markup, Words
+from .by_source import SOURCES_HEAD, source_cells, sources_title
 from .charts_base import length_axis, note, panel_title, percent_axis, place, spreads
+from .choice_notes import own_way
 from .markup import escaped, plain_label, sentence
 from .palette import STRATEGY_STYLES
 from .spoken import count, flops, large, share, times
 
+_TENFOLD = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
+"""Times of this configuration's work that an axis names."""
 _BAND = (0.0, 0.27)
 _ABOVE = (0.36, 1.0)
 """Of the first chart: lengths of documents beneath, what is lost above, over one axis."""
@@ -35,7 +39,10 @@ def choice_blocks(choice: Choice) -> list[Block]:
                 else f'<div class="advice">{head}</div>'
             )
         )
-    blocks += [_lost(choice), _lengths_grid(choice), Heading("What each length costs")]
+    blocks += [_lost(choice), _lengths_grid(choice)]
+    if choice.sources and choice.advice is not None:
+        blocks.append(Grid(sources_title(choice.advice), SOURCES_HEAD, [source_cells(one) for one in choice.sources]))
+    blocks += [*map(Words, choice.notes), Heading("What each length costs")]
     blocks += [_work(choice), _attention(choice), _fill(choice), _cut(choice)]
     blocks += [_all_points(choice)]
     return blocks
@@ -171,7 +178,7 @@ def _lost(choice: Choice) -> Chart:
             }
         )
         layout["yaxis2"] = {"domain": list(_BAND), "showticklabels": False, "ticks": "", "showgrid": False}
-        layout["annotations"].append(panel_title("documents by their length", _BAND[1], 0))
+        layout["annotations"].append(panel_title(f"documents by their length{_outside(one, low, high)}", _BAND[1], 0))
     own = _configured(choice)
     alt = "Lines: the share of trained tokens lost falls as max_length grows."
     if own is not None:
@@ -187,6 +194,14 @@ def _lost(choice: Choice) -> Chart:
         _matrix(choice, "Trained tokens lost", lambda point: share(1 - kept(point), 2)),
         480,
     )
+
+
+def _outside(lengths: Histogram, low: int, high: int) -> str:
+    """Why there is no bar between two lengths; nothing where there is one."""
+    full = [pair for pair, number in zip(pairwise(lengths.edges), lengths.counts, strict=True) if number]
+    if any(upper > low and lower < high for lower, upper in full) or not full:
+        return ""
+    return f": all are {'shorter' if full[0][0] < low else 'longer'} than any of these"
 
 
 def _title(text: str) -> dict[str, Any]:
@@ -225,9 +240,8 @@ def _work(choice: Choice) -> Chart:
     )
     traces = _curves(choice, lambda point: point.flops / unit, times, "the work")
     values = [point.flops / unit for point in choice.points if point.flops > 0] or [1.0]
-    ticks = [
-        tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000) if min(values) / 2 <= tick <= max(values) * 2
-    ]
+    ladder = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5) if max(values) < 8 * min(values) else _TENFOLD
+    ticks = [tick for tick in ladder if min(values) / 2 <= tick <= max(values) * 2]
     # Zero has no place on a logarithmic axis.
     for trace in traces:
         trace["y"] = [value if value > 0 else None for value in trace["y"]]
@@ -326,7 +340,7 @@ def _lengths_grid(choice: Choice) -> Grid:
     ]
     own = _configured(choice)
     rows = []
-    for point in _of_strategy(choice, choice.strategy):
+    for point in _of_strategy(choice, own_way(choice).partition(" ")[0]):
         told = []
         if point.max_length == choice.max_length:
             told.append("now")
@@ -347,7 +361,7 @@ def _lengths_grid(choice: Choice) -> Grid:
                 times(point.flops / own.flops) if own is not None and own.flops else flops(point.flops),
             ]
         )
-    return Grid(f"{strategy_words(choice.strategy)} at each length", head, rows)
+    return Grid(f"{own_way(choice)}, at each length", head, rows)
 
 
 def _all_points(choice: Choice) -> Grid:

@@ -1,14 +1,18 @@
 """Which `max_length`: the sweep over lengths and strategies, as the report shows it."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from ...schemas.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Choice, Point, Shape
-from ...stages.stock import Stock
+from ...schemas.report import Advice, Choice, Point, Shape, SourceLoss
+from ...stages.losses import losses
+from ...stages.stock import Compose, Stock
 from ...stages.sweep import Outcome, SweepOptions, sweep
 from ...stages.truncate import Keep
+from ..windows import WINDOW_TOKENS, compose
 from .advice import advise
+from .by_source import with_sources
+from .choice_notes import notes_on
 from .histograms import Tally
 from .options import ReportOptions
 from .spoken import count, many, share
@@ -35,19 +39,24 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
         batch=min(options.batch, max(len(stock.lengths), 1)),  # the last batch has no more, and takes no more room
         keep=Keep(config.truncate.keep),
         drop=config.truncate.overlong == "drop",
+        split=config.truncate.overlong == "split",
         keep_untrained=config.keep_untrained,
         max_docs=config.pack.max_docs,
         align=config.pack.align,
         seed=config.seed,
     )
-    outcomes = sweep(stock, candidates(config, options.lengths), options=how)
+    documents = len(stock.lengths)
+    together = _composed(stock, config) if documents >= documents_in_all else None
+    outcomes = sweep(stock, candidates(config, options.lengths), options=how, compose=together)
     shown = set(_shown(outcomes, int(stock.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
     points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
     lengths = Tally()
     lengths.add(stock.lengths)
-    documents = len(stock.lengths)
     histogram = lengths.logarithmic(exact=documents == documents_in_all)
     advice = advise(points, config, histogram, options.batch) if documents else None
+    sources = _sources(stock, config, advice, how) if advice is not None else []
+    if advice is not None:
+        advice = with_sources(advice, sources, pieces=how.split or advice.strategy == "bfd_split")
     return Choice(
         sentence=_sentence(points, config, documents, documents_in_all),
         documents=documents,
@@ -60,7 +69,27 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
         max_length=config.truncate.max_length,
         overlong=config.truncate.overlong,
         advice=advice,
+        notes=notes_on(points, config, stock, max(documents, documents_in_all)),
+        sources=sources,
     )
+
+
+def _composed(stock: Stock, config: RunConfig) -> Compose | None:
+    """What a run plans together; None where it is everything at every length."""
+    limit, parts = config.pack.window_tokens or WINDOW_TOKENS, stock.parts
+    grows = config.truncate.overlong == "split" and config.truncate.split.overlap > 0
+    if parts is None or (stock.tokens <= limit and not grows):
+        return None
+    sources = parts.sources.tolist()
+    return lambda tokens: compose(tokens, sources, limit, config.seed)
+
+
+def _sources(stock: Stock, config: RunConfig, advice: Advice, how: SweepOptions) -> list[SourceLoss]:
+    """What each source loses by the advice; nothing where there is one."""
+    found = losses(stock, advice.max_length, advice.strategy, how)
+    if len(found) < 2:
+        return []
+    return [SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in found]
 
 
 def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
@@ -128,10 +157,15 @@ def _sentence(points: list[Point], config: RunConfig, documents: int, documents_
     elif overlong == "drop":
         did = f"At {length:,}, {count(point.documents_lost)} of {many(documents, 'document')} are dropped, "
         did += f"and {share(lost)} of the trained tokens with them"
-    elif overlong in ("split", "error"):
-        what = "is split before packing" if overlong == "split" else "stops the run"
+    elif overlong == "error":
         did = f"At {length:,}, {count(point.documents_cut + point.documents_lost)} of {many(documents, 'document')} "
-        did += f"are longer than a row, which {what}"
+        did += "are longer than a row, which stops the run"
+    elif overlong == "split" and point.documents_cut:
+        pieces = point.pieces - (point.documents - point.documents_cut)
+        did = f"At {length:,}, {among} are split into {many(pieces, 'piece')} and {share(lost)} of the trained tokens "
+        did += "lost"
+        if point.documents_lost:
+            did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"
     else:
         did = f"At {length:,}, {among} are cut and {share(lost)} of the trained tokens lost"
         if not point.documents_cut:
@@ -142,7 +176,8 @@ def _sentence(points: list[Point], config: RunConfig, documents: int, documents_
         elif point.documents_lost:
             did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"
     if strategy == "none":
-        return f"{begin}{did}; each of the {count(point.documents)} documents is a row of its own."
+        each = "documents" if point.pieces == point.documents else "pieces"
+        return f"{begin}{did}; each of the {count(point.pieces)} {each} is a row of its own."
     gap = f"{share(point.gap, 2)} above the bound" if point.gap else "as few as any plan could have"
     return (
         f"{begin}{did}; {many(point.rows, 'row')} {'is' if point.rows == 1 else 'are'} {share(point.fill)} full, {gap}."

@@ -24,6 +24,7 @@ from .rows_packing import Order, order_of, split_packing
 from .saving import batch_size, savings_of
 from .shares import training_of
 from .shown import Shown, shown_rows
+from .shown_pairs import shown_pairs
 from .spoken import many, share, times
 from .trust import trust_of
 
@@ -125,7 +126,7 @@ class _Gathering:
     def _shown(self) -> Shown:
         manifest = self.dataset.manifest
         if manifest.preference:
-            return Shown(absent=f"{PAIRS} `packtrain inspect` shows one.")
+            return shown_pairs(self.dataset, self._main(), self.options.rows)
         split = self._main()
         total = manifest.ledger.total()
         config = manifest.plan["config"]["pack"]
@@ -185,7 +186,8 @@ class _Gathering:
         total: SourceLedger = manifest.ledger.total()
         # Only what is trained on is repeated.
         examples = total.examples_packed.get(main, 0) + total.examples_repeated
-        return batch_size(split.rows, split.tokens, split.trained, examples)
+        tokens = sum(window.tokens for window in split.windows)  # alignment padding left out
+        return batch_size(split.rows, tokens, split.trained, examples)
 
 
 def _with_sentence(packing: Packing, main: str, choice: Choice | None) -> Packing:

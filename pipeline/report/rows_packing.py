@@ -29,6 +29,7 @@ class Order:
 def split_packing(name: str, split: SplitRecord, capacity: int, weight: RowWeight, look: RowLook) -> SplitPacking:
     """One split."""
     bound = sum(window.bound for window in split.windows)
+    tokens = sum(window.tokens for window in split.windows)
     fills, documents = Tally(), Tally()
     for first in range(0, split.rows, 1 << 22):
         fills.add(weight.tokens[first : first + (1 << 22)])
@@ -38,7 +39,7 @@ def split_packing(name: str, split: SplitRecord, capacity: int, weight: RowWeigh
         rows=split.rows,
         bound=bound,
         gap=split.rows / bound - 1 if bound else 0.0,
-        fill=split.tokens / (split.rows * capacity) if split.rows else 1.0,
+        fill=tokens / (split.rows * capacity) if split.rows else 1.0,
         tokens=split.tokens,
         labels=split.trained,
         pieces=sum(window.pieces for window in split.windows),

@@ -17,12 +17,14 @@ from ...schemas.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.report import Input
 from ..encoding import cache_root
+from ..formats import NoRowsError
 from ..inputs.blocks import split_name
 from ..inputs.containers import Container
 from ..inputs.paths import Found, Kind, find_inputs, labels
 from ..observer import Observer
 from ..stores import is_url, resolve_place
 from .flow import Rejects
+from .sample_folder import sample_folder
 from .sampling_rows import (
     Piece,
     Taken,
@@ -77,6 +79,13 @@ class Sampled:
             shown.append(replace(reject, file=name, path=path, line=line, detail=reject.detail + near))
         return Rejects(shown, rejects.file)
 
+    def true_place(self, error: NoRowsError) -> NoRowsError:
+        """The same, said of the input."""
+        name, path, taken = self.origins.get(error.path, (error.path, None, Taken()))
+        near = f"after byte {taken.starts[0][1]:,}, " if taken.starts else ""
+        said = error.said.replace("none of its ", "of what was looked at, none of ", 1)
+        return NoRowsError(error.where, path or name, None, near + said)
+
 
 @dataclass(slots=True)
 class _Source:
@@ -115,8 +124,7 @@ def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Ite
         observer.end()
         yield Sampled(config, config, every, True)
         return
-    with tempfile.TemporaryDirectory(prefix="packtrain-sample-") as temporary:
-        home = Path(temporary)
+    with sample_folder() as home:
         out = Sampled(config, config, 0.0, False)
         chosen = []
         for number, source in enumerate(sources):

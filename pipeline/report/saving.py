@@ -21,7 +21,7 @@ def savings_of(
 
     A step is `Choice.batch` documents, padded or not, or as many packed rows: each needs memory for as many times
     `max_length`. Of a sample, the other ways are taken as many times as there are more documents.
-    Where this run splits and they would truncate, as many times as it has more tokens.
+    Where the strategy cuts what they would truncate, as many times as it keeps more tokens.
 
     Args:
         choice: None where lengths are not known any more.
@@ -30,19 +30,16 @@ def savings_of(
     if choice is None or not choice.documents:
         return []
     more = choice.documents_in_all / choice.documents
-    whole = next(
-        (one for one in choice.points if (one.strategy, one.max_length) == ("padding_free", choice.max_length)), None
-    )
-    if whole is not None and whole.tokens and (strategy in ("bfd_split", "wrapped") or choice.overlong == "split"):
-        # They would truncate what this run cuts into pieces: taken for as many tokens as it has.
-        more = tokens / whole.tokens
+    at = {one.strategy: one for one in choice.points if one.max_length == choice.max_length}
+    if strategy in ("bfd_split", "wrapped") and strategy in at and at["padding_free"].tokens:
+        more *= at[strategy].tokens / at["padding_free"].tokens
     out = []
     for other in STRATEGIES:
-        for point in choice.points:
-            if (point.strategy, point.max_length) == (other, choice.max_length):
-                flops = flops_of(point.slots, point.squares, shape) * more
-                steps = round(point.rows * more)
-                out.append(Saving(other, round(point.slots * more), steps, flops, flops / device_flops))
+        if other in at:
+            point = at[other]
+            flops = flops_of(point.slots, point.squares, shape) * more
+            slots, steps = round(point.slots * more), round(point.rows * more)
+            out.append(Saving(other, slots, steps, flops, flops / device_flops))
     flops = flops_of(tokens, squares, shape)
     out.append(Saving(strategy, tokens, -(-rows // choice.batch), flops, flops / device_flops))
     return out

@@ -2,9 +2,8 @@
 
 It holds what the train split packs, after filters, limits of prompts and completions, duplicates and copies, and
 before `max_length`, so that the sweep can say what any other length would give. Copies are those of the configured
-length: a weight asks for shares of packed tokens, which another length would shift a little. Two things follow from
-counting all as one: a copy of an example that is too long is a copy here, while a run counts it by its length; and
-`wrapped` runs on where a run of several windows begins a new row.
+length: a weight asks for shares of packed tokens, which another length would shift a little. And a copy of an example
+that is too long is a copy here, while a run counts it by its length.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +16,20 @@ from numpy.typing import NDArray
 
 from ...schemas.config import RunConfig
 from ...schemas.errors import ConfigError, IntegrityError, StoreError
-from ...stages.stock import Stock
+from ...stages.stock import Parts, Stock
 from ..catalogue import PartPlace
 from ..deciding import Mixer
 from ..parts import EncodedPart, PartList, Segment
 from ..reader import Finished
 from ..recall import recall, recall_spec
 from ..sealed import unseal
-from ..selecting import Refused, mask_of
+from ..selecting import Refused, mask_of, splitter_of
 from ..stores import ask_all, open_store, scratch_of
 from ..survey import Surveyor, splits_of
 from ..windows import Lot, mix64
+from .choice import candidates
 from .options import ReportOptions
+from .pieces import PieceTable
 
 _PARTS = "_run/parts.json"
 
@@ -65,7 +66,10 @@ def read_stock(
     parts = _some(np.array(sizes, dtype=np.int64), options.documents, config.seed)
     some = [places[index] for index in parts.tolist()], [sizes[index] for index in parts.tolist()]
     whole = _Whole(_unlimited(config), *some, tokenizer_json, scratch)
-    stock = whole.stock(config, tokenizer_json, scratch)
+    table = None
+    if config.truncate.overlong == "split":
+        table = PieceTable(splitter_of(config, mask_of(config), tokenizer_json), candidates(config, options.lengths))
+    stock = whole.stock(config, tokenizer_json, scratch, table)
     read, every = sum(some[1]), sum(sizes)
     return stock, len(stock.lengths) if read == every else round(len(stock.lengths) * every / max(read, 1))
 
@@ -131,11 +135,12 @@ def _unlimited(config: RunConfig) -> RunConfig:
 class _Whole(Surveyor):
     """Decides about documents as a run does, but for `max_length`."""
 
-    def stock(self, config: RunConfig, tokenizer_json: str, scratch: Path) -> Stock:
+    def stock(self, config: RunConfig, tokenizer_json: str, scratch: Path, table: PieceTable | None) -> Stock:
         """What is packed in the train split.
 
         Args:
             config: with its `max_length`, which copies depend on.
+            table: cuts what is too long, where that is split before packing.
         """
         self._decide(Refused())
         if Mixer.needed(config):
@@ -149,20 +154,24 @@ class _Whole(Surveyor):
             mixed._decisions.twins = self._decisions.twins
             mixed._decide(Refused())
             self._decisions.quotas = mixed._decisions.quotas
-        gathered = _Gathering()
+        gathered = _Gathering(table)
         for lot in self._lots(np.arange(len(self._places))):
             gathered.add(lot, self._config)
-        return gathered.stock()
+        return gathered.stock([place.source for place in self._places])
 
 
 class _Gathering:
     """Puts the stock together, lot by lot."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: PieceTable | None) -> None:
+        self._table = table
         self._lengths: list[NDArray[np.int32]] = []
         self._copies: list[NDArray[np.int32]] = []
         self._runs: list[tuple[NDArray[np.int32], ...]] = []
+        self._sizes: list[NDArray[np.int64]] = []
+        """Documents of each part, every copy counted."""
         self._count = 0
+        self._held_out = 0
 
     def add(self, lot: Lot, config: RunConfig) -> None:
         """Add the documents of a lot that are packed."""
@@ -176,26 +185,38 @@ class _Gathering:
             runs = _asked(segment, taken[here], catalogue.low[here], catalogue.high[here])
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
             first = last
+        if self._table is not None:
+            self._table.add(catalogue, taken, numbers)
         self._lengths.append((catalogue.high - catalogue.low)[taken])
         self._copies.append(chosen.selection.copies[taken])
+        often = np.zeros(len(taken) + 1, dtype=np.int64)
+        np.cumsum(np.where(taken, chosen.selection.copies, 0), out=often[1:])
+        self._sizes.append(np.diff(often[catalogue.part_starts]))
         self._count += int(taken.sum())
+        self._held_out += int(np.count_nonzero(chosen.packed)) - int(taken.sum())
 
-    def stock(self) -> Stock:
-        """All of it; this object is empty afterwards."""
+    def stock(self, sources: Sequence[int]) -> Stock:
+        """All of it; this object is empty afterwards.
+
+        Args:
+            sources: of each part.
+        """
         lengths, copies = _joined(self._lengths), _joined(self._copies)
         owners, begins, ends = (
             (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
         )
-        self._lengths, self._copies, self._runs = [], [], []
-        if not len(copies) or copies.max() == 1:
-            return Stock(lengths, owners, begins, ends)
-        documents = np.repeat(np.arange(len(lengths)), copies)
-        starts = np.searchsorted(owners, np.arange(len(lengths) + 1))
-        counts = np.diff(starts)[documents]
-        firsts = np.cumsum(counts) - counts
-        take = np.arange(int(counts.sum())) + np.repeat(starts[documents] - firsts, counts)
-        again = np.repeat(np.arange(len(documents), dtype=np.int32), counts)
-        return Stock(lengths[documents], again, begins[take], ends[take])
+        starts = np.zeros(len(sources) + 1, dtype=np.int64)
+        np.cumsum(np.concatenate([np.zeros(0, np.int64), *self._sizes]), out=starts[1:])
+        parts = Parts(starts, np.array(sources, dtype=np.int32))
+        pieces = self._table.pieces() if self._table is not None else {}
+        self._lengths, self._copies, self._runs, self._table = [], [], [], None
+        if len(copies) and copies.max() > 1:
+            documents = np.repeat(np.arange(len(lengths)), copies)
+            lengths = lengths[documents]
+            pieces = {length: one.take(*_copied(one.owners, documents)) for length, one in pieces.items()}
+            take, owners = _copied(owners, documents)
+            begins, ends = begins[take], ends[take]
+        return Stock(lengths, owners, begins, ends, parts, pieces, self._held_out)
 
     def _segments(self, lot: Lot, config: RunConfig) -> Iterator[Segment]:
         mask = mask_of(config)
@@ -228,6 +249,19 @@ def _asked(
     last = np.ones(len(owners), dtype=np.bool_)
     last[:-1] = new[1:]
     return owners[new], begins[new], ends[last]
+
+
+def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Things of documents, rising, where these are listed several times: which of the things, and whose each is then.
+
+    Args:
+        documents: (N,) which document each is a copy of, never falling.
+    """
+    starts = np.searchsorted(owners, documents, side="left")
+    counts = np.searchsorted(owners, documents, side="right") - starts
+    firsts = np.cumsum(counts) - counts
+    take = np.arange(int(counts.sum())) + np.repeat(starts - firsts, counts)
+    return take, np.repeat(np.arange(len(documents), dtype=np.int32), counts)
 
 
 def _joined(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:

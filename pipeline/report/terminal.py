@@ -10,6 +10,8 @@ from ...schemas.report import Choice, Packing, Point, Report, Training, Trust
 from ..console import say
 from ..inert import inert_line
 from ..units import duration, plural, rate, share, size
+from .by_source import SOURCES_HEAD, lost, source_cells, sources_title
+from .choice_notes import own_way
 from .spoken import flops, large
 
 QUESTIONS = {
@@ -23,6 +25,8 @@ QUESTIONS = {
 """Section → what it answers."""
 _AROUND = 2
 """Lengths that are shown below and above the configured one."""
+_SOURCES = 8
+"""That are shown by what they lose."""
 _BAR = 16
 _REASONS = 6
 
@@ -69,7 +73,7 @@ def _choice(console: Console, choice: Choice) -> None:
     with_other = choice.advice is not None and choice.advice.strategy != strategy
     word = f"advised, {choice.advice.strategy}" if choice.advice is not None and with_other else "advised"
     table = _table(
-        f"Other lengths, {strategy}",
+        f"Other lengths, {own_way(choice)}",
         ("max_length", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in near:
@@ -87,6 +91,30 @@ def _choice(console: Console, choice: Choice) -> None:
     for one in others:
         _add(table, one.strategy, *_of_point(one), "configured" if one.strategy == choice.strategy else "")
     console.print(table)
+    _sources(console, choice)
+    for note in choice.notes:
+        _say(console, f"  {note}", "dim")
+
+
+def _sources(console: Console, choice: Choice) -> None:
+    """What sources lose by the advice, those that lose most first."""
+    if choice.advice is None or not choice.sources:
+        return
+    trained = any(one.labels for one in choice.sources)
+    hit = [one for one in choice.sources if one.documents_cut or one.documents_lost]
+    hit.sort(key=lambda one: (-lost(one, trained), -one.documents_cut / one.documents))
+    if not hit:
+        _say(console, f"  At the advised {choice.advice.max_length:,}, no source has a longer document.", "dim")
+        return
+    table = _table(sources_title(choice.advice), SOURCES_HEAD)
+    for one in hit[:_SOURCES]:
+        _add(table, *source_cells(one))
+    console.print(table)
+    if len(hit) > _SOURCES:
+        _say(console, f"  and {plural(len(hit) - _SOURCES, 'source')} more, which lose less", "dim")
+    if len(choice.sources) > len(hit):
+        others = len(choice.sources) - len(hit)
+        _say(console, f"  {plural(others, 'source')} with no longer document", "dim")
 
 
 def _of_point(one: Point) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from ..recall import _without_secrets as without_secrets
 from ..recall import recall
 from ..stores import Store, is_url
 from ..timings import NAME as TIMINGS
+from ..timings import Timings
 from .spoken import many
 
 _INPUTS = 20
@@ -47,31 +48,30 @@ def trust_of(out: Store, manifest: Manifest) -> Trust:
     )
 
 
-def read_timings(out: Store) -> dict[str, float]:
+def read_timings(out: Store) -> Timings:
     """How long each stage took; empty where nobody knows any more."""
     try:
-        return msgspec.json.decode(out.read(TIMINGS) or b"{}", type=dict[str, float])
+        return Timings.from_json(out.read(TIMINGS) or b"{}")
     except (msgspec.MsgspecError, PacktrainError):
-        return {}
+        return Timings()
 
 
-def stages_of(seconds: dict[str, float], total: SourceLedger, bytes_in_all: int) -> list[Stage]:
+def stages_of(timings: Timings, total: SourceLedger, bytes_in_all: int) -> list[Stage]:
     """Each with what it worked on, where that is known.
 
-    Of a run that found everything encoded, encoding has no amount. One that found a part of it is told a rate that
-    is too high: what was new is not written down.
+    What an earlier run encoded or packed is no part of it: one that found everything done has no amount there.
     """
-    encoded = total.tokens_encoded if seconds.get("encode, summed over workers") else None
+    encoded, packed = (timings.tokens.get(name) or None for name in ("encode", "pack"))
     amounts: dict[str, tuple[int | None, str]] = {
         "scan": (bytes_in_all, "bytes"),
         "encode": (encoded, "tokens"),
         "encode, summed over workers": (encoded, "tokens"),
         "read lengths": (total.examples_made, "examples"),
-        "plan and pack": (total.tokens_packed, "tokens"),
+        "plan and pack": (packed, "tokens"),
         "plan": (sum(total.examples_packed.values()), "examples"),
-        "pack, summed over workers": (total.tokens_packed, "tokens"),
+        "pack, summed over workers": (packed, "tokens"),
     }
-    return [Stage(name, taken, *amounts.get(name, (None, ""))) for name, taken in seconds.items()]
+    return [Stage(name, taken, *amounts.get(name, (None, ""))) for name, taken in timings.seconds.items()]
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:

@@ -5,12 +5,12 @@ Every section has one plain `sentence`, and is None where it cannot be told, for
 """
 
 from .batch import BatchSize, Recipe
-from .choice import Advice, Choice, Point
+from .choice import Advice, Choice, Point, SourceLoss
 from .flow import Fate, Flow, Link, Reject
 from .histogram import Histogram
 from .packing import Packing, RankBalance, Saving, SplitPacking
 from .shape import Shape
-from .training import ShownDocument, ShownPiece, ShownRow, SourceShare, Training
+from .training import ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
 from .trust import Input, Stage, Trust
 from .whole import FORMAT, Report, Sample
 
@@ -34,8 +34,11 @@ __all__ = [
     "Saving",
     "Shape",
     "ShownDocument",
+    "ShownPair",
     "ShownPiece",
     "ShownRow",
+    "ShownText",
+    "SourceLoss",
     "SourceShare",
     "SplitPacking",
     "Stage",

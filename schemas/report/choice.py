@@ -1,6 +1,6 @@
 """1. Which max_length?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .histogram import Histogram
 from .shape import Shape
@@ -21,6 +21,7 @@ class Point:
     """Of `padded` and `padding_free`: batches."""
     bound: int
     tokens: int
+    """Padding not counted."""
     tokens_lost: int
     labels: int
     labels_lost: int
@@ -34,6 +35,27 @@ class Point:
     """Of one epoch, forward and backward, with `Choice.shape`."""
     flops: float
     """Of one epoch, all of it."""
+    padding: int = 0
+    """Of `pack.align`, within the rows: computed, and no part of `tokens` and `fill`."""
+    overlap: int = 0
+    """Tokens that stand at the head of a piece again; of `tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoss:
+    """What one source loses at the length and with the strategy that is advised; see `stages.losses.Loss`."""
+
+    source: str
+    documents: int
+    documents_cut: int
+    documents_lost: int
+    longest: int
+    """Tokens."""
+    tokens: int
+    """Of all its documents, before `max_length`."""
+    tokens_lost: int
+    labels: int
+    labels_lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +90,11 @@ class Choice:
     max_length: int
     """That the configuration asks for; it is always among the points."""
     overlong: str
-    """What the configuration does with longer documents; `bfd` of the points does the same where it is `drop`, and
-    truncates else."""
+    """What the configuration does with longer documents. `padded`, `padding_free` and `bfd` of the points do the same,
+    but that they truncate where it is `error`."""
     advice: Advice | None
     """None where there is nothing to choose from."""
+    notes: list[str] = field(default_factory=list)
+    """What to know when reading it, a sentence each: what is not compared, and what is compared otherwise."""
+    sources: list[SourceLoss] = field(default_factory=list)
+    """At the advice, where there are several."""

@@ -16,13 +16,15 @@ class SplitPacking:
     """No plan has fewer rows."""
     gap: float
     fill: float
+    """Alignment padding left out."""
     tokens: int
+    """Alignment padding included."""
     labels: int
     pieces: int
     shards: int
     windows: int
     fills: Histogram
-    """Tokens of each row, as a share of C."""
+    """Tokens of each row, as a share of C, alignment padding included."""
     documents: Histogram
     """Pieces of each row."""
 

@@ -103,6 +103,16 @@ CONFIG = RunConfig.model_validate(
 )
 
 
+LINES = json.dumps(
+    {
+        "model": {"type": "BPE", "vocab": {"a": 0, "Ċ": 1}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel"},
+        "added_tokens": [],
+    }
+)
+"""As much of a tokenizer as says that token 1 ends a line."""
+
+
 def put_parts(stock: Stock, folder: Path) -> tuple[list[PartPlace], list[int]]:
     """Encoded parts of these documents, written as a run writes them."""
     store, places, sizes = LocalStore(folder), list[PartPlace](), list[int]()
@@ -140,7 +150,8 @@ def _batch(stock: Stock, first: int, last: int, starts: NDArray[np.int64]) -> pa
         ],
         fields=list(RUN),
     )
-    tokens = pa.array(np.zeros(int(lengths.sum()), np.int32))
+    # A line ends at every fifteenth token.
+    tokens = pa.array((np.arange(int(lengths.sum())) % 15 == 0).astype(np.int32))
     into = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     digests = np.random.default_rng(first).bytes(16 * count)
     columns = [
@@ -156,19 +167,24 @@ def _batch(stock: Stock, first: int, last: int, starts: NDArray[np.int64]) -> pa
 
 
 def bench_stock(stock: Stock) -> None:
-    # Tokens are four bytes each: keep them short, because none of them is read.
+    # Tokens are four bytes each: keep them short, because they are read only where documents are split.
     shrunk = np.maximum(stock.lengths // 20, 16).astype(np.int32)
     small = Stock(shrunk, stock.owners, np.minimum(stock.begins // 20, shrunk[stock.owners] - 1),
                   np.minimum(stock.ends // 20 + 1, shrunk[stock.owners]))  # fmt: skip
     print("\n| reading the stock | parts | s |\n|---|---:|---:|")
     with tempfile.TemporaryDirectory() as temporary:
         places, sizes = put_parts(small, Path(temporary))
-        for name, changes in (("as it is", {}), ("without duplicates", {"duplicates": "drop"})):
+        split = CONFIG.truncate.model_copy(update={"overlong": "split"})
+        for name, changes in (
+            ("as it is", {}),
+            ("without duplicates", {"duplicates": "drop"}),
+            (f"split at {len(CANDIDATES)} lengths, {small.tokens / 1e6:,.0f} M tokens", {"truncate": split}),
+        ):
             config = CONFIG.model_copy(
                 update={"mask": CONFIG.mask.model_copy(update={"policy": "assistant"}), **changes}
             )
             options = ReportOptions(documents=None)
-            read = partial(read_stock, config, places, sizes, "", Path(temporary), options)
+            read = partial(read_stock, config, places, sizes, LINES, Path(temporary), options)
             print(f"| {len(small.lengths):,} documents, {name} | {len(places):,} | {seconds(read, 3):.2f} |")
 
 

@@ -309,8 +309,8 @@ def packtrain_run(config: Path, *more: str, workers: int = 2, watch: Callable[[i
 
 def read_timings(out: Path) -> dict[str, float]:
     """Wall seconds of each stage of a finished run."""
-    timings: dict[str, float] = json.loads((out / "_run" / "timings.json").read_bytes())
-    return timings
+    seconds: dict[str, float] = json.loads((out / "_run" / "timings.json").read_bytes())["seconds"]
+    return seconds
 
 
 def read_manifest(out: Path) -> "Manifest":

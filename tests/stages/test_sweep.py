@@ -1,13 +1,17 @@
 """The sweep against the planner itself, label by label."""
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packtrain.stages.losses import losses
 from packtrain.stages.plan import Strategy, plan_rows
+from packtrain.stages.split import Places, split
+from packtrain.stages.stock import Compose, Parts, Pieces
 from packtrain.stages.sweep import STRATEGIES, Outcome, Stock, SweepOptions, sweep
 from packtrain.stages.truncate import Keep
 
@@ -15,15 +19,23 @@ Documents = list[list[bool]]
 """Of each token of each document, whether the mask asks for it."""
 
 
-def stock_of(documents: Documents) -> Stock:
+def stock_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> Stock:
+    """Args:
+    parts: documents of each; the last one has the rest.
+    sources: of each part.
+    """
     owners, begins, ends = [], [], []
     for number, asked in enumerate(documents):
         marks = np.flatnonzero(np.diff([0, *map(int, asked), 0]))
         owners += [number] * (len(marks) // 2)
         begins += marks[::2].tolist()
         ends += marks[1::2].tolist()
-    as_int = [np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)]
-    return Stock(*as_int)
+    lengths, *runs = [
+        np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)
+    ]
+    starts = np.minimum(np.cumsum([0, *parts, len(documents)]), len(documents))
+    owned = np.array([*sources, *[0] * (len(parts) + 1)][: len(parts) + 1], dtype=np.int32)
+    return Stock(lengths, runs[0], runs[1], runs[2], Parts(starts, owned))
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:
@@ -31,52 +43,88 @@ def labels_of(asked: list[bool], begin: int, end: int) -> int:
     return sum(asked[begin + 1 : end])
 
 
-def brute(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> dict[str, int]:
-    """The same figures from a real plan, piece by piece."""
+Stretch = tuple[int, int, int]
+"""Document, first token, one past the last."""
+
+
+def stretches(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> list[Stretch]:
+    """What is packed, before the strategy cuts it."""
     cuts = strategy in ("wrapped", "bfd_split")
-    if cuts:
-        stays = [(0, len(one)) for one in documents]
-    elif options.keep is Keep.END:
-        stays = [(max(0, len(one) - limit), len(one)) for one in documents]
-    else:
-        stays = [(0, min(limit, len(one))) for one in documents]
-    left = [
-        number
-        for number, (begin, end) in enumerate(stays)
-        if end > begin
-        and (options.keep_untrained or labels_of(documents[number], begin, end) > 0)
-        and (cuts or not options.drop or len(documents[number]) <= limit)
-    ]
-    lengths = np.array([stays[number][1] - stays[number][0] for number in left], dtype=np.int32)
+    out = []
+    for number, one in enumerate(documents):
+        if not one or (not options.keep_untrained and not labels_of(one, 0, len(one))):
+            continue
+        if cuts or len(one) <= limit:
+            found = [(0, len(one))]
+        elif options.split:
+            cut = split(np.array([0]), np.array([len(one)]), limit, 0, Places())
+            found = list(zip(cut.start.tolist(), cut.end.tolist(), strict=True))
+        elif options.drop:
+            found = []
+        else:
+            found = [(len(one) - limit, len(one))] if options.keep is Keep.END else [(0, limit)]
+        out += [(number, a, b) for a, b in found if options.keep_untrained or labels_of(one, a, b)]
+    return out
+
+
+def with_pieces(stock: Stock, documents: Documents, limit: int, options: SweepOptions) -> Stock:
+    """The same that knows what is split at one length."""
+    cut = [one for one in stretches(documents, "bfd", limit, options) if len(documents[one[0]]) > limit]
+    labels = [labels_of(documents[number], a, b) for number, a, b in cut]
+    columns = [[number for number, _, _ in cut], [b - a for _, a, b in cut], labels]
+    pieces = Pieces(*(np.array(column, dtype=np.int32) for column in columns))
+    return Stock(stock.lengths, stock.owners, stock.begins, stock.ends, stock.parts, {limit: pieces})
+
+
+def brute(
+    documents: Documents, strategy: str, limit: int, options: SweepOptions, windows: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """The same figures from real plans, piece by piece.
+
+    Args:
+        windows: documents that are planned together.
+    """
+    cuts = strategy in ("wrapped", "bfd_split")
+    stays = stretches(documents, strategy, limit, options)
+    wide, rows, bound, pieces = 1, 0, 0, list[Stretch]()
     if strategy in ("padded", "padding_free"):
-        batches = -(-len(left) // options.batch)
-        pieces = [(number, *stays[number]) for number in left]
-        rows = batches
+        pieces, rows = stays, -(-len(stays) // options.batch)
+        bound = rows
     else:
-        plan = plan_rows(
-            lengths,
-            limit,
-            cast(Strategy, strategy),
-            align=options.align,
-            max_docs=options.max_docs if strategy != "wrapped" else None,
-        )
-        pieces = []
-        for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
-            begin = stays[left[order]][0] + int(start)
-            pieces.append((left[order], begin, begin + int(length)))
-        rows = plan.rows
-    number_of = [number for number, _, _ in pieces]
-    lost = [number for number in left if sum(e - b for n, b, e in pieces if n == number) < len(documents[number])]
-    several = {number for number in left if number_of.count(number) > 1}
-    return {
-        "documents": len(left),
-        "documents_cut": len(several) if cuts else len(lost),
-        "documents_lost": sum(bool(one) for one in documents) - len(left),
+        wide = options.align if strategy != "wrapped" else 1
+        for window in windows:
+            mine = [one for one in stays if one[0] in window]
+            plan = plan_rows(
+                np.array([end - begin for _, begin, end in mine], dtype=np.int32),
+                limit,
+                cast(Strategy, strategy),
+                align=wide,
+                max_docs=options.max_docs if strategy != "wrapped" else None,
+            )
+            for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
+                begin = mine[order][1] + int(start)
+                pieces.append((mine[order][0], begin, begin + int(length)))
+            rows, bound = rows + plan.rows, bound + plan.certificate.bound
+    packed = {number for number, _, _ in pieces}
+    several = {number for number in packed if [one[0] for one in pieces].count(number) > 1}
+    long = {number for number in packed if len(documents[number]) > limit}
+    tokens = sum(end - begin for _, begin, end in pieces)
+    padded = [-(-(end - begin) // wide) * wide for _, begin, end in pieces]
+    labels = sum(labels_of(documents[number], begin, end) for number, begin, end in pieces)
+    found = {
+        "documents": len(packed),
+        "documents_cut": len(several) if cuts else len(long),
+        "documents_lost": sum(bool(one) for one in documents) - len(packed),
         "pieces": len(pieces),
         "rows": rows,
-        "tokens": sum(end - begin for _, begin, end in pieces),
-        "labels": sum(labels_of(documents[number], begin, end) for number, begin, end in pieces),
+        "bound": bound,
+        "tokens": tokens,
+        "tokens_lost": sum(map(len, documents)) - tokens,
+        "labels": labels,
+        "labels_lost": sum(labels_of(one, 0, len(one)) for one in documents) - labels,
+        "padding": sum(padded) - tokens,
     }
+    return found if strategy == "padded" else found | {"squares": sum(one * one for one in padded)}
 
 
 documents = st.lists(st.lists(st.booleans(), max_size=40), max_size=12)
@@ -85,25 +133,61 @@ options = st.builds(
     batch=st.integers(1, 4),
     keep=st.sampled_from(Keep),
     drop=st.booleans(),
+    split=st.booleans(),
     keep_untrained=st.booleans(),
     max_docs=st.none() | st.integers(1, 3),
     align=st.sampled_from([1, 2, 4]),
 )
 
 
+def in_halves(tokens: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Any]:
+    """Windows: the parts with an even number, and the others."""
+    return [np.arange(0, len(tokens), 2), np.arange(1, len(tokens), 2)]
+
+
 @settings(deadline=None)
-@given(documents, st.sampled_from([4, 8, 16, 32]), options)
-def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, options: SweepOptions) -> None:
-    if options.align > 1:
-        strategies = [strategy for strategy in STRATEGIES if strategy != "wrapped"]
-    else:
-        strategies = list(STRATEGIES)
-    for found in sweep(stock_of(documents), [limit], strategies, options):
-        expected = brute(documents, found.strategy, limit, options)
+@given(documents, st.sampled_from([4, 8, 16, 32]), options, st.lists(st.integers(0, 4), max_size=4), st.booleans())
+def test_it_counts_what_the_planner_makes(
+    documents: Documents, limit: int, options: SweepOptions, parts: list[int], several: bool
+) -> None:
+    stock = stock_of(documents, parts)
+    if options.split:
+        stock = with_pieces(stock, documents, limit, options)
+    assert stock.parts is not None
+    ranges = [range(a, b) for a, b in pairwise(stock.parts.starts.tolist())]
+    halves = [[n for one in ranges[half::2] for n in one] for half in range(2)]
+    windows = halves if several and len(ranges) > 1 else [list(range(len(documents)))]
+    compose: Compose | None = in_halves if several else None
+    for found in sweep(stock, [limit], STRATEGIES, options, compose if len(ranges) > 1 else None):
+        expected = brute(documents, found.strategy, limit, options, windows)
         assert {key: getattr(found, key) for key in expected} == expected, found.strategy
-        assert found.tokens + found.tokens_lost == sum(map(len, documents))
         assert found.bound <= found.rows
-        assert found.tokens <= found.slots or found.slots == found.tokens == 0
+        assert found.computed <= found.slots
+
+
+@settings(deadline=None)
+@given(documents, st.sampled_from([4, 8, 16]), options, st.lists(st.integers(0, 4), max_size=4), st.data())
+def test_sources_lose_together_what_all_of_them_lose(
+    documents: Documents, limit: int, options: SweepOptions, parts: list[int], data: st.DataObject
+) -> None:
+    sources = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(parts) + 1, max_size=len(parts) + 1)))
+    stock = stock_of(documents, parts, sources)
+    if options.split:
+        stock = with_pieces(stock, documents, limit, options)
+    assert stock.parts is not None
+    owner = stock.parts.of_documents(stock.parts.sources)
+    for strategy in ("bfd", "bfd_split"):
+        found = losses(stock, limit, strategy, options)
+        assert [one.source for one in found] == sorted({int(owner[n]) for n, one in enumerate(documents) if one})
+        for one in found:
+            mine = [each for each, source in zip(documents, owner, strict=True) if source == one.source]
+            expected = brute(mine, strategy, limit, options, [range(len(mine))])
+            assert {
+                key: getattr(one, key) for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
+            } == {key: expected[key] for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")}
+            assert (one.tokens, one.longest) == (sum(map(len, mine)), max(map(len, mine)))
+            assert one.documents == sum(map(bool, mine))
+            assert one.labels == sum(labels_of(each, 0, len(each)) for each in mine)
 
 
 def test_figures_that_can_be_checked_by_eye() -> None:
@@ -129,6 +213,22 @@ def test_figures_that_can_be_checked_by_eye() -> None:
     padded = by["padded"]
     assert padded.rows == 2
     assert padded.slots in {4 + 4 + 2, 4 + 4 + 3, 3 + 3 + 4}
+
+
+def test_alignment_is_computed_and_fills_nothing() -> None:
+    # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
+    stock = stock_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
+    (found,) = sweep(stock, [8], ["bfd"], SweepOptions(align=4))
+    assert (found.rows, found.bound, found.tokens, found.padding, found.computed) == (2, 2, 10, 6, 16)
+    assert (found.squares, found.fill) == (64 + 16 + 16, 10 / 16)
+
+
+def test_each_window_begins_a_row() -> None:
+    stock = stock_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
+    by = {found.strategy: found for found in sweep(stock, [4], compose=lambda _: [np.array([0]), np.array([1])])}
+    assert (by["wrapped"].rows, by["wrapped"].pieces) == (3, 4)  # 3 | 3 + 1 | 1
+    together = {found.strategy: found for found in sweep(stock, [4])}
+    assert (together["wrapped"].rows, together["wrapped"].pieces) == (2, 4)  # 3 + 1 | 2 + 2
 
 
 def test_flops_are_those_of_the_textbook() -> None:

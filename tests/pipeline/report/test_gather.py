@@ -15,6 +15,7 @@ import packtrain
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from packtrain.pipeline.ahead import plan
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.report.files import report_html, report_json
 from packtrain.pipeline.report.gather import report_of
@@ -261,6 +262,32 @@ def test_the_stages_have_rates(report: Report) -> None:
     assert report.trust.inputs_in_all == len(report.trust.inputs) == 2
 
 
+def test_a_rate_is_of_what_the_run_itself_did(
+    mixed: Mixed, tmp_path: Path, tiny_tokenizer: Path, answered: Callable[[Path], Path]
+) -> None:
+    shutil.copytree(answered(tiny_tokenizer), tmp_path / "cache" / "tokenizers")
+    config = {**mixed.config, "cache": str(tmp_path / "cache"), "out": str(tmp_path / "first")}
+    first = packtrain.run({**config, "sources": config["sources"][:1]}, base=mixed.folder)
+    amounts = _amounts(tmp_path / "first")
+    assert amounts["encode"] == amounts["encode, summed over workers"] == first.ledger.total().tokens_encoded > 0
+    assert amounts["plan and pack"] == sum(split.tokens for split in first.splits.values())
+    second = packtrain.run({**config, "out": str(tmp_path / "both")}, base=mixed.folder)
+    amounts = _amounts(tmp_path / "both")
+    assert amounts["encode"] == second.ledger.sources["texts"].tokens_encoded > 0
+    # Interrupted before its end: what is left is less than all, here nothing.
+    for name in ("manifest.json", "_run/request.json"):
+        (tmp_path / "both" / name).unlink()
+    assert packtrain.run({**config, "out": str(tmp_path / "both")}, base=mixed.folder).hash == second.hash
+    amounts = _amounts(tmp_path / "both")
+    assert amounts["encode"] is amounts["plan and pack"] is amounts["pack, summed over workers"] is None
+
+
+def _amounts(out: Path) -> dict[str, float | None]:
+    trust = report_of(out).trust
+    assert trust is not None
+    return {one.name: one.amount for one in trust.stages}
+
+
 # Rows as text
 
 
@@ -405,7 +432,7 @@ def test_preference_pairs(tmp_path: Path, tiny_tokenizer: Path, new_cache: Calla
     assert share.prompts is not None
     assert share.completions is not None
     assert (share.prompts.count, share.completions.count) == (packed, 2 * packed)
-    assert "not packed" in (made.training.rows_absent or "")
+    assert (made.training.rows, made.training.rows_absent) == ([], None)
     assert made.trust is not None
     assert (tmp_path / "out" / "report.html").stat().st_size < 6 << 20
 
@@ -432,6 +459,17 @@ def test_every_strategy_has_a_report(mixed: Mixed, tmp_path: Path, more: dict[st
     assert made.training is not None
     if more["pack"].get("strategy") in ("wrapped", "bfd_split"):
         assert any(one.start > 0 for row in made.training.rows for one in row.documents), "a continued document"
+    # What the plan says is what the run does, and one section says what another does.
+    ahead = plan(config, base=mixed.folder)
+    assert (ahead.choice, ahead.batch) == (made.choice, made.batch)
+    assert made.choice is not None
+    known = "bfd" if made.packing.strategy == "none" else made.packing.strategy
+    point = next(one for one in made.choice.points if (one.strategy, one.max_length) == (known, made.choice.max_length))
+    assert point.tokens + point.padding == train.tokens
+    assert made.packing.savings[-1].slots == train.tokens
+    if made.packing.strategy != "none":
+        assert (point.rows, point.bound) == (train.rows, train.bound)
+        assert point.fill == pytest.approx(train.fill)
 
 
 def test_a_run_of_one_row(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> None:

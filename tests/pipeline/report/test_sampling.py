@@ -3,7 +3,11 @@
 import gzip
 import io
 import json
+import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +21,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.inputs.paths import Found, Kind
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.flow import Rejects
+from packtrain.pipeline.report.sample_folder import sample_folder
 from packtrain.pipeline.report.sampling import sampled
 from packtrain.pipeline.report.sampling_rows import look, take_lines
 from packtrain.schemas.config import RunConfig
@@ -221,14 +226,42 @@ def test_rejects_are_those_of_the_input(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tempfile
-
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
     taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
     assert not list((tmp_path / "tmp").iterdir())
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_plan_left_is_gone_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what others use stays, as does what is not a sample, or may be one that is just made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = {tmp_path / name for name in ("packtrain-sample-young", "packtrain-other", "packtrain-sample-file")}
+    for path in kept - {tmp_path / "packtrain-sample-file"}:
+        path.mkdir()
+    (tmp_path / "packtrain-sample-file").touch()
+    (tmp_path / "packtrain-sample-old").mkdir()
+    os.utime(tmp_path / "packtrain-sample-old", (0, 0))
+    killed = """
+import os, signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from packtrain.pipeline.report.sample_folder import sample_folder
+with sample_folder() as folder:
+    (folder / "rows").write_bytes(b"x" * 1000)
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with sample_folder() as mine:
+        (mine / "rows").touch()
+        done = subprocess.run([sys.executable, "-c", killed, tmp_path], capture_output=True, text=True, check=False)
+        left = Path(done.stdout.strip())
+        assert (done.returncode, {*tmp_path.iterdir()}) == (-9, {*kept, mine, left})
+        assert (left / "rows").stat().st_size == 1000
+        with sample_folder() as another:
+            assert {*tmp_path.iterdir()} == {*kept, mine, another}
+            assert (mine / "rows").exists()
+    assert {*tmp_path.iterdir()} == kept
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -12,12 +12,16 @@ import pytest
 from packtrain.pipeline import sources as sources_module
 from packtrain.pipeline import survey as survey_module
 from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.report import pieces as pieces_module
+from packtrain.pipeline.report.choice import choose
 from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.rows_look import read_weights
 from packtrain.pipeline.report.stock import FoundStock, stock_of
 from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.report import Point
+from packtrain.stages.losses import losses
 from packtrain.stages.stock import Stock
 from packtrain.stages.sweep import Outcome, SweepOptions, sweep
-from packtrain.stages.truncate import Keep
 
 Config = dict[str, Any]
 WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
@@ -86,6 +90,19 @@ CASES: dict[str, Config] = {
     "bfd_split, few": {"pack": {"strategy": "bfd_split", "max_docs": 2, "align": 4}, "duplicates": "keep"},
     "wrapped": {"pack": {"strategy": "wrapped"}, "truncate": {"max_completion_length": 30}},
     "repeats": {"repeat": 3},
+    "split": {"truncate": {"overlong": "split"}, "mask": "assistant"},
+    "split at paragraphs, with overlap": {
+        "truncate": {"overlong": "split", "split": {"at": "paragraphs", "overlap": 5}},
+        "pack": {"align": 4, "window_tokens": 9000},
+    },
+    "split anywhere, thrice": {
+        "truncate": {"overlong": "split", "split": {"at": "tokens"}},
+        "mask": "last_assistant",
+        "repeat": 3,
+    },
+    "windows": {"pack": {"window_tokens": 4000}, "truncate": {"keep": "end"}, "repeat": 2},
+    "bfd_split in windows": {"pack": {"strategy": "bfd_split", "window_tokens": 9000, "align": 16}},
+    "wrapped in windows": {"pack": {"strategy": "wrapped", "window_tokens": 9000}, "duplicates": "keep"},
 }
 
 
@@ -106,81 +123,127 @@ def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) ->
         runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
     # Of any of them: what it holds does not depend on the length of the run that it is asked of.
     for asked in (LENGTHS[0], LENGTHS[-1]):
-        found = found_of(tmp_path / f"{asked}")
+        found = found_of(tmp_path / f"{asked}", lengths=LENGTHS)
         config = found.config
-        options = SweepOptions(
-            keep=Keep(config.truncate.keep),
-            drop=config.truncate.overlong == "drop",
-            keep_untrained=config.keep_untrained,
-            max_docs=config.pack.max_docs,
-            align=config.pack.align,
-        )
-        outcomes = sweep(found.stock, LENGTHS, [config.pack.strategy], options)
-        assert any(one.documents_cut or one.documents_lost for one in outcomes)
-        for outcome in outcomes:
-            agree(outcome, runs[outcome.max_length], found.stock)
+        options = ReportOptions(lengths=LENGTHS)
+        choice = choose(found.stock, config, options, documents_in_all=found.documents_in_all)
+        points = [one for one in choice.points if one.strategy == config.pack.strategy]
+        assert [one.max_length for one in points] == [*LENGTHS]
+        assert any(one.documents_cut or one.documents_lost for one in points)
+        for point in points:
+            agree(point, tmp_path / f"{point.max_length}", runs[point.max_length], found.stock)
         assert found.documents_in_all == len(found.stock.lengths)
 
 
-def agree(outcome: Outcome, manifest: Manifest, stock: Stock) -> None:
+def agree(outcome: Point | Outcome, folder: Path, manifest: Manifest, stock: Stock) -> None:
     split, total = manifest.splits["train"], manifest.ledger.total()
-    (certificate,) = split.windows
-    padding = total.tokens_created.get("alignment", 0)
-    assert outcome.rows == split.rows == certificate.rows
-    assert outcome.bound == certificate.bound
-    assert outcome.pieces == certificate.pieces
-    assert outcome.tokens == split.tokens - padding == total.tokens_packed - padding
+    config = manifest.plan["config"]
+    if config["pack"]["window_tokens"]:
+        assert len(split.windows) > 1
+    assert outcome.rows == split.rows == sum(one.rows for one in split.windows)
+    assert outcome.bound == sum(one.bound for one in split.windows)
+    assert outcome.pieces == sum(one.pieces for one in split.windows)
+    assert outcome.padding == total.tokens_created.get("alignment", 0)
+    assert outcome.overlap == total.tokens_created.get("overlap", 0)
+    assert outcome.tokens + outcome.padding == split.tokens == total.tokens_packed
+    assert outcome.tokens == sum(one.tokens for one in split.windows)
+    assert outcome.fill == pytest.approx(outcome.tokens / (split.rows * manifest.max_length))
     assert outcome.labels == split.trained == total.labels_trained
+    weights = read_weights(open_dataset(folder), split)
+    assert outcome.squares == int(weights.squares.sum(dtype="int64"))
     assert outcome.documents == total.examples_packed["train"] + total.examples_repeated
     if not total.examples_repeated:  # of which the ledger counts what is cut once
-        by_length = {key: value for key, value in total.tokens_dropped.items() if key in ("overlong", "cut_untrained")}
+        reasons = ("overlong", "cut_untrained", "untrained_piece")
+        by_length = {key: value for key, value in total.tokens_dropped.items() if key in reasons}
         limits = [total.tokens_truncated.get(f"max_{what}_length", 0) for what in ("prompt", "completion")]
         lost = total.tokens_truncated.get("max_length", 0) + sum(by_length.values())
         # A copy of something that is too long is counted by its length in a run; in the stock it is a copy.
-        kept = manifest.plan["config"]["duplicates"] == "keep"
+        kept = config["duplicates"] == "keep"
         if not any(limits):
             assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
         assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
-    assert outcome.tokens + outcome.tokens_lost == int(stock.lengths.sum())
+        if config["truncate"]["overlong"] == "split":
+            assert outcome.documents_cut == total.examples_split
+    assert outcome.tokens - outcome.overlap + outcome.tokens_lost == int(stock.lengths.sum())
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
 
 
-@pytest.mark.parametrize("overlong", ["truncate", "drop"])
+@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
 def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, tmp_path: Path) -> None:
     config = configured(base, {}, 96, tmp_path / "mixed")
     config["truncate"]["overlong"] = overlong
     config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
     manifest = packtrain.run(config)
     found = found_of(tmp_path / "mixed")
-    (outcome,) = sweep(found.stock, [96], ["bfd"], SweepOptions(drop=overlong == "drop"))
-    agree(outcome, manifest, found.stock)
+    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    (outcome,) = sweep(found.stock, [96], ["bfd"], options)
+    agree(outcome, tmp_path / "mixed", manifest, found.stock)
     assert manifest.ledger.total().examples_repeated > 0
 
 
 def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
-    manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}}, 96, tmp_path / "held"))
+    manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}, "mask": "all"}, 96, tmp_path / "held"))
     found = found_of(tmp_path / "held")
     (outcome,) = sweep(found.stock, [96], ["bfd"])
     assert outcome.rows == manifest.splits["train"].rows
     assert outcome.labels == manifest.splits["train"].trained
     assert manifest.splits["holdout"].rows > 5
+    packed = manifest.ledger.total().examples_packed
+    assert found.stock.held_out == packed["holdout"], "nothing is lost by its length"
+    choice = choose(found.stock, found.config, ReportOptions(), documents_in_all=found.documents_in_all)
+    every = packed["train"] + packed["holdout"]
+    assert choice.notes == [
+        f"{packed['holdout']} of {every} documents are held out and not compared: all numbers here are of the train "
+        "split."
+    ]
+
+
+PROMISED = ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
+
+
+@pytest.mark.parametrize("overlong", ["truncate", "drop", "split"])
+def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path: Path) -> None:
+    case = {"truncate": {"overlong": overlong}, "duplicates": "keep", "filter": {}, "mask": "last_assistant"}
+    manifest = packtrain.run(configured(base, case, 96, tmp_path / "out"))
+    found = found_of(tmp_path / "out")
+    options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
+    lost = losses(found.stock, 96, "bfd", options)
+    assert [one.source for one in lost] == [0, 1, 2]
+    for one in lost:
+        entry = manifest.ledger.sources[base["sources"][one.source]["name"]]
+        reasons = ("overlong", "cut_untrained", "untrained_piece")
+        assert one.tokens - one.tokens_lost == entry.tokens_packed
+        dropped = sum(entry.tokens_dropped.get(reason, 0) for reason in reasons)
+        assert one.tokens_lost == dropped + entry.tokens_truncated.get("max_length", 0)
+        assert one.documents_lost == sum(entry.examples_dropped.get(reason, 0) for reason in reasons)
+        assert one.documents_cut == entry.examples_truncated + entry.examples_split
+        assert one.labels - one.labels_lost == entry.labels_trained
+    (outcome,) = sweep(found.stock, [96], ["bfd"], options)
+    for name in PROMISED:
+        assert sum(getattr(one, name) for one in lost) == getattr(outcome, name)
+    assert sum(one.documents_cut + one.documents_lost for one in lost) > 10
 
 
 def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configured(base, CASES["repeats"], 96, tmp_path / "one")
+    config = configured(base, CASES["split anywhere, thrice"] | {"mask": "assistant"}, 96, tmp_path / "one")
+    config["truncate"]["split"] = {"at": "turns", "overlap": 3}
     packtrain.run(config)
-    whole = found_of(tmp_path / "one").stock
+    whole = found_of(tmp_path / "one", lengths=LENGTHS).stock
     monkeypatch.setattr(survey_module, "LOT_DOCUMENTS", 20)
-    lots = found_of(tmp_path / "one").stock
+    monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
+    lots = found_of(tmp_path / "one", lengths=LENGTHS).stock
     for left, right in zip(columns(whole), columns(lots), strict=True):
         assert np.array_equal(left, right)
     assert (whole.labels, whole.tokens) == (lots.labels, lots.tokens)
 
 
 def columns(stock: Stock) -> list[Any]:
-    return [stock.lengths, stock.owners, stock.begins, stock.ends]
+    assert stock.parts is not None
+    assert list(stock.pieces) == [32, 96, 128]
+    pieces = [column for one in stock.pieces.values() for column in (one.owners, one.lengths, one.labels, one.overlap)]
+    return [stock.lengths, stock.owners, stock.begins, stock.ends, stock.parts.starts, stock.parts.sources, *pieces]
 
 
 def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""What strategies make of documents that cut them for themselves: `bfd_split` and `wrapped`.
+
+Legend as in `stock.py`; `M` documents with anything to train.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bounds import least_rows
+from .outcome import Outcome
+from .rowcount import in_units, rows_and_bound
+from .stock import Compose, Counted, Stock
+
+
+class _Counts(NamedTuple):
+    """What a strategy makes of one window."""
+
+    cut: int
+    """Documents."""
+    pieces: int
+    rows: int
+    bound: int
+    heads: int
+    """Labels lost at the first tokens of pieces."""
+    squares: int
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wholes:
+    """The documents of a stock that have anything to train, by windows: truncation takes nothing from them."""
+
+    stock: Stock
+    windows: Sequence["_Window"]
+
+    @classmethod
+    def of(cls, stock: Stock, keep_untrained: bool, compose: Compose | None) -> "Wholes":
+        """Args:
+        compose: which parts are planned together; None: all of them.
+        """
+        there = stock.lengths > 0
+        if not keep_untrained:
+            there &= stock.labels_each > 0
+        found: Sequence[NDArray[np.int64]] = ()
+        if compose is not None and stock.parts is not None:
+            found = compose(stock.parts.sums(np.where(there, stock.lengths, 0)))
+        if len(found) < 2 or stock.parts is None:
+            return cls(stock, [_Window.of(stock, there)])
+        windows = []
+        for parts in found:
+            mine = np.zeros(len(stock.parts.sources), dtype=np.bool_)
+            mine[parts] = True
+            windows.append(_Window.of(stock, there & stock.parts.documents_of(mine)))
+        return cls(stock, windows)
+
+    def split(self, limit: int, align: int, max_docs: int | None) -> Outcome:
+        """Cut at each `limit` tokens, and packed best-fit-decreasing."""
+        return self._outcome("bfd_split", limit, [window.split(limit, align, max_docs) for window in self.windows])
+
+    def wrapped(self, limit: int) -> Outcome:
+        """End to end, and cut where rows end."""
+        return self._outcome("wrapped", limit, [window.wrapped(limit) for window in self.windows])
+
+    def _outcome(self, strategy: str, limit: int, counts: Sequence[_Counts]) -> Outcome:
+        total = _Counts(*map(sum, zip(*counts, strict=True)))
+        documents = sum(len(window.begins) for window in self.windows)
+        tokens = sum(window.tokens for window in self.windows)
+        labels = sum(window.asked for window in self.windows) - total.heads
+        return Outcome(
+            strategy=strategy,
+            max_length=limit,
+            documents=documents,
+            documents_cut=total.cut,
+            documents_lost=self.stock.documents - documents,
+            pieces=total.pieces,
+            rows=total.rows,
+            bound=total.bound,
+            tokens=tokens,
+            tokens_lost=self.stock.tokens - tokens,
+            slots=total.rows * limit,
+            labels=labels,
+            labels_lost=self.stock.labels - labels,
+            squares=total.squares,
+            padding=total.padding,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """Those that are planned together. Places are those in all of them laid end to end."""
+
+    begins: NDArray[np.int64]
+    """(M,) first token of each document."""
+    ends: NDArray[np.int64]
+    """(M,) one past its last."""
+    run_begins: NDArray[np.int64]
+    """(K,)"""
+    run_ends: NDArray[np.int64]
+    """(K,)"""
+    asked: int
+    """Tokens of the runs."""
+    first: NDArray[np.int64]
+    """Where documents begin of which the first token is asked for."""
+    sizes: Counted
+    """The lengths."""
+    marks: tuple[Counted, Counted]
+    """The beginnings and the ends of the runs, within their documents."""
+
+    @property
+    def tokens(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @classmethod
+    def of(cls, stock: Stock, there: NDArray[np.bool_]) -> "_Window":
+        """Args:
+        there: (N,) which documents.
+        """
+        every = there.all()
+        mine = there[stock.owners]
+        lengths = np.where(there, stock.lengths, 0).astype(np.int64)
+        base = np.cumsum(lengths) - lengths
+        owners, begins, ends = (
+            (column if every else column[mine]) for column in (stock.owners, stock.begins, stock.ends)
+        )
+        bases = base[owners]
+        base, lengths = base[there], lengths[there]
+        return cls(
+            base,
+            base + lengths,
+            bases + begins,
+            bases + ends,
+            int((ends - begins).sum(dtype=np.int64)),
+            bases[begins == 0],
+            Counted.of(stock.lengths[there]),
+            (Counted.of(begins), Counted.of(ends)),
+        )
+
+    def split(self, limit: int, align: int, max_docs: int | None) -> _Counts:
+        # By length and not by document: there are fewer lengths.
+        lengths, number = self.sizes.values, self.sizes.number
+        full, rest = np.divmod(lengths, limit)
+        left = np.bincount(rest, weights=number, minlength=limit).astype(np.int64)
+        left[0] = 0
+        units = in_units(np.arange(limit), align)
+        counts = np.bincount(units, weights=left, minlength=limit // align + 1).astype(np.int64)
+        padding = int((left * (units * align - np.arange(limit))).sum()) if align > 1 else 0
+        whole_pieces = int((full * number).sum())
+        squares = whole_pieces * limit * limit + int((counts * np.arange(len(counts)) ** 2).sum()) * align * align
+        counts[-1] += whole_pieces
+        rows, bound = rows_and_bound(counts, max_docs)
+        begins, ends = self.marks
+        heads = ends.multiples(limit) - begins.multiples(limit)
+        cut = int(number[lengths > limit].sum())
+        return _Counts(cut, whole_pieces + int(left.sum()), rows, bound, heads, squares, padding)
+
+    def wrapped(self, limit: int) -> _Counts:
+        begins, ends = self.begins, self.ends
+        rows = least_rows(self.tokens, limit)
+        # A document is a first piece up to the end of its row, full rows, and a last piece.
+        first = np.minimum(_upwards(begins, limit) * limit, ends) - begins
+        last = np.maximum(ends - np.maximum(_downwards(ends, limit) * limit, begins + first), 0)
+        full = (int((ends - begins - first - last).sum())) // limit
+        squares = int((first * first).sum()) + full * limit * limit + int((last * last).sum())
+        pieces = int(np.count_nonzero(first)) + full + int(np.count_nonzero(last))
+        # Beginnings of rows, and of the documents that do not begin one.
+        at_rows = int(_upwards(self.run_ends, limit).sum()) - int(_upwards(self.run_begins, limit).sum())
+        heads = at_rows + int(np.count_nonzero(self.first % limit))
+        cut = int(np.count_nonzero(_downwards(begins, limit) != _downwards(ends - 1, limit)))
+        return _Counts(cut, pieces, rows, rows, heads, squares)
+
+
+def _downwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """`values // step`; a power of two is shifted, which is several times as fast."""
+    return values >> (step.bit_length() - 1) if step & (step - 1) == 0 else values // step
+
+
+def _upwards(values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """The same, rounded up."""
+    return _downwards(values + (step - 1), step)
