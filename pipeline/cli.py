@@ -9,15 +9,16 @@ import typer
 
 from ..schemas.errors import PacktrainError
 from .cli_diff import diff
-from .cli_help import Commands
+from .cli_help import WIDTH, Commands
 from .cli_look import inspect, loader, schema
 from .cli_mend import clean, repair, verify
 from .cli_plan import plan
 from .cli_report import report
 from .cli_run import prep, run
+from .cli_streams import ReaderLeftError, flush_output, guard_streams
 from .cli_train import doctor, launch, probe, train
 from .cli_wait import wait_command, with_seconds
-from .completion import mend_words
+from .completion import mend_words, mend_zsh
 from .inert import inert
 
 _INTERRUPTED = 130
@@ -30,6 +31,7 @@ app = typer.Typer(
     help="Turns conversations, prompt-completion pairs and documents into packed training shards.",
     epilog="packtrain COMMAND --help shows options and examples; packtrain run --demo needs nothing else.",
     no_args_is_help=True,
+    context_settings={"max_content_width": WIDTH},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -70,13 +72,21 @@ def top(
 
 
 def main() -> None:
-    """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption."""
+    """Run a command; 0 is success, 2 a mistake of the person, 1 a failure, 130 an interruption.
+
+    Where nobody reads the output any more, it is 141, as of a program that SIGPIPE ended.
+    """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way of saying Ctrl-C
+    guard_streams()
     mend_words(os.environ)
+    if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
+        mend_zsh()
     try:
         code = app(with_seconds(sys.argv[1:]), prog_name="packtrain", standalone_mode=False)
-        sys.stdout.flush()
+        flush_output()
+    except ReaderLeftError as error:
+        sys.exit(error.exit_code)
     except PacktrainError as error:
         print(f"packtrain: {inert(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -90,10 +100,6 @@ def main() -> None:
         sys.exit(leave.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read us has left, as `head` does; Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     # Without standalone mode, the code of a `typer.Exit`, or of an interruption, comes back as the result.
     if code == _INTERRUPTED:
         print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)

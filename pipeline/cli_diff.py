@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.errors import ConfigError, OutputError, PacktrainError
+from ..schemas.errors import OutputError, PacktrainError
 from .cli_options import Json, print_json
+from .cli_report_options import check_page
 from .completion import path
 
 
@@ -14,8 +15,10 @@ def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A finished dataset, or its URL.", autocompletion=path)],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=path)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it as a page, too: a file that ends in .html.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.html", help="The page to write, too; folders are made."),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show all that changed, and not a screen of it.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Show what did not change, too, and more examples.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Open no shard: compare examples by id and length alone.")
@@ -29,12 +32,10 @@ def diff(
     from .console import ConsoleObserver, make_console, say
     from .observer import Silent
     from .report.comparison import compare
+    from .report.diff_brief import print_brief
     from .report.diff_terminal import print_comparison
 
-    if output is not None and output.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--output: {output} is no page; name a file that ends in .html, or use --json > {output}")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output: there is no folder {output.absolute().parent}; make it first")
+    check_page(output)
     console = make_console()
     if as_json:
         found = compare(a, b, quick=quick, observer=Silent())
@@ -46,18 +47,19 @@ def diff(
         from .report.shell import render
         from .store import LocalStore
 
-        page = render(diff_page(found))
+        content = render(diff_page(found))
         try:
-            LocalStore(output.absolute().parent).replace_bytes(output.name, page)
+            LocalStore(output.absolute().parent).replace_bytes(output.name, content)
         except (PacktrainError, OSError) as error:
             raise OutputError(f"--output: {output} cannot be written ({error}); name another file") from error
     if as_json:
         print_json(found)
     else:
-        print_comparison(console, found, full=full)
-        if output is not None:
-            say(console, f"\n{output} shows it as a page")
-        elif not found.identical:
-            say(console, "\n--output diff.html shows it as a page, --full what did not change, too")
+        page = "--output diff.html makes a page of it" if output is None else f"{output} shows it as a page"
+        if everything or full:
+            print_comparison(console, found, full=full)
+            say(console, f"\n{page}{'' if full else ', --full shows what did not change, too'}")
+        else:
+            print_brief(console, found, page=page)
     if exit_code and not found.identical:
         raise typer.Exit(1)

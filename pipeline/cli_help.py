@@ -1,6 +1,8 @@
 """How the command line presents itself: commands in the order in which a person meets them, examples below each."""
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from typer.core import TyperGroup
 
@@ -14,6 +16,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Heading → commands. Those that are in none of them stand last."""
 OTHERS = "For editors"
+WIDTH = 120
+"""Columns of a help at most, where the terminal is wider."""
+_VALUES: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "NAME"}
+"""How values are called where an option says nothing else."""
 
 
 class Commands(TyperGroup):
@@ -24,6 +30,7 @@ class Commands(TyperGroup):
         command = self.commands.get(cmd_name)
         if command is not None and command.epilog is None:
             command.epilog = epilog(cmd_name)
+            _name_values(command)
         return command
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -43,3 +50,15 @@ class Commands(TyperGroup):
         for title, rows in lines.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _name_values(command: Any) -> None:
+    """Call values by what they are to a person, and not by their type in Python."""
+    callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
+    hints = get_type_hints(callback)
+    for parameter in command.params:
+        hint = hints.get(parameter.name)
+        kinds = {hint, *get_args(hint), *(inner for one in get_args(hint) for inner in get_args(one))}
+        word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
+        if word is not None and parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            parameter.metavar = word

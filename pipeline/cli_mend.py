@@ -81,15 +81,22 @@ def repair(
 
 def clean(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML configuration: its cache and its output.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="A YAML configuration: its cache and its output.", show_default=False),
     ] = None,
     cache: Annotated[
         str | None,
-        typer.Option(help="The cache to clean.", show_default="the configuration's", autocompletion=completion.path),
+        typer.Option(
+            metavar="DIR",
+            help="The cache to clean.",
+            show_default="the configuration's",
+            autocompletion=completion.path,
+        ),
     ] = None,
     out: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="DIR",
             help="An output to clean; without a configuration, with its cache. Repeatable.",
             autocompletion=completion.path,
         ),
@@ -174,6 +181,8 @@ def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[L
             )
         stores.append(store)
     place = resolve_place(cache, Path.cwd()) if cache is not None else None
+    if config is not None and config.is_dir():
+        raise ConfigError(f"{config} is a folder, and no configuration; give --out {config} to clean an output")
     if config is not None:
         loaded, base = load_config(config)
         own = resolve_place(loaded.out, base)

@@ -37,7 +37,9 @@ def days_option(help: str, *names: str, default: str) -> Any:
     return typer.Option(*names, parser=_days, metavar="DAYS", help=help, show_default=default)
 
 
-Config = Annotated[Path | None, typer.Argument(help="A YAML configuration.", show_default=False)]
+Config = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG", help="A YAML configuration, such as mix.yaml.", show_default=False)
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -70,6 +72,7 @@ Input = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
+        metavar="PATH",
         help="Without a file: a data file, a pattern, a folder, a URL or hf://name. May be repeated.",
         autocompletion=completion.path,
     ),
@@ -78,7 +81,7 @@ Folder = Annotated[
     str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=completion.path)
 ]
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="train", autocompletion=completion.split)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what it found as JSON, and nothing else.")]
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

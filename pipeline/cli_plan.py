@@ -19,6 +19,7 @@ from .cli_report_options import (
     Output,
     Parameters,
     WorldSize,
+    check_page,
     report_options,
 )
 
@@ -46,7 +47,9 @@ def plan(
     everything: All = False,
     out: Annotated[
         str | None,
-        typer.Option(help="The folder that the run will write, or its URL.", autocompletion=completion.path),
+        typer.Option(
+            metavar="DIR", help="The folder that the run will write, or its URL.", autocompletion=completion.path
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
     format: Format = None,
@@ -65,14 +68,13 @@ def plan(
     """
     from .ahead import plan as look_ahead
     from .cli_run import without_file
-    from .configfile import load_config
+    from .configfile import Typed, load_config
     from .console import ConsoleObserver, make_console, say
     from .report.files import write_beside
     from .report.terminal import print_report
     from .stores import resolve_place
 
-    if output is not None and output.suffix != ".html":
-        raise ConfigError(f"--output: {output} is no page's name; it ends in .html, and the numbers go beside it")
+    check_page(output)
     options = report_options(lengths, batch, model, parameters, layers, hidden, world_size, everything)
     given: Path | dict[str, Any]
     base: Path | None = None
@@ -86,9 +88,9 @@ def plan(
     if out is not None:
         overrides.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
     if workers is not None:
-        overrides.append(f"run.workers={workers}")
+        overrides.append(Typed(f"run.workers={workers}", f"--workers {workers}"))
     if max_length is not None:
-        overrides.append(f"truncate.max_length={max_length}")
+        overrides.append(Typed(f"truncate.max_length={max_length}", f"--max-length {max_length}"))
     loaded, folder = load_config(given, base, overrides)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:

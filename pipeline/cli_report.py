@@ -15,6 +15,7 @@ from .cli_report_options import (
     Output,
     Parameters,
     WorldSize,
+    check_page,
     report_options,
 )
 
@@ -44,6 +45,7 @@ def report(
     from .report.gather import report_of_dataset
     from .report.terminal import print_report
 
+    check_page(output)
     options = report_options(lengths, batch, model, parameters, layers, hidden, world_size, everything, rows=rows)
     dataset = open_dataset(folder)
     made = report_of_dataset(dataset, options)

@@ -38,9 +38,29 @@ All = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE.html", help="The page to write; the numbers go beside it, as FILE.json."
+        "--output",
+        "-o",
+        metavar="FILE.html",
+        help="The page to write, in folders that are made; numbers go to FILE.json.",
     ),
 ]
+
+
+def check_page(output: Path | None) -> None:
+    """Refuse a name that no page can have, before anything is read. Folders that are missing are made.
+
+    Raises:
+        ConfigError: it does not end in .html, is a folder, or would lie in a file.
+    """
+    if output is None:
+        return
+    if output.is_dir():
+        raise ConfigError(f"--output: {output} is a folder; name a file in it, such as {output / 'page.html'}")
+    if output.suffix != ".html":
+        raise ConfigError(f"--output: {output} is no page's name; it ends in .html, such as {output.stem}.html")
+    there = next(path for path in output.absolute().parents if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"--output: {there} is a file, not a folder; name another place than {output}")
 
 
 def report_options(

@@ -20,7 +20,9 @@ def run(
     out: Annotated[
         str | None,
         typer.Option(
-            help="The folder to write, or its URL; overrules the configuration.", autocompletion=completion.path
+            metavar="DIR",
+            help="The folder to write, or its URL; overrules the configuration.",
+            autocompletion=completion.path,
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
@@ -32,7 +34,7 @@ def run(
             autocompletion=completion.executor,
         ),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or host:port.")] = None,
+    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of a Ray cluster; or auto.")] = None,
     shard: Annotated[
         str | None, typer.Option(metavar="I/N", help="Which of N runs that share the work this is, from 0.")
     ] = None,
@@ -55,7 +57,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
-    from .configfile import load_config
+    from .configfile import Typed, load_config
     from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
     from .json_views import prospect_json, run_json
     from .next_steps import say_next
@@ -74,17 +76,20 @@ def run(
             raise ConfigError("give either a configuration file, or --format, --input and --tokenizer; not both")
         given = config
     else:
-        given, base = without_file(format, input, tokenizer, out), Path.cwd()
+        hint = "--demo runs the embedded sample; packtrain schema prints what a configuration holds"
+        given, base = without_file(format, input, tokenizer, out, hint), Path.cwd()
     overrides = list(settings or [])
     if out is not None and not demo:
         overrides.append(f"out={json.dumps(resolve_place(out, Path.cwd()))}")
     if workers is not None:
-        overrides.append(f"run.workers={workers}")
-    for key, value in (("executor", executor), ("address", address), ("shard", shard), ("wait", wait)):
+        overrides.append(Typed(f"run.workers={workers}", f"--workers {workers}"))
+    for key, value in (("executor", executor), ("address", address), ("shard", shard)):
         if value is not None:
-            overrides.append(f"run.{key}={value}")
+            overrides.append(Typed(f"run.{key}={json.dumps(value)}", f"--{key} {value}"))
+    if wait is not None:
+        overrides.append(Typed(f"run.wait={wait}", f"--wait {wait}"))
     if max_length is not None:
-        overrides.append(f"truncate.max_length={max_length}")
+        overrides.append(Typed(f"truncate.max_length={max_length}", f"--max-length {max_length}"))
     if no_report:
         overrides.append("run.report=false")
     loaded, folder = load_config(given, base, overrides)
@@ -175,14 +180,20 @@ def prep(
 
 
 def without_file(
-    format: str | None, inputs: list[str] | None, tokenizer: Path | None, out: str | None
+    format: str | None,
+    inputs: list[str] | None,
+    tokenizer: Path | None,
+    out: str | None,
+    hint: str = "packtrain schema prints what a configuration holds",
 ) -> dict[str, Any]:
+    """A configuration of what stands on the command line.
+
+    Raises:
+        ConfigError: something is missing; ends with the hint.
+    """
     missing = [name for name, value in (("--input", inputs), ("--tokenizer", tokenizer), ("--out", out)) if not value]
     if missing:
-        raise ConfigError(
-            f"give a configuration file, or {', '.join(missing)} as well "
-            "(--demo runs the embedded sample; packtrain schema prints what a configuration holds)"
-        )
+        raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
     return {
         "out": out,
         "tokenizer": {"path": str(tokenizer)},

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..schemas.errors import ConfigError
 from . import completion
 from .cli_options import Config, Json, TrainSet, print_json, seconds_option
 
@@ -32,7 +33,9 @@ def doctor(
 def launch(
     name: Annotated[
         str | None,
-        typer.Argument(help="ddp, fsdp2, zero3, slurm-node or slurm-nodes.", autocompletion=completion.launch),
+        typer.Argument(
+            metavar="NAME", help="ddp, fsdp2, zero3, slurm-node or slurm-nodes.", autocompletion=completion.launch
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")] = None,
     as_json: Json = False,
@@ -40,6 +43,8 @@ def launch(
     """Print a configuration for accelerate or a script for Slurm, to keep and change; without a name, list them."""
     from ..training.launch.recipes import RECIPES, listing, recipe, write
 
+    if output is not None and name is None:
+        raise ConfigError(f"--output {output}: say which recipe to write; packtrain launch lists them")
     if output is not None and name is not None:
         write(name, output)
     if as_json:

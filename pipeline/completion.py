@@ -16,6 +16,7 @@ Complete = Callable[[str], list[str]]
 ORDERS = ("sequential", "full", "blocks")
 TAILS = ("drop", "pad", "repeat")
 ATTENTION = ("auto", "packed_varlen", "packed_block_mask", "sdpa", "eager")
+DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "bfloat16", "float16")
 RECIPES = ("ddp", "fsdp2", "zero3", "slurm-node", "slurm-nodes")
 
@@ -28,7 +29,7 @@ def _of(values: tuple[str, ...]) -> Complete:
 
 
 order, tail, attention, dtype, launch = map(_of, (ORDERS, TAILS, ATTENTION, DTYPES, RECIPES))
-device, split = _of(("cpu", "cuda")), _of(("train", "holdout"))
+device, split = _of(DEVICES), _of(("train", "holdout"))
 executor, format = _of(RUN["run.executor"]), _of((*RUN["sources.0.format"], "python:"))
 
 
@@ -59,6 +60,22 @@ def _settings(keys: dict[str, tuple[str, ...]], incomplete: str) -> list[str]:
     # A single word is followed by a space: with the default beside it, the cursor stays behind the equals sign.
     values = keys[found[0]]
     return [*([f"{found[0]}="] if len(values) < 2 else []), *(f"{found[0]}={value}" for value in values)]
+
+
+def mend_zsh() -> None:
+    """Lets zsh complete at the first Tab, too.
+
+    Typer's script, where it is installed, only declares the function at that, and answers the second one.
+    """
+    try:
+        from typer import _completion_shared as shared
+
+        script = shared._completion_scripts["zsh"]
+        declares = "compdef %(complete_func)s %(prog_name)s"
+        calls = f'if [[ $funcstack[1] == _%(prog_name)s ]]; then\n  %(complete_func)s "$@"\nelse\n  {declares}\nfi'
+        shared._completion_scripts["zsh"] = script.replace(f"\n{declares}\n", f"\n{calls}\n")
+    except (ImportError, AttributeError, KeyError):
+        return  # another typer, which may have mended it
 
 
 def mend_words(environ: MutableMapping[str, str]) -> None:

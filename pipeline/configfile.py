@@ -15,6 +15,18 @@ from ..schemas.errors import ConfigError
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+class Typed(str):
+    """An override that was given as an option of its own, which messages name in place of `--set`."""
+
+    typed: str
+
+    def __new__(cls, override: str, typed: str) -> "Typed":
+        """`typed`: the option and its value, as the person wrote them."""
+        made = super().__new__(cls, override)
+        made.typed = typed
+        return made
+
+
 def load_config(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     base: Path | None = None,
@@ -50,7 +62,7 @@ def load_as(
         where, folder = str(path), path.absolute().parent
     overruled: dict[tuple[Any, ...], str] = {}
     for override in overrides:
-        overruled[_override(data, override)] = f"--set {override}"
+        overruled[_override(data, override)] = getattr(override, "typed", f"--set {override}")
     try:
         return model.model_validate(data), base or folder
     except ValidationError as error:
@@ -115,6 +127,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; the configuration is a YAML file, such as mix.yaml") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"

@@ -19,6 +19,7 @@ from ..stages.prep import Format, make_format, public_row
 from ..stages.where import Where
 from .formats import resolve_format
 from .observer import Observer, Silent
+from .rejects import what_it_is
 from .sources import InputFile, prepare_block, scan_source
 from .store import LocalStore
 
@@ -89,7 +90,10 @@ def prepare_source(
                     ) from error
             if not counts.examples:
                 first = counts.rejects[0] if counts.rejects else None
-                why = f" The first: {first['file']}, line {first['line']}: {first['detail']}." if first else ""
+                why = ""
+                if first:
+                    why = f" The first: {first['file']}, line {first['line']}: {first['detail']}."
+                    why += what_it_is(files[0], first["reason"])
                 reasons = (counts.rejected + counts.filtered).most_common()
                 what = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
                 raise InputError(

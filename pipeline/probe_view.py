@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ..schemas.errors import AttentionError, ConfigError
 from .cli_options import print_json
+from .completion import ATTENTION, DEVICES
 from .console import make_console, say
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ def show_probe(
             f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
         ) from None
     console = make_console()
+    if attention not in ATTENTION:
+        raise ConfigError(f"--attention {attention}: choose one of {', '.join(ATTENTION)}")
+    if device is not None and not device.startswith(DEVICES):
+        raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}, such as cuda:0")
     try:
         report, applied, made = probe_model(
             model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny

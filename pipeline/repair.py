@@ -31,7 +31,7 @@ from .prospect import Prospect
 from .recall import Asked, recall, recall_files, recall_formats, recall_spec, recall_tokenizer
 from .resolve import EngineChoice
 from .run import Driver
-from .store import hash_file
+from .store import LocalStore, hash_file
 from .stores import Store, open_store, resolve_place
 from .verify import Finding, verify
 
@@ -87,6 +87,8 @@ def repair(
     """
     observer = observer or Silent()
     out = open_store(resolve_place(str(folder), Path.cwd()))
+    if isinstance(out, LocalStore) and out.root.is_file():
+        raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
     asked = _asked(out, config, base)
     manifest, mark = _manifest(out)
     if manifest is None:

@@ -208,7 +208,11 @@ def read_manifest(shelf: Shelf) -> Manifest:
     try:
         return Manifest.from_json(json.loads(shelf.read(MANIFEST)))
     except FileNotFoundError:
+        if isinstance(shelf, LocalShelf) and not shelf.folder.exists():
+            raise InputError(f"{shelf.where} does not exist; give the folder that `packtrain run` wrote") from None
         raise InputError(f"{shelf.where} has no {MANIFEST}: nothing finished is in it{_above(shelf)}") from None
+    except NotADirectoryError:
+        raise InputError(f"{shelf.where} is a file; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # of the shelf, which says more
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:

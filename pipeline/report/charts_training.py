@@ -8,7 +8,7 @@ from .blocks import Block, Chart, Grid, Heading, Markup, Words
 from .charts_base import bar_style, category_axis, histogram_chart, only_value, panel_title, plain_words, quantile_grid
 from .markup import plain_label
 from .spoken import large, many, share
-from .text_rows import rows_markup
+from .text_rows import pairs_markup, rows_markup
 
 MOST_BARS = 20
 
@@ -21,9 +21,9 @@ def training_blocks(training: Training) -> list[Block]:
         blocks.append(_shares(sources))
         blocks += _lengths(sources)
         blocks.append(_counts(sources))
-    blocks.append(Heading("Packed rows as text"))
-    if training.rows:
-        blocks.append(Markup(rows_markup(training.rows)))
+    blocks.append(Heading("Packed rows as text" if not training.pairs else "Pairs as text"))
+    if training.rows or training.pairs:
+        blocks.append(Markup(rows_markup(training.rows) if training.rows else pairs_markup(training.pairs)))
     else:
         blocks.append(Words(training.rows_absent or "No row is shown."))
     return blocks

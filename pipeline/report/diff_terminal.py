@@ -1,4 +1,4 @@
-"""A diff in the terminal: what changed first, each change with a sign."""
+"""A diff in the terminal, all of it: what changed first, each change with a sign. `diff_brief` has it on a screen."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -37,13 +37,13 @@ def print_comparison(console: Console, found: Comparison, *, full: bool = False)
         full: what did not change, too, and every example that is named.
     """
     say(console, found.sentence, "bold")
-    _show(console, _sides(found))
+    show_table(console, _sides(found))
     if found.identical and not full:
         return
     listed = [one for one in found.settings if full or not one.spelling]
     if listed:
         rows = [setting_row(one) for one in listed]
-        _show(console, table_of("What was asked for", ("", "A", "B"), rows, words=3))
+        show_table(console, table_of("What was asked for", ("", "A", "B"), rows, words=3))
     elif found.settings:
         say(console)
         say(console, "The configurations say the same in other words; --full shows where.")
@@ -57,7 +57,7 @@ def print_comparison(console: Console, found: Comparison, *, full: bool = False)
     ]
     if rows:
         head = (*(["source"] if several else []), "", "A", "B", "change")
-        _show(console, table_of("Ledger", head, rows, words=2 if several else 1))
+        show_table(console, table_of("Ledger", head, rows, words=2 if several else 1))
         if brief:
             say(console, "of all sources together; --full shows each of them")
     packing = [one for one in found.packing if full or one.a != one.b]
@@ -65,16 +65,18 @@ def print_comparison(console: Console, found: Comparison, *, full: bool = False)
         rows = [
             [one.split, one.name, figure(one.a, one.unit), figure(one.b, one.unit), change_of(one)] for one in packing
         ]
-        _show(console, table_of("Packing", ("split", "", "A", "B", "change"), rows, words=2))
+        show_table(console, table_of("Packing", ("split", "", "A", "B", "change"), rows, words=2))
     if found.lengths is not None:
         say(console)
         say(console, found.lengths.sentence, "bold")
         if full or found.lengths.a != found.lengths.b:
-            _show(console, _lengths(found.lengths))
+            show_table(console, _lengths(found.lengths))
             say(console, found.lengths.what)
     if found.examples is not None:
         _examples(console, found.examples, full)
-        _next(console, found, found.examples)
+        for hint in inspect_hints(found, found.examples):
+            say(console)
+            say(console, hint)
 
 
 def say(console: Console, text: str = "", style: str = "") -> None:
@@ -165,7 +167,8 @@ def length_rows(found: LengthsChange) -> list[list[str]]:
     return [[name, count(a), count(b), signed(a, b)] for name, a, b in rows]
 
 
-def _show(console: Console, table: Table) -> None:
+def show_table(console: Console, table: Table) -> None:
+    """Print a table after a blank line."""
     say(console)
     console.print(table)
 
@@ -182,7 +185,7 @@ def _inputs(console: Console, found: Comparison, full: bool) -> None:
             say(console, inputs.sentence)
         return
     shown = inputs.changes if full else inputs.changes[:NAMED]
-    _show(console, table_of("Inputs", ("source", "file", "what", "A", "B"), map(input_row, shown), words=3))
+    show_table(console, table_of("Inputs", ("source", "file", "what", "A", "B"), map(input_row, shown), words=3))
     more = sum(inputs.counts.values()) - len(shown)
     if more > 0:
         say(console, f"and {count(more)} more")
@@ -197,28 +200,29 @@ def _examples(console: Console, found: ExamplesChange, full: bool) -> None:
     say(console, found.sentence, "bold")
     if not found.shown and not full:
         return
-    _show(console, table_of("Examples", *sources_of(found), words=1))
+    show_table(console, table_of("Examples", *sources_of(found), words=1))
     for kind, examples in found.shown.items():
         shown = examples if full else examples[:NAMED]
         number = sum(getattr(one, kind) for one in found.sources[:1])
         title = f"{kind_title(kind, found)}: {count(number)}" + (
             f", the first {len(shown)}" if number > len(shown) else ""
         )
-        _show(console, table_of(title, example_head(), map(example_row, shown), words=1))
+        show_table(console, table_of(title, example_head(), map(example_row, shown), words=1))
     say(console)
     say(console, found.compared)
 
 
-def _next(console: Console, found: Comparison, examples: ExamplesChange) -> None:
+def inspect_hints(found: Comparison, examples: ExamplesChange) -> list[str]:
     """How to find out why an example is not in both, where both read the same rows of its source."""
     other = {one.source for one in found.inputs.changes}
+    hints = []
     for kind, side, lacks in (("only_a", found.b, "B"), ("only_b", found.a, "A")):
         shown = examples.shown.get(kind, [])
         here = [one for one in shown if one.source in side.sources and one.source not in other]
         if here:
-            say(console)
             command = f"packtrain inspect {shlex.quote(side.where)} --id {shlex.quote(here[0].id)}"
-            say(console, f"{command} says why {lacks} lacks it")
+            hints.append(f"{command} says why {lacks} lacks it")
+    return hints
 
 
 def _pair(a: int | str | None, b: int | str | None) -> str:

@@ -16,16 +16,15 @@ def training_of(ledger: Ledger, spreads: Spreads | None = None, shown: Shown | N
 
     Args:
         spreads: how long examples are; None where that is not known.
-        shown: packed rows as text; None before packing.
+        shown: packed rows or pairs as text; None before packing.
     """
     most = max((one.lengths.most for one in spreads.sources.values()), default=0) if spreads is not None else 0
     sources = []
     for name, entry in ledger.sources.items():
         spread = spreads.sources.get(name) if spreads is not None else None
         sources.append(_share(name, entry, spread, spreads, most))
-    rows = shown.rows if shown is not None else []
-    absent = shown.absent if shown is not None else "Rows are there when the data is packed."
-    return Training(_sentence(ledger.total(), spreads), sources, rows, absent)
+    shown = shown or Shown(absent="Rows are there when the data is packed.")
+    return Training(_sentence(ledger.total(), spreads), sources, shown.rows, shown.absent, shown.pairs)
 
 
 def _share(name: str, entry: SourceLedger, spread: Spread | None, spreads: Spreads | None, most: int) -> SourceShare:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ...schemas.errors import IntegrityError, PacktrainError
-from ...schemas.report import ShownDocument, ShownPiece, ShownRow
+from ...schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
 from ..inspect import Decoder, Piece, load_decoder, pieces
 from ..outfolder import tokenizer_folder
 from ..reader import Finished
@@ -35,6 +35,8 @@ class Shown:
 
     rows: list[ShownRow] = field(default_factory=list)
     absent: str | None = None
+    pairs: list[ShownPair] = field(default_factory=list)
+    """Of preference data, in the place of rows."""
 
 
 def shown_rows(dataset: Finished, split: str, look: RowLook, wanted: int, *, cut: bool) -> Shown:
@@ -138,14 +140,14 @@ def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece],
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
     each = max(room // len(kept), 40)
-    out = [ShownPiece(_short(decoder, ids, each), flag, len(ids)) for flag, ids in kept]
+    out = [ShownPiece(short_text(decoder, ids, each), flag, len(ids)) for flag, ids in kept]
     if len(kept) < len(spans):
         left = sum(len(ids) for _, ids in spans[half:-half])
         out.insert(half, ShownPiece(_GAP, False, left))
     return out, True
 
 
-def _short(decoder: Decoder, ids: list[int], room: int) -> str:
+def short_text(decoder: Decoder, ids: list[int], room: int) -> str:
     """The beginning and the end of a stretch's text."""
     if len(ids) <= room:
         text = decoder.text(ids)

@@ -32,9 +32,9 @@ def share(value: float, digits: int = 1) -> str:
     if not math.isfinite(value):
         return "–"
     step = 10.0**-digits
-    if 0 < value * 100 < step / 2:
+    if 0 < value * 100 <= step / 2:
         return f"< {step:g} %"
-    if 100 - step / 2 < value * 100 < 100:
+    if 100 - step / 2 <= value * 100 < 100:
         return f"> {100 - step:g} %"
     text = f"{value * 100:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"

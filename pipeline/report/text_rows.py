@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...schemas.report import ShownDocument, ShownRow
+from ...schemas.report import ShownDocument, ShownPair, ShownRow, ShownText
 from .markup import escaped
 from .spoken import many, share
 
@@ -13,14 +13,46 @@ PIECE = 6_000
 def rows_markup(rows: Sequence[ShownRow]) -> str:
     """All of it, with the search."""
     documents = sum(len(row.documents) for row in rows)
-    body = "".join(_row(at, row) for at, row in enumerate(rows))
+    return _searched("documents", documents, "".join(_row(at, row) for at, row in enumerate(rows)))
+
+
+def pairs_markup(pairs: Sequence[ShownPair]) -> str:
+    """The same of preference pairs, each with its three texts."""
+    return _searched("pairs", len(pairs), "".join(_pair(at, pair) for at, pair in enumerate(pairs)))
+
+
+def _searched(what: str, count: int, body: str) -> str:
     return (
         '<p class="choose" hidden><label for="find">Find an example by its id</label>'
-        '<input type="search" id="find" aria-controls="rows" data-output="found" autocomplete="off" spellcheck="false">'
-        f'<output id="found" aria-live="polite">{documents} of {documents} documents</output></p>\n'
+        f'<input type="search" id="find" aria-controls="rows" data-output="found" data-what="{what}" '
+        'autocomplete="off" spellcheck="false">'
+        f'<output id="found" aria-live="polite">{count} of {count} {what}</output></p>\n'
         f'<ul class="key" aria-label="How to read the rows"><li><mark class="sample">underlined</mark>: trained</li>'
         f"<li>plain: seen, not trained</li></ul>\n"
         f'<div id="rows">{body}</div>'
+    )
+
+
+def _pair(at: int, pair: ShownPair) -> str:
+    parts = (("Prompt", pair.prompt), ("Chosen", pair.chosen), ("Rejected", pair.rejected))
+    told = ", ".join(f"{name.lower()} of {many(text.tokens, 'token')}" for name, text in parts)
+    texts = "".join(_text(f"pair-{at}-{name.lower()}", name, text) for name, text in parts)
+    return (
+        f'<article class="row" aria-labelledby="row-{at}">'
+        f'<h4 id="row-{at}">Pair {pair.row:,} of {escaped(pair.split, 80)}</h4><p>{told[:1].upper()}{told[1:]}</p>'
+        f"<details{' open' if at == 0 else ''}><summary>The text of all three</summary>"
+        f'<section class="doc-text" id="pair-{at}" aria-labelledby="pair-{at}-id"><h5>'
+        f'<span class="id" id="pair-{at}-id">{escaped(pair.id, 300)}</span>'
+        f"<span>{escaped(pair.source, 120)}</span></h5>{texts}</section></details></article>\n"
+    )
+
+
+def _text(name: str, title: str, text: ShownText) -> str:
+    told = f"{many(text.tokens, 'token')}{'; text left out' if text.shortened else ''}"
+    pieces = "".join(_piece(piece.text, piece.trained) for piece in text.pieces)
+    return (
+        f'<h5 id="{name}"><span>{title}</span><span>{told}</span></h5>'
+        f'<pre tabindex="0" role="region" aria-labelledby="{name}">{pieces}</pre>'
     )
 
 

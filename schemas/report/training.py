@@ -1,6 +1,6 @@
 """3. What is being trained on?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .histogram import Histogram
 
@@ -75,6 +75,32 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownText:
+    """A prompt, or one of two completions."""
+
+    tokens: int
+    pieces: list[ShownPiece]
+    """All of a completion is trained, and nothing of a prompt."""
+    shortened: bool
+    """Whether text was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPair:
+    """A preference pair as text."""
+
+    split: str
+    row: int
+    id: str
+    """Of the example; data's text."""
+    source: str
+    doc_id: int
+    prompt: ShownText
+    chosen: ShownText
+    rejected: ShownText
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """What the loss falls on."""
 
@@ -82,4 +108,6 @@ class Training:
     sources: list[SourceShare]
     rows: list[ShownRow]
     rows_absent: str | None = None
-    """Why no row is shown."""
+    """Why neither a row nor a pair is shown."""
+    pairs: list[ShownPair] = field(default_factory=list)
+    """Of preference data, which is not packed, in the place of rows."""

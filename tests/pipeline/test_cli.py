@@ -64,6 +64,18 @@ def test_every_command_has_help(packtrain: Command, command: str) -> None:
     assert "--help" in options
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_help_speaks_of_no_types_and_fits(packtrain: Command, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    widest = 0
+    for command in COMMANDS:
+        told = packtrain(command, "--help").out.partition("Example")[0]
+        for line in told.partition("Options:")[2].splitlines():
+            assert not re.search("<[a-z]", line), f"{command}: {line}"
+        widest = max(widest, *map(len, told.splitlines()))
+    assert columns - 20 <= widest <= columns if columns == 80 else 100 <= widest <= 120
+
+
 def test_help_lists_every_command(packtrain: Command) -> None:
     done = packtrain("--help")
     assert done.code == 0
@@ -101,6 +113,11 @@ MISTAKES: list[tuple[list[object], str]] = [
     (["run", "--demo", "x.yaml"], "--demo brings its own configuration; leave the file out"),
     (["run", "--demo", "--format", "text"], "--demo brings its own data and tokenizer"),
     (["run", "no.yaml"], "there is no configuration no.yaml; check the spelling, or the folder you are in"),
+    (["run", "--demo", "--workers", "0"], "packtrain: --workers 0: run.workers: input should be greater than"),
+    (["run", "--demo", "--max-length", "1"], "packtrain: --max-length 1: truncate.max_length: input should be"),
+    (["run", "--demo", "--shard", "3"], "shard '3': write which of how many this is"),
+    (["plan"], "give a configuration file, or --input, --tokenizer as well (packtrain schema prints"),
+    (["launch", "-o", "x.yaml"], "--output x.yaml: say which recipe to write; packtrain launch lists them"),
     (["prep"], "--output is needed"),
     (["prep", "-o", "x.jsonl"], "give a configuration file, or --input as well"),
     (["prep", "x.yaml", "--input", "x", "-o", "x.jsonl"], "not both"),

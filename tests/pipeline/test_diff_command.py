@@ -1,6 +1,7 @@
 """`packtrain diff`, as a person meets it."""
 
 import json
+import re
 import resource
 import shlex
 import shutil
@@ -60,11 +61,12 @@ def test_what_changed_is_said_first(packtrain: Command, runs: Path) -> None:
     assert lines[0].startswith("B packs as many tokens in ")
     assert lines[0].endswith(" fewer rows: max_length 64 → 128.")
     assert "truncate.max_length │ 64 │ 128" in done.out
+    assert len(lines) <= 40
     assert "Both have the same 40 examples with the same tokens, the same of them trained." in done.out
     assert "▼ −" in done.out
     assert "labels trained" not in done.out, "it did not change"
     assert "\x1b" not in done.out
-    assert "--output diff.html shows it as a page" in lines[-1]
+    assert lines[-1].endswith("--all shows them; --output diff.html makes a page of it")
 
 
 def test_the_way_to_the_reason_can_be_copied(packtrain: Command, runs: Path) -> None:
@@ -74,6 +76,27 @@ def test_the_way_to_the_reason_can_be_copied(packtrain: Command, runs: Path) -> 
     assert program == "packtrain"
     assert "min_tokens" in packtrain(*arguments).out
     assert "says why" not in packtrain("diff", runs / "one", runs / "more").out, "A never read that file"
+
+
+def test_all_is_all_that_changed(packtrain: Command, runs: Path) -> None:
+    """What the short form counts is what the long one has more."""
+
+    def changed(text: str) -> set[tuple[str, ...]]:
+        rows = [tuple(map(str.strip, line.split("│"))) for line in text.splitlines() if "│" in line]
+        return {row for row in rows if row[-1].startswith(("▲", "▼"))}
+
+    brief = packtrain("diff", runs / "one", runs / "fewer").out
+    whole = packtrain("diff", runs / "one", runs / "fewer", "--all").out
+    (left,) = re.findall(r"^and ([\d,]+) more lines? that changed", brief, re.MULTILINE)
+    shown, all_of_it = changed(brief), changed(whole)
+    # The brief has a split's name only where there are several, the long form always.
+    assert {row[0] for row in shown} <= {name for row in all_of_it for name in row}
+    assert len(all_of_it) - len(shown) == int(left) > 3
+    assert "--full shows what did not change, too" in whole.splitlines()[-1]
+    assert len(brief.splitlines()) <= 40 < len(whole.splitlines())
+    assert "filter.min_tokens" in brief
+    assert "examples dropped: min_tokens" in brief
+    assert "only in A: texts/rows:1 (" in brief
 
 
 def test_in_full(packtrain: Command, runs: Path) -> None:
@@ -133,7 +156,12 @@ def test_a_page(packtrain: Command, runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("diff.txt", "name a file that ends in .html"), ("no/diff.html", "there is no folder ")]
+    ("name", "says"),
+    [
+        ("diff.txt", "it ends in .html, such as diff.html"),
+        ("a/diff.HTM", "it ends in .html"),
+        ("", "is a folder; name a file in it"),
+    ],
 )
 def test_a_page_that_cannot_be_written(packtrain: Command, runs: Path, tmp_path: Path, name: str, says: str) -> None:
     done = packtrain("diff", runs / "one", runs / "longer", "-o", tmp_path / name)

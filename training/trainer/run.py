@@ -151,6 +151,12 @@ class _Training:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"out: {out} cannot be made a folder ({error.strerror}); name another") from error
+        for key, path in self._data_paths():
+            if "://" not in path and (self.base / path).is_file():
+                raise ConfigError(
+                    f"{key}: {self.base / path} is a file; give the folder of packed rows that `packtrain run` has "
+                    "made, or makes of it"
+                )
         tokenizer, model, export = self.config.tokenizer, self.config.model.path, self._export_folder(out)
         if tokenizer and not (self.base / tokenizer).is_dir():
             raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}; check the spelling")
@@ -159,6 +165,13 @@ class _Training:
                 f"export: the finished model would be written over the one that training begins with, {export}; name "
                 "another folder (out, or export: {path: …})"
             )
+
+    def _data_paths(self) -> list[tuple[str, str]]:
+        """(key of the configuration, path or URL) of every dataset."""
+        held_out = self.config.eval.data if self.config.eval is not None else None
+        many = len(self.config.data) > 1
+        data = [(f"data.{number}.path" if many else "data", one.path) for number, one in enumerate(self.config.data)]
+        return [*data, *([("eval.data", held_out)] if held_out is not None else [])]
 
     def _resume(self, out: Path) -> Path | None:
         """The checkpoint to go on from."""

@@ -22,6 +22,7 @@ from packtrain.pipeline.report.changes import (
     Side,
     SourceExamples,
 )
+from packtrain.pipeline.report.diff_brief import LINES, print_brief
 from packtrain.pipeline.report.diff_page import diff_page
 from packtrain.pipeline.report.diff_terminal import print_comparison
 from packtrain.pipeline.report.shell import render
@@ -237,7 +238,30 @@ def test_data_is_text_on_the_page_and_in_the_terminal(look: Any, fill: Any, tmp_
             assert text in page.inner_text("body")
     console = Console(file=(tmp_path / "said").open("w", encoding="utf-8"), width=100, force_terminal=False)
     print_comparison(console, hostile, full=True)
+    print_brief(console, hostile)
     console.file.close()
     written = (tmp_path / "said").read_text(encoding="utf-8")
     assert written
     assert not {"\x1b", "\x07", "\u202e", "\u2066", "\u2028"} & set(written)
+
+
+def test_the_brief_form_is_a_screen_however_much_changed(tmp_path: Path) -> None:
+    found = a_comparison()
+    assert found.examples is not None
+    many = replace(
+        found,
+        settings=[Setting("configuration", f"pack.key{at}", at, at + 1) for at in range(100)],
+        ledger=[
+            replace(line, reason=str(at), label=f"{line.label} {at}") for line in found.ledger for at in range(100)
+        ],
+        packing=[replace(one, split=f"split{at}") for one in found.packing for at in range(20)],
+    )
+    said = {}
+    for name, one in (("some", found), ("many", many)):
+        with (tmp_path / name).open("w", encoding="utf-8") as file:
+            print_brief(Console(file=file, width=120), one)
+        said[name] = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+        assert said[name][0] == found.sentence
+        assert len(said[name]) <= LINES
+    (left,) = re.findall(r"^and ([\d,]+) more lines that changed", said["many"][-1])
+    assert int(left.replace(",", "")) > 1_500
