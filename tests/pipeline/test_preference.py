@@ -136,12 +136,7 @@ def test_the_tokens_are_trls(configure: Configure, read_rows: ReadRows, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
-    [
-        ("qwen3", 150),
-        pytest.param("qwen3", 598, marks=pytest.mark.slow),
-        pytest.param("deepseek-coder-instruct", 598, marks=pytest.mark.slow),
-        pytest.param("olmo-gpt-neox", 598, marks=pytest.mark.slow),
-    ],
+    [("qwen3", 598), ("deepseek-coder-instruct", 150), ("olmo-gpt-neox", 150)],
 )
 @pytest.mark.parametrize("kind", ["messages", "texts"])
 def test_real_pairs_are_trls(

@@ -456,16 +456,5 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("data", CHATS)
 @pytest.mark.parametrize("name", MARKED)
 def test_real_chats(name: str, data: str) -> None:
-    _, taken, _, _ = compare_real(name, data, 60)
+    _, taken, _, _ = compare_real(name, data, 250)
     assert taken >= 5
-
-
-@real
-@pytest.mark.slow
-def test_every_real_chat() -> None:
-    """Prints how many of the real rows each tokenizer's template takes, leaves tool calls out of, and are proved."""
-    print("| template | data | rows | taken | calls left out | proved |")
-    for name in MARKED:
-        for data in CHATS:
-            rows, taken, mute, proved = compare_real(name, data, 100_000)
-            print(f"| {name} | {data} | {rows:,} | {taken:,} | {mute:,} | {proved:,} |")

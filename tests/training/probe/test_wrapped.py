@@ -62,15 +62,15 @@ def test_checkpointed(reentrant: bool) -> None:
 @pytest.mark.slow
 def test_compiled() -> None:
     backend = "inductor"
-    model = packed()
+    model = packed(num_hidden_layers=1)
     compiled = torch.compile(model, backend=backend)
     report = probe(compiled).require()
     assert report.check("isolation") is not None
     assert report.calls is None  # cannot be counted
-    model = packed()
+    model = packed(num_hidden_layers=1)
     model.compile(backend=backend)
     assert probe(model).isolated
-    leaking = torch.compile(build("llama"), backend=backend)
+    leaking = torch.compile(build("llama", num_hidden_layers=1), backend=backend)
     assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
 
 

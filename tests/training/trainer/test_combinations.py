@@ -152,8 +152,7 @@ def gradients(model: Any, *, offload: bool = False) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_what_is_no_rule_because_it_works(backend: str) -> None:
+def test_what_is_no_rule_because_it_works() -> None:
     """Compiled, with per-document attention on a CPU, the chunked loss, and offloading: the same gradients."""
     model = make("Llama").train()
     use_packed(model)
@@ -161,6 +160,6 @@ def test_what_is_no_rule_because_it_works(backend: str) -> None:
     use_fused_loss(model, "chunked")
     for offload in (False, True):
         torch._dynamo.reset()
-        found = gradients(torch.compile(model, backend=backend), offload=offload)
+        found = gradients(torch.compile(model, backend="inductor"), offload=offload)
         for one, other in zip(found, expected, strict=True):
             assert torch.allclose(one, other, atol=1e-6)
