@@ -16,6 +16,7 @@ from .configfile import with_format
 from .options import format_options
 from .readers import is_reader, reader_options
 from .sources import InputFile, first_misfit, sample_rows
+from .units import plural
 
 SAMPLE_ROWS = 200
 """First rows of a source's first file that `auto` is decided from."""
@@ -84,6 +85,24 @@ def resolve_format(
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
 
 
+def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
+    """A sentence that names the format which the rows of a source do have, where it is said to have another; or ""."""
+    for name, form in formats.items():
+        file = next((one for one in files if one.source == name), None)
+        if file is None or form.name == "python":
+            continue
+        try:
+            found = detect(sample_rows(file, SAMPLE_ROWS))
+        except (ConfigError, InputError):  # none, several, or the file has changed since
+            continue
+        if found.format != form.name:
+            return (
+                f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the format "
+                "out (--format, or format: in the configuration), and it is found"
+            )
+    return ""
+
+
 class NoRowsError(InputError):
     """A file has no row that is an object.
 
@@ -107,6 +126,8 @@ def _no_rows(file: InputFile, where: str) -> NoRowsError:
     every = (
         "its only line is no JSON object" if file.lines == 1 else f"none of its {file.lines:,} lines is a JSON object"
     )
+    if any(block.place is not None for block in file.blocks):
+        every = f"none of its {plural(file.lines, 'row')} can be read"
     return NoRowsError(where, path, line, f"{said} ({every})")
 
 

@@ -10,8 +10,10 @@ from .inputs.blocks import Block, InputFile
 from .parts import PartRecord
 from .sources import first_misfit, sample_rows
 
-_NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object", "wrong_columns", "bad_quotes")
+_NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that a whole file may have, because it is something else."""
+_COLUMNS = 12
+"""That are named."""
 
 
 def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], *, unproved: bool) -> bytes:
@@ -45,14 +47,18 @@ def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], *, u
 
 
 def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
-    """A sentence about a file that may be something else than lines of JSON; "" where it is, or nobody knows.
+    """A sentence about a file: its columns, or what it may be instead of lines of JSON; "" where nobody knows.
 
     Args:
         line: say which line was looked at; not of a sample, whose lines are none of its input's.
     """
-    if reason not in _NO_ROW:
+    table = any(block.place is not None for block in file.blocks)
+    if reason != "missing_key" if table else reason not in _NO_ROW:
         return ""
     try:
+        if table:
+            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
+            return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
         if sample_rows(file, 1):
             return ""
         found = first_misfit(file)

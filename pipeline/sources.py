@@ -22,7 +22,7 @@ import msgspec
 from ..schemas.errors import InputError
 from ..stages.prep import Format, Prepared
 from .inputs.blocks import Block, BlockRows, InputFile, changed
-from .inputs.containers import Container, detect
+from .inputs.containers import HEAD, Container, detect
 from .inputs.lines import read_range, scan_lines, split_lines
 from .inputs.misfits import LOOKED_AT, misfit
 from .inputs.paths import Found, Kind, find_inputs, labels
@@ -151,7 +151,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
     try:
         before = path.stat()
         with path.open("rb", buffering=0) as file:
-            head = os.pread(file.fileno(), 16, 0)
+            head = os.pread(file.fileno(), HEAD, 0)
         container, packing = detect(path, str(path), head)
         if container is Container.JSONL and packing is None:
             blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)

@@ -1,5 +1,6 @@
 """What kind of file an input is: told by its first bytes, and by its name where bytes cannot tell."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 
@@ -53,12 +54,27 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive",
     b"PARE": "an encrypted Parquet file",
     b"FEA1": "a Feather file of version 1",
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
+    b"\xff\xfe\0\0": "UTF-32 text (`iconv -f UTF-32 -t UTF-8` makes UTF-8 of it)",
+    b"\xff\xfe": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` makes UTF-8 of it)",
+    b"\xfe\xff": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` makes UTF-8 of it)",
     b"SQLite format 3": "an SQLite database",
     b"\x89HDF": "an HDF5 file",
 }
 """What a file cannot begin with if any of its lines is to be JSON in UTF-8."""
+HEAD = 512
+"""First bytes by which a file is told."""
+_STARTS = {
+    b"version https://git-lfs": ("a pointer of Git LFS, not the file itself", "`git lfs pull` fetches it"),
+    b"%PDF": ("a PDF document", "take the text out of it"),
+    b"\x7fELF": ("a program", "check the path"),
+    b"\x89PNG": ("a picture", "check the path"),
+    b"\xff\xd8\xff": ("a picture", "check the path"),
+    b"\x93NUMPY": ("an array of NumPy", "write its rows in a form that is read"),
+    b"\x80\x04\x95": ("a pickle of Python", "write its rows in a form that is read"),
+    b"\x80\x05\x95": ("a pickle of Python", "write its rows in a form that is read"),
+}
+_MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
+_OBJECT = re.compile(rb'\s*\{\s*"')
 TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), CSV, Parquet or Arrow"
 
 
@@ -76,7 +92,7 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
     Args:
         path: whose name counts.
         shown: what messages call it.
-        head: its first bytes, 16 of them where it has so many.
+        head: its first bytes, `HEAD` of them where it has so many.
 
     Raises:
         InputError: it is none that can be read, or not what its name says.
@@ -93,9 +109,17 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
     for magic, what in _OTHERS.items():
         if head.startswith(magic):
             raise InputError(f"{shown} is {what}; give {TAKEN}")
+    _refuse_tar(shown, head)
+    container = _text(outer)
+    if outer in _BINARY_SUFFIX or outer in _PACKED_SUFFIX or container is not Container.JSONL:
+        # Of JSONL, a line that is none is rejected, and the others are used.
+        if found := mistaken(head):
+            raise InputError("{} {}: {}".format(shown, *found))
+        if _OBJECT.match(head) and outer not in _PACKED_SUFFIX:
+            raise InputError(f"{shown} is called {outer}, but begins with a JSON object; rename it if it is JSONL")
     if head and outer in _BINARY_SUFFIX:
         raise InputError(
-            f"{shown} is called {outer}, but does not begin as a {_BINARY_SUFFIX[outer]} does: it is damaged, or no "
+            f"{shown} is called {outer}, but does not begin as a file of that kind: it is damaged, or no "
             "such file; make or copy it again, or rename it after what it is"
         )
     if head and outer in _PACKED_SUFFIX:
@@ -103,14 +127,36 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
             f"{shown} is called {outer}, but is not compressed by {_PACKED_SUFFIX[outer].value}: it is damaged, or was "
             f"decompressed already; copy it again, or rename it without {outer}"
         )
-    container = _text(outer)
-    if container is Container.JSONL and head.lstrip().startswith(b"["):
+    if container is Container.JSONL and _is_array(head):
         raise InputError(f"{shown} is one JSON array; give JSONL, one object a line (`jq -c '.[]'` turns one into it)")
     return container, None
 
 
 def _text(suffix: str) -> Container:
     return {".csv": Container.CSV, ".tsv": Container.TSV}.get(suffix, Container.JSONL)
+
+
+def mistaken(head: bytes) -> tuple[str, str] | None:
+    """What a file is instead of data, and what to do: (`is a picture`, `check the path`)."""
+    for magic, (what, todo) in _STARTS.items():
+        if head.startswith(magic):
+            return f"is {what}", todo
+    if head and not head.strip(b"\0"):
+        return "is nothing but zero bytes", "it was never written to its end, by a crash or a full disk; make it again"
+    if _MARKUP.match(head):
+        return "is a page of HTML or XML", "often an error that was saved in place of the data; get it again"
+    return None
+
+
+def _is_array(head: bytes) -> bool:
+    """Whether it is one array, and not one in each line."""
+    lines = head.split(b"\n")
+    return lines[0].lstrip().startswith(b"[") and not (len(lines) > 1 and lines[1].startswith(b"["))
+
+
+def _refuse_tar(shown: str, head: bytes) -> None:
+    if head[257:262] == b"ustar":
+        raise InputError(f"{shown} is a tar archive; unpack it and give the files in it")
 
 
 def refuse_inner(shown: str, head: bytes) -> None:
@@ -124,8 +170,7 @@ def refuse_inner(shown: str, head: bytes) -> None:
         if head.startswith(magic):
             what = "compressed twice" if what == "packed" else f"compressed, and what it holds is {what}"
             raise InputError(f"{shown} is {what}; decompress it and give what is in it")
-    if head[257:262] == b"ustar":
-        raise InputError(f"{shown} is a tar archive; unpack it and give the files in it")
+    _refuse_tar(shown, head)
     if head.lstrip().startswith(b"["):
         raise InputError(
             f"{shown} holds one JSON array; give JSONL, one object a line (`zcat {shown} | jq -c '.[]'` makes it)"

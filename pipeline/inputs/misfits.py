@@ -12,24 +12,13 @@ from typing import Any
 
 import msgspec
 
-from .containers import TAKEN
+from .containers import TAKEN, mistaken
 
 LOOKED_AT = 1 << 16
 """Bytes of the first lines that are enough."""
 _SHOWN = 60
 """Characters of a line that a message shows."""
-_STARTS = {
-    b"version https://git-lfs": ("a pointer of Git LFS, not the file itself", "`git lfs pull` fetches it"),
-    b"%PDF": ("a PDF document", "take the text out of it"),
-    b"\x7fELF": ("a program", "check the path"),
-    b"\x89PNG": ("a picture", "check the path"),
-    b"\xff\xd8\xff": ("a picture", "check the path"),
-    b"\x93NUMPY": ("an array of NumPy", f"give {TAKEN}"),
-    b"\x80\x04\x95": ("a pickle of Python", f"write its rows as {TAKEN}"),
-    b"\x80\x05\x95": ("a pickle of Python", f"write its rows as {TAKEN}"),
-}  # fmt: skip
 _EACH = 'each line must be an object, such as {"text": "one document"}'
-_MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _YAML = re.compile(rb"(---\s*\n|- +[\w\"']+:( |\s*\n))")
 
 
@@ -39,7 +28,7 @@ def looks_like(head: bytes) -> str:
     Args:
         head: its first lines, down to `LOOKED_AT` bytes; the last may be cut.
     """
-    for guess in (_binary, _known_text, _json, _separated):
+    for guess in (mistaken, _binary, _known_text, _json, _separated):
         if found := guess(head):
             return "{}: {}".format(*found)
     if head.strip() and not _control(head) and not head.lstrip().startswith((b"{", b"[")):
@@ -71,11 +60,6 @@ def shown(line: bytes) -> str:
 
 
 def _binary(head: bytes) -> tuple[str, str] | None:
-    for magic, found in _STARTS.items():
-        if head.startswith(magic):
-            return f"is {found[0]}", found[1]
-    if head and not head.strip(b"\0"):
-        return "is nothing but zero bytes", "it was never written to its end, by a crash or a full disk; make it again"
     some = head[: min(len(head), 400) // 2 * 2]
     for name, zeros in (("UTF-16LE", some[1::2]), ("UTF-16BE", some[::2])):
         # A line of its own ends in the middle of a character.
@@ -100,8 +84,6 @@ def _control(data: bytes) -> int:
 
 
 def _known_text(head: bytes) -> tuple[str, str] | None:
-    if _MARKUP.match(head):
-        return "is a page of HTML or XML", "often an error that was saved in place of the data; get it again"
     if _YAML.match(head):
         return "looks like YAML", f"write its items as {TAKEN}"
     return None
@@ -122,8 +104,8 @@ def _json(head: bytes) -> tuple[str, str] | None:
             return "is the inside of a JSON array", "give JSON lines: one object a line, without commas between them"
         if rest.startswith("{"):
             return "has several objects in a line", "`jq -c .` puts each on a line of its own"
-    elif value is not None and not text[end:].partition("\n")[0].strip():
-        kind = {str: "a text", list: "an array", bool: "true or false"}.get(type(value), "a number")
+    elif end and not text[end:].partition("\n")[0].strip():
+        kind = {str: "a text", list: "an array", bool: "true or false", type(None): "null"}.get(type(value), "a number")
         return f"has {kind} in a line", _EACH
     elif first.startswith("{"):
         if _literal(first):

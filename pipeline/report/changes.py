@@ -48,6 +48,8 @@ class Setting:
     b: Any
     spelling: bool = False
     """Whether both say the same in other words, so that no row depends on it."""
+    whole_source: bool = False
+    """Whether it is a source that only one of them has."""
 
 
 @dataclass(frozen=True, slots=True)

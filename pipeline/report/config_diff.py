@@ -40,7 +40,7 @@ def _configuration(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Setti
     for name in [*mine, *(name for name in yours if name not in mine)]:
         if name not in mine or name not in yours:
             kinds = [_format(plan, name) if name in held else None for plan, held in ((a, mine), (b, yours))]
-            yield Setting("configuration", f"sources.{name}", kinds[0], kinds[1])
+            yield Setting("configuration", f"sources.{name}", kinds[0], kinds[1], whole_source=True)
             continue
         resolved = _formats(a).get(name) == _formats(b).get(name)
         weighed = any(source.get("weight") is not None for source in (mine[name], yours[name]))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .change_words import rows_word, setting_text, than
 from .changes import InputsChange, Setting, Side
-from .spoken import count, share
+from .spoken import count
 
 MOST = 4
 """Causes that are named."""
@@ -39,10 +39,10 @@ def causes_of(settings: Sequence[Setting], inputs: InputsChange) -> list[str]:
     real = [one for one in settings if not one.spelling]
     out = []
     for kind, what in ((None, "added"), ("", "removed")):
-        names = [one.key for one in real if _is_source(one) and (one.a is None) == (kind is None)]
+        names = [one.key for one in real if one.whole_source and (one.a is None) == (kind is None)]
         if names:
             out.append(f"{count(len(names))} {'source' if len(names) == 1 else 'sources'} {what}")
-    out += [setting_text(one) for one in real if one.section == "configuration" and not _is_source(one)]
+    out += [setting_text(one) for one in real if one.section == "configuration" and not one.whole_source]
     files = [
         f"{count(number)} input {'file' if number == 1 else 'files'} {what}" for what, number in inputs.counts.items()
     ]
@@ -64,14 +64,10 @@ def listed(causes: Sequence[str]) -> str:
     return f"{shown}; {count(more)} {'change' if more == 1 else 'changes'} more" if more > 0 else shown
 
 
-def _is_source(setting: Setting) -> bool:
-    return setting.section == "configuration" and setting.key.startswith("sources.") and setting.key.count(".") == 1
-
-
 def _amount(a: Side, b: Side) -> str:
-    verb = "holds" if b.preference else "packs"
-    said = f"B {verb} {than(a.tokens, b.tokens)} tokens in {than(a.rows, b.rows)} {rows_word(b)}"
-    shares = [side.labels / max(side.tokens, 1) for side in (a, b)]
-    if not b.preference and abs(shares[1] - shares[0]) >= 0.001:
-        said += f", of which {share(shares[0])} → {share(shares[1])} are trained"
-    return said
+    rows = f"{than(a.rows, b.rows)} {rows_word(b)}"
+    if b.preference:
+        return f"B holds {than(a.tokens, b.tokens)} tokens in {rows}"
+    if (a.labels, a.tokens) == (b.labels, b.tokens):
+        return f"B trains on as many tokens, in {rows}"
+    return f"B trains on {than(a.labels, b.labels)} tokens, and packs {than(a.tokens, b.tokens)} in {rows}"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError
 from ..inputs.blocks import split_name
-from ..inputs.containers import Container, Packing, detect
+from ..inputs.containers import HEAD, Container, Packing, detect
 from ..inputs.paths import Found, Kind
 from ..inputs.separated import Rows
 
@@ -91,7 +91,7 @@ def look(found: Found) -> Piece:
 
     try:
         with opened() as file:
-            head = file.read(16)
+            head = file.read(HEAD)
     except Exception as error:  # each file system of fsspec has errors of its own
         raise InputError(f"{found.shown} cannot be read: {error}") from error
     if not head:

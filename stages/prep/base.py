@@ -147,7 +147,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
             converted = msgspec.convert(row, self._row_type)
             msgspec.json.encode(converted)  # the only quick way to see lone surrogates, which UTF-8 cannot hold
         except UnicodeEncodeError as error:
-            raise RowRejectedError("invalid_utf8", f"a text holds half of a surrogate pair ({error})") from None
+            raise RowRejectedError("invalid_utf8", _not_utf8(error)) from None
         except (msgspec.ValidationError, RecursionError) as error:
             raise _rejected(error, b"") from None
         except (TypeError, OverflowError, ValueError) as error:
@@ -210,6 +210,15 @@ def _rejected(error: Exception, line: bytes) -> RowRejectedError:
     if "truncated" in str(error):
         return RowRejectedError("invalid_json", _cut_short(line))
     return RowRejectedError("invalid_json", str(error))
+
+
+def _not_utf8(error: UnicodeEncodeError) -> str:
+    """A byte that could not be read stands in a text as such a half, by which Python keeps it."""
+    code = ord(error.object[error.start])
+    if 0xDC80 <= code <= 0xDCFF:
+        byte = f"0x{code - 0xDC00:02x}"
+        return f"a text holds the byte {byte}, which is no UTF-8; `iconv -t UTF-8` makes it of other encodings"
+    return f"a text holds half of a surrogate pair ({error})"
 
 
 def _but_has(line: bytes) -> str:

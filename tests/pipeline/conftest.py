@@ -292,6 +292,8 @@ def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fa
     """The same, for one test: calm at its beginning, found by every client, and nobody pauses long after a fault."""
     for key, value in s3_server.environment.items():
         monkeypatch.setenv(key, value)
+    # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
     monkeypatch.setattr(objects, "FIRST_PAUSE", 0.005)
     monkeypatch.setattr(objects, "PAUSE_FACTOR", 1.5)
     monkeypatch.setattr(objectstore, "_proved", set())

@@ -141,3 +141,34 @@ def test_any_bytes_get_an_answer(data: bytes) -> None:
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20) | st.lists(st.integers()), min_size=1))
 def test_lines_of_objects_are_not_taken_for_anything_else(row: dict[str, Any]) -> None:
     assert looks_like(f"{json.dumps(row)}\n{json.dumps(row)}\n".encode()) == ""
+
+
+def refused(packtrain: Command, file: Path, tokenizer: Path, *more: str) -> str:
+    """What `run` says of it."""
+    out = file.with_name("out")
+    done = packtrain("run", *more, "--input", file, "--tokenizer", tokenizer, "--out", out)
+    assert done.code == 2
+    said: str = done.err
+    return said
+
+
+def test_columns_are_named_where_one_is_missing(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path) -> None:
+    (tmp_path / "in.csv").write_text("body,rest\nx,y\n")
+    said = refused(packtrain, tmp_path / "in.csv", tiny_tokenizer, "--format", "text")
+    assert "the row has no `text`. Its columns are `body`, `rest`." in said
+
+
+@pytest.mark.parametrize("more", [["--format", "text"], []])
+def test_a_row_of_too_few_fields_is_told_once(
+    packtrain: Command, tmp_path: Path, tiny_tokenizer: Path, more: list[str]
+) -> None:
+    (tmp_path / "in.csv").write_text("text,b\na\nb,c,d\n")
+    said = refused(packtrain, tmp_path / "in.csv", tiny_tokenizer, *more)
+    assert said.count("the row has 1 fields") == 1
+    assert "JSON" not in said
+
+
+def test_a_table_that_is_not_in_utf8_says_so(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path) -> None:
+    (tmp_path / "in.csv").write_bytes("text\nqué\n".encode("latin-1"))
+    said = refused(packtrain, tmp_path / "in.csv", tiny_tokenizer, "--format", "text")
+    assert "holds the byte 0xe9, which is no UTF-8" in said

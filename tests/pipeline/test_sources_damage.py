@@ -17,6 +17,7 @@ from packtrain.stages.prep import make_format
 
 ROWS = [{"text": f"{number} " + "mules left the valley " * (number % 7)} for number in range(400)]
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +106,16 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("in.parquet", LINES, r"is called \.parquet, but does not begin as a Parquet does: it is damaged"),
-        ("in.arrow", b"x" * 99, r"is called \.arrow, but does not begin as a Arrow file does"),
+        ("in.parquet", LINES, r"is called \.parquet, but begins with a JSON object; rename it"),
+        ("in.arrow", b"x" * 99, r"is called \.arrow, but does not begin as a file of that kind"),
+        ("in.parquet", LFS, "is a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
+        ("in.jsonl.gz", LFS, "`git lfs pull` fetches it"),
+        ("in.csv", LFS, "`git lfs pull` fetches it"),
+        ("in.csv", b"<!DOCTYPE html><html><body>404</body></html>", "is a page of HTML or XML"),
+        ("in.csv", bytes(500), "is nothing but zero bytes"),
+        ("in.csv", b'{"error": "Entry not found"}', r"is called \.csv, but begins with a JSON object"),
+        ("in.jsonl", b"a.jsonl" + bytes(250) + b"ustar" + bytes(250) + LINES, "is a tar archive; unpack it"),
+        ("in.jsonl", LINES.decode().encode("utf-32"), "is UTF-32 text"),
         ("in.jsonl.gz", LINES, r"is called \.gz, but is not compressed by gzip: .* rename it without \.gz"),
         ("in.jsonl.zst", LINES, r"is called \.zst, but is not compressed by zstd"),
         ("in.jsonl.gz", gzip.compress(FILES["in.parquet"]), "compressed, and what it holds is a Parquet; decompress"),
@@ -118,11 +127,11 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
         ("in.csv", b"\na,b\n", "the first row is blank; the first row must name the columns"),
         ("in.csv", b"a,b,a\n1,2,3\n", "two columns are called 'a'; give each its own name in the header"),
         ("in.csv", b"a\rb\rc", "has line ends that are carriage returns alone"),
-        ("in.csv", b"\xff\xfea,b\n", "is UTF-16 text; give JSONL in UTF-8"),
+        ("in.csv", b"\xff\xfea,b\n", r"is UTF-16 text \(`iconv .*\); give JSONL in UTF-8"),
         ("in.csv", b"a\xff,b\n1,2\n", "the first row is not a header in UTF-8"),
         ("in.csv", b'a,b\n1,2\n3,"4\n5,6\n', r"a quote that is opened in row 2 .* is never closed: the file is cut"),
         ("in.csv", b'a,b\n"' + b"x" * 9000, r"a quote that is opened in row 1 .* is never closed"),
-        ("in.csv", b"a,b\n", r"is empty; remove it"),
+        ("in.csv", b"a,b\n", r"has a header and no rows; remove it"),
         ("in.csv", b"", r"is empty; remove it"),
     ],
     ids=lambda value: value if isinstance(value, str) else "data",  # a gzip file holds the time
