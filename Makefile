@@ -27,11 +27,13 @@ bench: .venv/.dev
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: .venv/bin/python pyproject.toml
+	@echo "installing packtrain into .venv, once; this takes a minute or more"
 	$(BIN)/python -m pip install --quiet --editable ".[fast]"
 	touch $@
 
 # torch comes first and by itself: any other way of asking for it may bring gigabytes of CUDA.
 .venv/.dev: .venv/bin/python pyproject.toml
+	@echo "installing torch and the development tools into .venv, once; this takes some minutes"
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable ".[fast,dev]"
 	touch $@ .venv/.demo

@@ -20,10 +20,16 @@ def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
     return f"{total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples{f' ({what})' if what else ''}"
 
 
-def nothing_left(total: SourceLedger, rejects: str) -> str:
-    """What a person may do where no example is left."""
+def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
+    """What a person may do where no example is left.
+
+    Args:
+        fits: which format the rows have instead, in a sentence; see `formats.what_fits`.
+    """
     if total.rows_used and not total.rows_rejected:
         return "Look at truncate.max_length, the mask, and what the filters and limits leave"
+    if fits:
+        return f"All are in {rejects}. {fits}"
     return f"All are in {rejects}. Check each source's format, and its keys (--set sources.0.keys.text=body)"
 
 
@@ -61,13 +67,18 @@ def open_ledger(
 
 def account_documents(
     ledger: Ledger, names: Sequence[str], chosen: Chosen, splits: Mapping[str, NDArray[np.bool_]]
-) -> None:
-    """What planning decided about every document."""
+) -> list[int]:
+    """What planning decided about every document.
+
+    Returns:
+        By source: tokens asked for that stand first in a piece, those left out that a strategy cuts.
+    """
     account = _Documents(ledger, names, chosen)
     account.left_out()
     account.packed(splits)
     account.truncated()
     account.copies()
+    return account.sums(account.heads)
 
 
 class _Documents:
@@ -93,6 +104,8 @@ class _Documents:
             self.asked[documents] = np.where(packed[documents], chosen.split.asked, 0)
             labels[documents] = chosen.split.labels
         self.unlabelled = packed & (labels <= 0)
+        self.heads = np.where(packed, self.asked - labels, 0) * chosen.selection.copies
+        """(N,) how many of those asked for stand first in a piece, of all copies."""
 
     def sums(self, values: NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[int]:
         """The sum of (N,) values for each source."""

@@ -17,10 +17,10 @@ from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.report import FORMAT, BatchSize, Choice, Input, Report, Sample, Trust
 from ..stages.arrays import booleans, view
-from .accounts import fate_of_rows
+from .accounts import account_cuts, fate_of_rows
 from .configfile import load_config
 from .encoding import EncodedInputs, Encoding
-from .formats import NoRowsError
+from .formats import NoRowsError, what_fits
 from .observer import Observer, Silent
 from .packing import Packing
 from .parts import EncodedPart
@@ -33,7 +33,7 @@ from .report.options import ReportOptions
 from .report.rejects import rejects_among
 from .report.sampling import Sampled, sampled
 from .report.saving import batch_size
-from .report.shares import training_of
+from .report.shares import Heads, training_of
 from .report.spoken import many
 from .report.stock import read_stock
 from .report.trust import configuration_of, stages_of
@@ -144,10 +144,12 @@ class Ahead(Driver):
             first, looked = first_reject(encoding.files, encoded.records, unproved=needs_turns), ""
             if sample is not None and not sample.exhaustive:
                 first, looked = self._first_of(sample, encoding, encoded), " that were looked at"
-            raise InputError(
-                f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} Check each source's format "
-                "and keys, truncate.max_length, the mask, and what the filters and limits leave"
+            fits = "" if total.rows_used else what_fits(encoding.files, encoding.formats)
+            mend = fits or (
+                "Check each source's format and keys, truncate.max_length, the mask, and what the filters and limits "
+                "leave"
             )
+            raise InputError(f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} {mend}")
         return _Seen(encoding, encoded, survey.ledger, survey, None)
 
     def _first_of(self, sample: Sampled, encoding: Encoding, encoded: EncodedInputs) -> str:
@@ -182,7 +184,11 @@ class Ahead(Driver):
             lines = reject_lines(seen.files, seen.encoded.records, unproved=needs_turns).splitlines()
             rejects = rejects_among(lines, seen.files)
             flow = flow_of(seen.ledger, rejects if sample is None else sample.true_rejects(rejects))
-            training = training_of(seen.ledger, self._spreads(seen))
+            cuts = self.config.pack.strategy in ("bfd_split", "wrapped") and not seen.encoding.pairs
+            if not cuts:
+                account_cuts(seen.ledger, [source.name for source in self.config.sources], seen.survey.cuts)
+            heads = Heads(dict(zip(seen.ledger.sources, seen.survey.heads, strict=True)), cuts)
+            training = training_of(seen.ledger, self._spreads(seen), heads=heads)
         return Report(
             format=FORMAT,
             kind="plan",

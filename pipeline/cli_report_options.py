@@ -24,7 +24,7 @@ Model = Annotated[
     Path | None,
     typer.Option(
         help="A model's folder or config.json, whose work is estimated.",
-        show_default="7 billion parameters",
+        show_default="6.7 billion parameters",
         autocompletion=completion.path,
     ),
 ]

@@ -60,7 +60,8 @@ def run(
     from .configfile import Typed, load_config
     from .console import ConsoleObserver, make_console, pipeline_tree, print_summary, say
     from .json_views import prospect_json, run_json
-    from .next_steps import say_next
+    from .next_steps import say_finished, say_next
+    from .report.files import HTML as REPORT
     from .run import Driver
     from .stores import resolve_place
 
@@ -110,6 +111,8 @@ def run(
                 print_json(run_json(manifest, driver.out.url, "unchanged", time.perf_counter() - began))
             else:
                 say(console, f"manifest {manifest.hash[:16]}")
+                if loaded.run.report and driver.out.exists(REPORT):
+                    say_finished(console, driver.out.url, driver.out.where(REPORT))
             return
         manifest = driver.run()
     made = driver.report
@@ -121,10 +124,12 @@ def run(
     print_summary(console, manifest, driver.out.url, time.perf_counter() - began)
     if made is not None:
         say(console, f"report: {made.place}")
+        if made.warning is not None:
+            say(console, f"  {inert_line(made.warning)}")
         if made.advice is not None:
             say(console, f"  {inert_line(made.advice)}")
     if demo and loaded.output.format == "arrow":
-        say_next(console, driver.out.url)
+        say_next(console, driver.out.url, made.place if made is not None else None)
 
 
 def prep(

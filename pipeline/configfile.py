@@ -1,6 +1,7 @@
 """Reading a configuration: YAML, overrides, and errors that name the file, the key and the nearest right one."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -11,8 +12,20 @@ from pydantic import BaseModel, ValidationError
 
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError
+from ..schemas.hints import did_you_mean
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_PLAIN = {
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+}
+"""pydantic's kinds of findings → what is meant, in plain words."""
 
 
 class Typed(str):
@@ -91,8 +104,14 @@ def explain(
     """pydantic's findings, one a line: file and line or override, key, what is wrong, what would be right."""
     out = []
     wrong = [tuple(item["loc"]) for item in error.errors()]
+    meant = {
+        (*location[:-1], _nearest(location, model))
+        for location in (tuple(item["loc"]) for item in error.errors() if item["type"] == "extra_forbidden")
+    }
     for item in error.errors():
         location = tuple(item["loc"])
+        if item["type"] == "missing" and location in meant:
+            continue  # it is there, misspelt; what is said of that will do
         if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
             continue  # pydantic does not count items in which something is wrong
         line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
@@ -108,9 +127,8 @@ def explain(
         key = ".".join(str(part) for part in location if part != "[key]")
         place = f"{place}: {key}" if key else place
         if item["type"] == "extra_forbidden":
-            known = _fields(model, location[:-1])
-            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known)}"
+            near, known = _nearest(location, model), _fields(model, location[:-1])
+            hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(known)}"
             out.append(f"{place}: there is no such key{hint}")
         elif item["type"] == "missing":
             out.append(f"{place}: is needed, but not there")
@@ -118,7 +136,10 @@ def explain(
             message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
             shown = "" if isinstance(item["input"], (dict, list)) else f" (got {item['input']!r})"
             message = message[:1].lower() + message[1:]
-            out.append(f"{place}: {message}{shown if 'got' not in message else ''}")
+            if item["type"] in _PLAIN:
+                message = f"input should be {_PLAIN[item['type']]}"
+            near = _nearest_value(item["input"], item.get("ctx", {}).get("expected"))
+            out.append(f"{place}: {message}{shown if 'got' not in message else ''}{near}")
     return "\n".join(out)
 
 
@@ -227,6 +248,24 @@ def _place(target: Any, part: str, override: str) -> Any:
     if not part.isdecimal() or int(part) >= len(target):
         raise ConfigError(f"--set {override}: {part!r} is no item of a list of {len(target)}; count from 0")
     return int(part)
+
+
+def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str:
+    """The known key that a misspelt one is nearest to; "" where none is near."""
+    known = _fields(model, location[:-1])
+    near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+    return near[0] if near else ""
+
+
+def _nearest_value(given: Any, expected: object) -> str:
+    """`; did you mean assistant?` of a value that is one of some words.
+
+    Args:
+        expected: these words, as pydantic lists them: quoted.
+    """
+    if not isinstance(given, str) or not isinstance(expected, str):
+        return ""
+    return did_you_mean(given, re.findall(r"'([^']*)'", expected))
 
 
 def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

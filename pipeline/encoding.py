@@ -133,8 +133,11 @@ class Encoding:
             if requested != "auto" or choice.name not in distrusted:
                 return choice
         task = ResolveTask(requested, spec_name, self.cache, tuple(samples), distrusted)
+        # It takes seconds, and is said for what it is: the next run over these rows has the answer in the cache.
+        self.observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
         (result,) = executor.map(perform, [task])
         assert isinstance(result, EngineChoice)
+        self.observer.end()
         for engine, verdict in result.tried:
             if engine != result.name:
                 self.observer.note(f"tokenizer engine {engine} is not used: {verdict}")

@@ -15,6 +15,8 @@ from .inert import inert_line
 from .reader import Finished
 
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
+_END = re.compile(r"(.*?):?([0-9]{1,15})(/[0-9]{1,9})?", re.DOTALL)
+"""A name that may be missing or incomplete, and a line."""
 _WINDOWS = (64, 1 << 12, 1 << 20, 1 << 50)
 """How far around a place neighbours are looked for: row groups that lie beyond are not read."""
 _SHOWN = 5
@@ -98,6 +100,22 @@ class Documents:
         return InputError(f"there is no example {inert_line(id)} in {self._dataset.store.url}; {what}")
 
     def _nearest(self, id: str) -> list[str]:
+        ending = self._ending(id)
+        return [*ending, *(one for one in self._around_place(id) if one not in ending)][:_SHOWN]
+
+    def _ending(self, id: str) -> list[str]:
+        """Packed documents whose ids end the same way: `meetings:1` may be of any file of the source `meetings`."""
+        found = _END.fullmatch(id)
+        if found is None:
+            return []
+        name, line = found[1].rpartition("/")[2], int(found[2])
+        mine = [one for one in self._read([("line", "==", line)]) if one.id.endswith(f":{found[2]}{found[3] or ''}")]
+        # A source or a file of that name says more than the number alone.
+        named = [one for one in mine if name and name in (one.source, one.file, one.file.rpartition("/")[2])]
+        near = named or (mine if parse_id(id) is None else [])  # a whole id says which file it means
+        return [one.id for one in sorted(near, key=lambda one: one.doc_id)[:_SHOWN]]
+
+    def _around_place(self, id: str) -> list[str]:
         address = parse_id(id)
         labels = {f"{one['source']}/{one['file']}": one for one in self._dataset.manifest.plan["inputs"]}
         stem = f"{address.source}/{address.file}" if address else id

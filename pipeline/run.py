@@ -35,7 +35,7 @@ from .driver_lock import DriverLock, driving
 from .encode import PAIRS_FORMAT, EncodeSpec
 from .encoding import DistrustedError, EncodedInputs, Encoding, cache_root
 from .executors import Executor
-from .formats import resolve_formats
+from .formats import resolve_formats, what_fits
 from .misses import note_parts
 from .observer import Observer, Silent
 from .outfolder import (
@@ -168,7 +168,7 @@ class Driver:
             with self.timings.stage("read lengths"):
                 survey = packing.survey()
             self.observer.end()
-            self._require_something(survey.ledger, encoding.files, encoded)
+            self._require_something(survey.ledger, encoding, encoded)
             self._fit(executor, packing_need(survey, encoded.places, self.config, pairs=encoding.pairs))
             # Only now: a run that fails over its configuration or its data leaves the folder free for a mended one.
             lock.check()
@@ -270,18 +270,19 @@ class Driver:
                 spec = encoding.distrust(error, spec)
         raise AssertionError("the reference engine and jinja2 were both held against themselves")
 
-    def _require_something(self, ledger: Ledger, files: list[InputFile], encoded: EncodedInputs) -> None:
+    def _require_something(self, ledger: Ledger, encoding: Encoding, encoded: EncodedInputs) -> None:
         """Refuse inputs of which nothing is left to pack; the rejects are written all the same.
 
         Raises:
             InputError: says what became of the rows.
         """
-        total = ledger.total()
+        total, files = ledger.total(), encoding.files
         if total.examples_packed:
             return
         if not self.out.exists(PLAN):
             self._write_rejects(files, encoded)
-        mend = nothing_left(total, self.out.where(REJECTS))
+        fits = "" if total.rows_used else what_fits(files, encoding.formats)
+        mend = nothing_left(total, self.out.where(REJECTS), fits)
         first = first_reject(files, encoded.records, unproved=mask_of(self.config).needs_turns)
         raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {mend}")
 

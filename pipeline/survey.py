@@ -39,6 +39,8 @@ class Survey:
     """Of all rows, alignment padding included."""
     cuts: list[int] = field(default_factory=list)
     """By source: cuts through trained turns, by truncation and by splitting."""
+    heads: list[int] = field(default_factory=list)
+    """By source: tokens asked for that stand first in a piece, but for pieces that the strategy cuts."""
     totals: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """By split: (parts,) tokens that are packed."""
     sections: dict[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -55,7 +57,8 @@ class Survey:
         """
         chosen, catalogue = lot.chosen, lot.chosen.catalogue
         which = splits_of(config, catalogue)
-        account_documents(self.ledger, names, chosen, which)
+        heads = account_documents(self.ledger, names, chosen, which)
+        self.heads = [a + b for a, b in zip(self.heads or [0] * len(heads), heads, strict=True)]
         for split in self.splits:
             sections = chosen.sections(which[split])
             at = np.searchsorted(sections.documents, catalogue.part_starts)

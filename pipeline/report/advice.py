@@ -4,7 +4,7 @@
    are split, before packing or by the strategy: the shortest that leaves `WHOLE` of the documents whole, too; of texts,
    `WHOLE_TEXTS`.
 2. Of lengths that do, a longer one only if its rows take less room for each trained token by more than `CHEAPER`: where
-   documents hardly fit into a row, longer rows waste less of it.
+   documents hardly fit into a row, longer rows waste less of it. And only if it leaves `FEW_ROWS` of them.
 3. Texts are split where truncation would ask for a longer row than splitting does. A conversation is not: the later
    pieces of it would be answers without their question.
 """
@@ -29,17 +29,23 @@ FAR = 4
 TEXT = 0.9
 """Share of tokens that are trained, from which on data is taken for texts, where any piece trains by itself."""
 FEW_ROWS = 64
+"""Rows, below which a longer length is not advised only because its rows are fuller."""
+DEAR = 0.1
+"""Share of attention in the work, from which on the next step is told by the attention that it costs, too."""
 
 
-def advise(points: Sequence[Point], config: RunConfig, lengths: Histogram, batch: int) -> Advice | None:
+def advise(
+    points: Sequence[Point], config: RunConfig, lengths: Histogram, batch: int, more: float = 1.0
+) -> Advice | None:
     """A length and a strategy; None where no document has a token.
 
     Args:
         points: lengths rising; of every strategy.
         lengths: of the documents.
         batch: documents of a padded batch.
+        more: times the documents of the points that there are in all.
     """
-    table = _Table(points, config)
+    table = _Table(points, config, more)
     if not table.total:
         return None
     pick = table.pick()
@@ -62,8 +68,9 @@ class _Pick:
 class _Table:
     """The points by strategy and length."""
 
-    def __init__(self, points: Sequence[Point], config: RunConfig) -> None:
+    def __init__(self, points: Sequence[Point], config: RunConfig, more: float) -> None:
         self.config = config
+        self.more = more
         self.at = {(one.strategy, one.max_length): one for one in points}
         self.lengths = sorted({one.max_length for one in points})
         some = points[0]
@@ -117,12 +124,14 @@ class _Table:
         return _Pick(best, strategy, True, False)
 
     def _shortest(self, strategy: str) -> int | None:
-        """The shortest length that keeps enough, unless rows of a longer one are fuller."""
+        """The shortest length that keeps enough, unless rows of a longer one are fuller, and many."""
         enough = [length for length in self.lengths if self._keeps_enough(self.at[strategy, length])]
         if not enough:
             return None
-        least = min(self.cost(self.at[strategy, length]) for length in enough)
-        return next(one for one in enough if self.cost(self.at[strategy, one]) <= least * (1 + CHEAPER))
+        # Longer rows are fewer: where they become few, an epoch has too few steps, however full they are.
+        worth = [enough[0], *(one for one in enough[1:] if self.at[strategy, one].rows * self.more >= FEW_ROWS)]
+        least = min(self.cost(self.at[strategy, length]) for length in worth)
+        return next(one for one in worth if self.cost(self.at[strategy, one]) <= least * (1 + CHEAPER))
 
     def _keeps_enough(self, point: Point) -> bool:
         if self.keeps(point) < KEEPS:
@@ -153,14 +162,13 @@ class _Table:
         if after is None:
             return "it is the longest that was compared"
         other = self.at[pick.strategy, after]
-        more = other.attention_flops / point.attention_flops - 1 if point.attention_flops else 0.0
         if pick.cuts:
             gain, of = self.whole(other) - self.whole(point), "of documents"
         else:
             gain, of = self.keeps(other) - self.keeps(point), "of them"
         if gain <= 0:
             return f"the next step up, {after:,}, keeps no more"
-        return f"the next step up, {after:,}, costs {share(more)} more attention for {share(gain)} {of}"
+        return f"the next step up, {after:,}, costs {_more(point, other)} for {share(gain)} {of}"
 
     def reasons(self, pick: _Pick, lengths: Histogram, batch: int) -> "list[str]":
         """What led to it, and what else there is to know."""
@@ -179,11 +187,12 @@ class _Table:
                 f"Padding in batches of {batch} would compute {times(padded.slots / point.tokens)} the tokens of these "
                 "packed rows."
             )
-        if 0 < point.rows < FEW_ROWS:
-            steps = -(-point.rows // batch)
+        rows = round(point.rows * self.more)
+        if 0 < rows < FEW_ROWS:
+            steps = -(-rows // batch)
             out.append(
-                f"{many(point.rows, 'row')} {'is' if point.rows == 1 else 'are'} few: with {batch} of them a step, an "
-                f"epoch has {many(steps, 'step')}. Take a smaller batch, or a shorter length."
+                f"{many(rows, 'row')} {'is' if rows == 1 else 'are'} few: with {batch} of them a step, an "
+                f"epoch has {many(steps, 'step')}. Take a smaller batch."
             )
         if not self.trained:
             out.append("No token is trained: look at the mask before the length.")
@@ -243,7 +252,9 @@ class _Table:
     def _fill(self, pick: _Pick, point: Point) -> list[str]:
         """How full the rows are, and why not shorter ones."""
         gap = f"{share(point.gap, 2)} above" if point.gap else "at"
-        out = [f"Rows are {share(point.fill)} full, {gap} the bound that no plan can beat."]
+        # Rows that may hold so many pieces may all be full of them before they are full of tokens.
+        least = ", and with pack.max_docs perhaps none can reach" if point.gap and self.config.pack.max_docs else ""
+        out = [f"Rows are {share(point.fill)} full, {gap} the bound that no plan can beat{least}."]
         before = [
             one for one in self.lengths if one < pick.max_length and self._keeps_enough(self.at[pick.strategy, one])
         ]
@@ -295,3 +306,11 @@ class _Table:
         if pick.cuts:
             return [f"The configured {length:,} leaves {share(self.whole(other))} of documents whole, for {work}."]
         return [f"The configured {length:,} keeps {self._kept(other)} of the {self.what}, for {work}."]
+
+
+def _more(point: Point, other: Point) -> str:
+    """How much more work another point is; of the attention alone, too, where it is much of the work."""
+    work = share(max(other.flops / point.flops - 1, 0.0)) if point.flops else "0 %"
+    if not point.attention_flops or max(one.attention_flops / one.flops for one in (point, other)) < DEAR:
+        return f"{work} more work"
+    return f"{work} more work, {share(other.attention_flops / point.attention_flops - 1)} more attention,"

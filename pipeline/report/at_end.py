@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..observer import Observer
 from ..reader import Finished
+from .by_source import source_warning
 from .files import write_report
 from .gather import report_of_dataset
 from .options import ReportOptions
@@ -19,6 +20,8 @@ class AtEnd:
     place: str
     """Of the page."""
     advice: str | None
+    warning: str | None = None
+    """Which source loses much at the length of the run."""
 
 
 def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
@@ -46,4 +49,5 @@ def report_at_end(dataset: Finished) -> AtEnd:
     report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS))
     place, _ = write_report(report, dataset.store)
     advice = report.choice.advice if report.choice is not None else None
-    return AtEnd(place, advice.sentence if advice is not None else None)
+    warning = source_warning(report.choice) if report.choice is not None else None
+    return AtEnd(place, advice.sentence if advice is not None else None, warning)

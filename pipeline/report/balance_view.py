@@ -3,13 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.report import RankBalance, Shape
+from ...schemas.report import Packing, RankBalance, Shape
 from .rows_look import RowWeight
 
 LOOKED_AT = 1 << 14
 """Rows whose steps are dealt: some tenths of a second."""
 SHARES = (1, 8)
 """Rows a rank."""
+_SEEN = 1.005
+"""The slowest rank over the mean, from where on a reader sees that ranks wait."""
 
 
 def balance_of(weight: RowWeight, shape: Shape, world_size: int, *, shuffled: bool) -> list[RankBalance]:
@@ -36,6 +38,21 @@ def balance_of(weight: RowWeight, shape: Shape, world_size: int, *, shuffled: bo
                 RankBalance(world_size, share, float(before.mean()), float(after.mean()), float(after.max(initial=1.0)))
             )
     return out
+
+
+def balance_note(packing: Packing) -> str | None:
+    """Why dealing changes nothing with one row a rank, where it does not though ranks wait."""
+    from ...training.balance import GROUP, IDLE
+
+    one = next((each for each in packing.balance if each.rows_each == 1), None)
+    if one is None or one.balanced < one.plain or one.plain < _SEEN:
+        return None
+    rows = max(packing.splits, key=lambda each: (each.split == "train", each.rows)).rows
+    return (
+        f"With one row a rank, nothing can be dealt. Rows of like cost are put into one step only where that gains "
+        f"enough: from {4 * GROUP:,} rows on (here {rows:,}), and where the slowest of {GROUP} ranks would take more "
+        f"than {IDLE:.2f} × the mean."
+    )
 
 
 def _sample() -> int:

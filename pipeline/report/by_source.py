@@ -1,9 +1,9 @@
-"""What the advised length does to each source: one that hardly counts in all of them may be lost by it."""
+"""What the configured and the advised length do to each source: one that hardly counts among all may be lost by it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...schemas.report import Advice, SourceLoss
+from ...schemas.report import Advice, Choice, SourceLoss
 from .spoken import count, many, share
 
 MUCH = 0.05
@@ -13,9 +13,52 @@ MANY = 0.25
 SOURCES_HEAD = ("source", "documents", "longest", "cut", "left out", "tokens lost", "trained tokens lost")
 
 
-def sources_title(advice: Advice) -> str:
-    """Of the table whose rows `source_cells` are."""
-    return f"By source, at the advised {advice.max_length:,} with {advice.strategy}"
+def source_tables(choice: Choice) -> list[tuple[str, list[SourceLoss]]]:
+    """(title, rows) of each table: of the configured length first, which a reader may keep, and of the advised one."""
+    out = []
+    if choice.sources_configured:
+        title = f"By source, at the configured {choice.max_length:,} with {planned(choice.strategy)}"
+        out.append((title, choice.sources_configured))
+    if choice.sources and choice.advice is not None:
+        same = (planned(choice.strategy), choice.max_length) == (choice.advice.strategy, choice.advice.max_length)
+        word = "configured" if same else "advised"
+        out.append(
+            (f"By source, at the {word} {choice.advice.max_length:,} with {choice.advice.strategy}", choice.sources)
+        )
+    return out
+
+
+def planned(strategy: str) -> str:
+    """The strategy whose losses of sources are told for it: the pieces of `wrapped` depend on where rows end, and
+    `none` cuts what `bfd` cuts."""
+    return {"none": "bfd", "wrapped": "bfd_split"}.get(strategy, strategy)
+
+
+def worst_source(sources: Sequence[SourceLoss]) -> SourceLoss | None:
+    """That which loses the largest share of its trained tokens, if that is much; None where there is only one."""
+    if len(sources) < 2:
+        return None
+    trained = any(one.labels for one in sources)
+    worst = max(sources, key=lambda one: lost(one, trained))
+    return worst if lost(worst, trained) >= MUCH else None
+
+
+def source_warning(choice: Choice) -> str | None:
+    """`At the configured 4,096, of meetings, 99 % is lost.`; None where no source loses much, or the advice says it."""
+    words = loss_words(choice.sources_configured, "is")
+    return f"At the configured {choice.max_length:,}, {words}." if words else None
+
+
+def loss_words(sources: Sequence[SourceLoss], verb: str) -> str:
+    """`of meetings, 99 % would be lost`; nothing where no source loses much."""
+    worst = worst_source(sources)
+    if worst is None:
+        return ""
+    trained = any(one.labels for one in sources)
+    hit = sum(lost(one, trained) >= MUCH for one in sources)
+    if hit > 1:
+        return f"of {many(hit, 'source')}, up to {share(lost(worst, trained))} {verb} lost, most of {worst.source}"
+    return f"of {worst.source}, {share(lost(worst, trained))} {verb} lost"
 
 
 def source_cells(one: SourceLoss) -> tuple[str, ...]:
@@ -61,12 +104,10 @@ def with_sources(advice: Advice, sources: Sequence[SourceLoss], *, pieces: bool)
         ]
     if not hit:
         return replace(advice, reasons=[*reasons, *advice.reasons])
-    worst = share(lost(hit[0], trained))
-    tail = f"of {hit[0].source}, {worst} would be lost"
-    if len(hit) > 1:
-        tail = f"of {many(len(hit), 'source')}, up to {worst} would be lost"
     return replace(
-        advice, sentence=f"{advice.sentence.removesuffix('.')}; but {tail}.", reasons=reasons + advice.reasons
+        advice,
+        sentence=f"{advice.sentence.removesuffix('.')}; but {loss_words(sources, 'would be')}.",
+        reasons=reasons + advice.reasons,
     )
 
 

@@ -22,14 +22,20 @@ def signed(a: float, b: float) -> str:
 
 
 def relative(a: float, b: float) -> str:
-    """`+12.3 %`, `−8 %`, `new` where there was nothing, `gone` where nothing is left."""
+    """`+12.3 %`, `−8 %`, `under 0.1 %`, `new` where there was nothing, `gone` where nothing is left."""
     if a == b:
         return "="
     if not a:
         return "new"
     if not b:
         return "gone"
-    return f"{'+' if b > a else '−'}{share(abs(b - a) / abs(a))}"
+    return _percent(abs(b - a) / abs(a), "+" if b > a else "−")
+
+
+def _percent(part: float, sign: str = "") -> str:
+    """A share with its sign, or in words where it is next to nothing: `+< 0.1 %` is no number."""
+    text = share(part)
+    return f"under {text[2:]}" if text.startswith("<") else f"{sign}{text}"
 
 
 def figure(value: float | None, unit: str) -> str:
@@ -51,7 +57,9 @@ def change_of(measure: Measure) -> str:
     if a == b:
         return "="
     if measure.unit == "share":
-        return f"{'▲ +' if b > a else '▼ −'}{_points(abs(b - a))} points"
+        text, up = _points(abs(b - a)), b > a
+        sign = "" if text.startswith("under") else "+" if up else "−"
+        return f"{'▲' if up else '▼'} {sign}{text} points"
     if measure.unit == "count":
         return signed(a, b)
     text = figure(abs(b - a), measure.unit)
@@ -60,7 +68,7 @@ def change_of(measure: Measure) -> str:
 
 def _points(difference: float) -> str:
     text = f"{difference * 100:.2f}"
-    return "< 0.01" if text == "0.00" else text
+    return "under 0.01" if text == "0.00" else text
 
 
 def value_of(value: Any) -> str:
@@ -96,7 +104,7 @@ def than(a: float, b: float) -> str:
         return count(b) if b else "no"
     if b >= 2 * a:
         return f"{b / a:,.2f} times as many"
-    return f"{share(abs(b - a) / a)} {'more' if b > a else 'fewer'}"
+    return f"{_percent(abs(b - a) / a)} {'more' if b > a else 'fewer'}"
 
 
 def rows_word(side: Side) -> str:

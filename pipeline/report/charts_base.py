@@ -1,7 +1,7 @@
 """Axes, histograms and labels that several charts share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from textwrap import wrap
 from typing import Any
@@ -15,7 +15,9 @@ from .spoken import count, large, share
 MOST_SERIES = 6
 """Lines that one chart tells apart."""
 FEW = 20
-"""Values below which a series has no shape, and stands in the table only where others have more."""
+"""Values below which a series has no shape, and is drawn only where there is room; then it may reach over the top."""
+LEAST_SERIES = 4
+"""That are drawn, if there are as many, however few values they have."""
 QUANTILES = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max")
 
 
@@ -73,6 +75,7 @@ def histogram_chart(
     unit: str,
     percent: bool = False,
     sort: str = "shown",
+    undrawn: Collection[str] = (),
 ) -> Chart | None:
     """Shares of values by bin: bars of one series, steps of several. None where there is no value.
 
@@ -80,15 +83,20 @@ def histogram_chart(
         what: what is counted, such as `documents`.
         unit: of the values; with `percent` they are shares.
         sort: of the series, such as `sources`, where some are left out.
+        undrawn: series that stand in the table only; the others keep their colours.
     """
     filled = [(label, one) for label, one in series if one.count and len(one.edges) == len(one.counts) + 1]
-    if not filled:
+    if all(label in undrawn for label, _ in filled):
         return None
-    many = [pair for pair in filled if pair[1].count >= FEW] or filled
-    drawn = many[:MOST_SERIES]
+    shown = [pair for pair in filled if pair[0] not in undrawn]
+    shaped = [pair for pair in shown if pair[1].count >= FEW]
+    few = [pair for pair in shown if pair[1].count < FEW]
+    drawn = [*shaped[:MOST_SERIES], *few[: max(LEAST_SERIES - len(shaped), 0)]]
     logarithmic = not percent and any(spreads(one) for _, one in drawn)
     traces: list[dict[str, Any]] = []
-    for at, (label, one) in enumerate(drawn):
+    colours = filled if len(filled) <= MOST_SERIES else drawn
+    for label, one in drawn:
+        at = next(place for place, pair in enumerate(colours) if pair[1] is one)
         make = _bars if len(drawn) == 1 else _steps
         traces.append(make(at, label, one, logarithmic, percent, unit, what))
     low, high = _span([one for _, one in drawn], logarithmic)
@@ -99,7 +107,7 @@ def histogram_chart(
         axis = {"range": [low * 100, high * 100], "ticksuffix": " %", "nticks": 7}
     axis["title"] = {"text": unit if not percent else "", "standoff": 6, "font": {"size": 12, "color": "@quiet"}}
     axis["showgrid"] = False
-    most = max(max(one.counts) / max(sum(one.counts), 1) for _, one in drawn)
+    most = max(max(one.counts) / max(sum(one.counts), 1) for _, one in shaped[:MOST_SERIES] or drawn)
     layout = {
         "xaxis": axis,
         "yaxis": percent_axis(most),
@@ -108,9 +116,11 @@ def histogram_chart(
         "margin": {"t": 30},
         "legend": {"y": -0.16 if percent else -0.27},
     }
-    left = f" {len(drawn)} of {len(filled)} {sort} are drawn." if len(filled) > len(drawn) else ""
+    drawn_names = {label for label, _ in drawn}
+    without = [label for label, _ in shown if label not in drawn_names]
+    left = f" {len(drawn)} of {len(shown)} {sort} are drawn, without {some(without)}." if without else ""
     if left:
-        title += f" ({len(drawn)} of {len(filled)} {sort})"
+        title += f" ({len(drawn)} of {len(shown)} {sort}, without {some(without)})"
     middles = "; ".join(
         f"{plain_words(label)}: half are at most {_value(one.quantiles['p50'], percent)}, "
         f"95 % at most {_value(one.quantiles['p95'], percent)}"
@@ -139,6 +149,12 @@ def quantile_grid(title: str, series: Sequence[tuple[str, Histogram]], unit: str
         for label, one in series
     ]
     return Grid(f"{title}: {unit or 'shares'}", ["", "count", "mean", *QUANTILES], rows)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Data's names within a sentence: the first, and how many more."""
+    said = ", ".join(map(plain_words, names[:most]))
+    return said if len(names) <= most else f"{said} and {len(names) - most:,} more"
 
 
 def plain_words(text: str) -> str:

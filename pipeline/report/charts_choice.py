@@ -7,7 +7,7 @@ from typing import Any
 from ...schemas.report import Choice, Histogram, Point
 from ...stages.sweep import STRATEGIES
 from .blocks import Block, Chart, Grid, Heading, Markup, Words
-from .by_source import SOURCES_HEAD, source_cells, sources_title
+from .by_source import SOURCES_HEAD, source_cells, source_tables
 from .charts_base import length_axis, note, panel_title, percent_axis, place, spreads
 from .choice_notes import own_way
 from .markup import escaped, plain_label, sentence
@@ -40,8 +40,8 @@ def choice_blocks(choice: Choice) -> list[Block]:
             )
         )
     blocks += [_lost(choice), _lengths_grid(choice)]
-    if choice.sources and choice.advice is not None:
-        blocks.append(Grid(sources_title(choice.advice), SOURCES_HEAD, [source_cells(one) for one in choice.sources]))
+    for title, rows in source_tables(choice):
+        blocks.append(Grid(title, SOURCES_HEAD, [source_cells(one) for one in rows]))
     blocks += [*map(Words, choice.notes), Heading("What each length costs")]
     blocks += [_work(choice), _attention(choice), _fill(choice), _cut(choice)]
     blocks += [_all_points(choice)]

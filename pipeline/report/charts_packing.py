@@ -5,11 +5,13 @@ from typing import Any
 
 from ...schemas.report import BatchSize, Packing, SplitPacking
 from ..units import duration
+from .balance_view import balance_note
 from .blocks import Block, Chart, Grid, Heading, Words
 from .charts_base import bar_style, category_axis, histogram_chart, panel_title, percent_axis, place, series_style
 from .charts_choice import strategy_words
 from .markup import plain_label
 from .palette import STRATEGY_STYLES
+from .saving import beside_time, rows_exactly
 from .spoken import count, flops, large, share
 
 _PATTERNS = {"padded": "/", "padding_free": "."}
@@ -25,7 +27,7 @@ def packing_blocks(packing: Packing) -> list[Block]:
         for chart in (
             histogram_chart(
                 "packing-fill",
-                "Fill of a row",
+                "Fill of a row, padding to align included" if padded(packing) else "Fill of a row",
                 "rows",
                 [(one.split, one.fills) for one in splits],
                 "",
@@ -43,8 +45,12 @@ def packing_blocks(packing: Packing) -> list[Block]:
     ]
     if len(packing.savings) > 1:
         blocks += [Heading("What packing saves"), _savings(packing)]
+        if said := beside_time(packing):
+            blocks.append(Words(said))
     if packing.balance:
         blocks += [Heading("Balance over ranks"), _balance(packing)]
+        if said := balance_note(packing):
+            blocks.append(Words(said))
     if packing.order_after is not None:
         before = (
             f"{packing.order_before:+.3f} as the planner leaves rows, and " if packing.order_before is not None else ""
@@ -58,10 +64,16 @@ def packing_blocks(packing: Packing) -> list[Block]:
     return blocks
 
 
+def padded(packing: Packing) -> bool:
+    """Whether rows hold padding up to a multiple of `pack.align`, which fill leaves out."""
+    return any(one.tokens > round(one.fill * one.rows * packing.max_length) + 1 for one in packing.splits)
+
+
 def _splits(packing: Packing, splits: Sequence[SplitPacking]) -> Grid:
     windows = any(one.windows > 1 for one in splits)
+    tokens = "tokens, with padding to align" if padded(packing) else "tokens"
     head = [
-        "split", "rows", "bound", "above the bound", "fill", "tokens", "trained", "documents", "documents a row",
+        "split", "rows", "bound", "above the bound", "fill", tokens, "trained", "documents", "documents a row",
         "shards", *(["windows"] if windows else []),
     ]  # fmt: skip
     rows = [
@@ -221,6 +233,7 @@ def batch_blocks(batch: BatchSize) -> list[Block]:
             count(one.tokens),
             count(one.labels),
             f"{one.rows:,}",
+            rows_exactly(one, batch.tokens_a_row),
             count(one.examples_then),
             f"{one.steps:,}",
         ]
@@ -231,6 +244,7 @@ def batch_blocks(batch: BatchSize) -> list[Block]:
         "tokens a step",
         "trained tokens",
         "packed rows",
+        "exactly",
         "examples in them",
         "steps an epoch",
     ]

@@ -5,12 +5,29 @@ from typing import Any
 
 from ...schemas.report import SourceShare, Training
 from .blocks import Block, Chart, Grid, Heading, Markup, Words
-from .charts_base import bar_style, category_axis, histogram_chart, only_value, panel_title, plain_words, quantile_grid
+from .charts_base import (
+    bar_style,
+    category_axis,
+    histogram_chart,
+    only_value,
+    panel_title,
+    plain_words,
+    quantile_grid,
+    some,
+)
 from .markup import plain_label
 from .spoken import large, many, share
 from .text_rows import pairs_markup, rows_markup
 
 MOST_BARS = 20
+READABLE = 0.15
+"""Of the longest bar, below which a share does not fit into its bar on a phone."""
+_COUNTED = (
+    "Behind a turn without end token, the template writes none to stop by. A turn is cut where the limit of its "
+    "example falls within it. A boundary parts what is trained from what is not; a token across it holds text of both, "
+    "and belongs to the trained side."
+)
+"""What the table of counts counts."""
 
 
 def training_blocks(training: Training) -> list[Block]:
@@ -20,7 +37,7 @@ def training_blocks(training: Training) -> list[Block]:
     if sources:
         blocks.append(_shares(sources))
         blocks += _lengths(sources)
-        blocks.append(_counts(sources))
+        blocks += [_counts(sources), Words(_COUNTED)]
     blocks.append(Heading("Packed rows as text" if not training.pairs else "Pairs as text"))
     if training.rows or training.pairs:
         blocks.append(Markup(rows_markup(training.rows) if training.rows else pairs_markup(training.pairs)))
@@ -42,6 +59,7 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
         f"{one.labels:,} trained ({share(_part(one))})"
         for one in drawn
     ]
+    most = max(one.tokens for one in drawn) or 1
     common: dict[str, Any] = {"type": "bar", "orientation": "h", "y": places, "hovertext": tips, "hoverinfo": "text"}
     text = {"textposition": "auto", "insidetextanchor": "middle", "textangle": 0, "cliponaxis": False}
     traces = [
@@ -50,7 +68,7 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
             "name": "✓ trained",
             "x": [one.labels for one in drawn],
             "marker": bar_style("trained"),
-            "text": [share(_part(one)) for one in drawn],
+            "text": [share(_part(one)) if one.labels >= READABLE * most else "" for one in drawn],
             "insidetextfont": {"color": "@card"},
             **text,
         },
@@ -61,7 +79,6 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
             "marker": bar_style("untrained", "/"),
         },
     ]
-    most = max(one.tokens for one in drawn) or 1
     layout = {
         "barmode": "stack",
         "bargap": 0.3,
@@ -97,21 +114,26 @@ def _lengths(sources: Sequence[SourceShare]) -> list[Block]:
     blocks: list[Block] = []
     for field, title, unit in wanted:
         series = [(one.source, getattr(one, field)) for one in sources if getattr(one, field) is not None]
+        plain = [label for label, one in series if field == "prompts" and one.quantiles.get("max", 2) <= 1]
+        if len(plain) == len(series):
+            plain = []
         named = f"training-{field.replace('_', '-')}"
-        chart = histogram_chart(named, title, "examples", series, unit, sort="sources")
+        chart = histogram_chart(named, title, "examples", series, unit, sort="sources", undrawn=plain)
         if (same := only_value([one for _, one in series])) is not None:
             blocks.append(Words(f"{title}: {many(same, unit.removesuffix('s'))} in every one."))
         elif chart is not None:
             blocks.append(chart)
         elif series:
             blocks.append(quantile_grid(title, series, unit))
+        if plain:
+            blocks.append(Words(f"Of plain text all is trained; its prompts are not drawn: {some(plain)}."))
     return [Heading("How long examples are"), *blocks] if blocks else []
 
 
 def _counts(sources: Sequence[SourceShare]) -> Grid:
     head = [
-        "source", "examples", "tokens", "trained", "turns trained", "without an end", "cut", "boundaries",
-        "tokens across one", "nothing trained, kept", "nothing trained, dropped",
+        "source", "examples", "examples truncated", "turns trained", "turns without end token",
+        "turns cut", "boundaries", "tokens across a boundary", "nothing trained, kept", "nothing trained, dropped",
     ]  # fmt: skip
     rows = [
         [
@@ -119,8 +141,8 @@ def _counts(sources: Sequence[SourceShare]) -> Grid:
             *(
                 f"{number:,}"
                 for number in (
-                    one.examples, one.tokens, one.labels, one.turns, one.turns_without_end, one.turns_cut,
-                    one.boundaries, one.straddles, one.without_labels, one.untrained,
+                    one.examples, one.truncated, one.turns, one.turns_without_end,
+                    one.turns_cut, one.boundaries, one.straddles, one.without_labels, one.untrained,
                 )
             ),
         ]

@@ -2,11 +2,13 @@
 
 from ...schemas.report import Stage, Trust
 from ..units import duration, plural, rate, size
-from .blocks import Block, Chart, Grid, Heading, Words
+from .blocks import Block, Chart, Grid, Heading, Markup, Words
 from .charts_base import bar_style, category_axis, panel_title
-from .markup import plain_label
+from .markup import escaped, plain_label, table_of
 
 MOST_STAGES = 24
+HASH = 12
+"""Characters of a hash in a table: enough to tell files apart, and short enough for a phone."""
 
 
 def trust_blocks(trust: Trust) -> list[Block]:
@@ -34,13 +36,23 @@ def trust_blocks(trust: Trust) -> list[Block]:
         rows = [list(pair) for pair in trust.versions.items()]
         blocks.append(Grid("Versions", ["package", "version"], rows, text_columns=2))
     if trust.inputs:
-        inputs = [[one.source, one.file, one.hash, size(one.bytes)] for one in trust.inputs]
+        inputs = [
+            [escaped(one.source), escaped(one.file), _short(one.hash), escaped(size(one.bytes))] for one in trust.inputs
+        ]
         rest = trust.inputs_in_all - len(inputs)
         caption = "Inputs" + (f": the first {len(inputs):,} of {trust.inputs_in_all:,}" if rest > 0 else "")
-        blocks.append(Grid(caption, ["source", "file", "hash", "bytes"], inputs, len(inputs) > 6, 3))
+        grid = Grid(caption, ["source", "file", "hash", "bytes"], (), len(inputs) > 6, 3)
+        blocks.append(Markup(table_of(grid, inputs)))
     if trust.configuration:
         blocks += [Heading("The configuration to make it again"), Words(trust.configuration, code=True)]
     return blocks
+
+
+def _short(value: str) -> str:
+    """The beginning of a hash; the whole of it shows where a pointer rests."""
+    if len(value) <= HASH:
+        return escaped(value)
+    return f'<code class="whole" title="{escaped(value)}">{escaped(value[:HASH])}…</code>'
 
 
 def _rate(stage: Stage) -> str:

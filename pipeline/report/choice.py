@@ -1,20 +1,21 @@
 """Which `max_length`: the sweep over lengths and strategies, as the report shows it."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 from ...schemas.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Advice, Choice, Point, Shape, SourceLoss
+from ...schemas.report import Choice, Point, Shape, SourceLoss
 from ...stages.losses import losses
 from ...stages.stock import Compose, Stock
 from ...stages.sweep import Outcome, SweepOptions, sweep
 from ...stages.truncate import Keep
 from ..windows import WINDOW_TOKENS, compose
 from .advice import advise
-from .by_source import with_sources
+from .by_source import loss_words, planned, with_sources
 from .choice_notes import notes_on
 from .histograms import Tally
 from .options import ReportOptions
+from .remedies import closed_early, remedies
 from .spoken import count, many, share
 
 LEAST, MOST = 2, 1 << 24
@@ -53,12 +54,17 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
     lengths = Tally()
     lengths.add(stock.lengths)
     histogram = lengths.logarithmic(exact=documents == documents_in_all)
-    advice = advise(points, config, histogram, options.batch) if documents else None
-    sources = _sources(stock, config, advice, how) if advice is not None else []
+    more = max(documents_in_all / documents, 1.0) if documents else 1.0
+    advice = advise(points, config, histogram, options.batch, more) if documents else None
+    sources = _sources(stock, config, advice.max_length, advice.strategy, how) if advice is not None else []
+    configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
+    if advice is not None and own != (advice.max_length, advice.strategy):
+        configured = _sources(stock, config, *own, how)
     if advice is not None:
+        advice = replace(advice, reasons=[*advice.reasons, *remedies(stock, points, config)])
         advice = with_sources(advice, sources, pieces=how.split or advice.strategy == "bfd_split")
     return Choice(
-        sentence=_sentence(points, config, documents, documents_in_all),
+        sentence=_with_loss(_sentence(points, config, documents, documents_in_all), configured),
         documents=documents,
         documents_in_all=max(documents, documents_in_all),
         lengths=histogram,
@@ -69,8 +75,12 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
         max_length=config.truncate.max_length,
         overlong=config.truncate.overlong,
         advice=advice,
-        notes=notes_on(points, config, stock, max(documents, documents_in_all)),
+        notes=[
+            *notes_on(points, config, stock, max(documents, documents_in_all)),
+            *closed_early(stock, points, config, how, together),
+        ],
         sources=sources,
+        sources_configured=configured if configured is not sources else [],
     )
 
 
@@ -84,12 +94,18 @@ def _composed(stock: Stock, config: RunConfig) -> Compose | None:
     return lambda tokens: compose(tokens, sources, limit, config.seed)
 
 
-def _sources(stock: Stock, config: RunConfig, advice: Advice, how: SweepOptions) -> list[SourceLoss]:
-    """What each source loses by the advice; nothing where there is one."""
-    found = losses(stock, advice.max_length, advice.strategy, how)
+def _sources(stock: Stock, config: RunConfig, length: int, strategy: str, how: SweepOptions) -> list[SourceLoss]:
+    """What each source loses at a length; nothing where there is one."""
+    found = losses(stock, length, strategy, how)
     if len(found) < 2:
         return []
     return [SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in found]
+
+
+def _with_loss(sentence: str, sources: list[SourceLoss]) -> str:
+    """The same, and which source loses much at the configured length: all together may hardly lose anything."""
+    words = loss_words(sources, "is")
+    return f"{sentence} {words[0].upper()}{words[1:]}." if words else sentence
 
 
 def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:

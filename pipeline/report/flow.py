@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.report import Fate, Flow, Link, Reject
 from ..console import DECISIONS
-from .reasons import reasons_of
+from .reasons import LOSSES, reasons_of
 from .spoken import many, share
 
 USED, BLANK = "used rows", "blank rows"
@@ -122,10 +122,10 @@ def _sentence(total: SourceLedger) -> str:
         f"{which} {'is' if examples == 1 else 'are'} packed as {many(total.tokens_packed, 'token')}."
     ]
     whole = total.tokens_encoded
-    lost = [*_lost("truncated by", total.tokens_truncated), *_lost("dropped as", total.tokens_dropped)]
+    lost = [*_lost("truncated", total.tokens_truncated), *_lost("dropped", total.tokens_dropped)]
     if lost and whole:
         sum_lost = sum(number for _, number in lost)
-        largest = ", ".join(f"{what} ({share(number / whole)})" for what, number in _largest(lost))
+        largest = ", ".join(f"{what} {share(number / whole)}" for what, number in _largest(lost))
         words.append(f"{share(sum_lost / whole)} of the encoded tokens are lost: {largest}.")
     elif whole:
         words.append("No token was lost.")
@@ -136,7 +136,7 @@ def _sentence(total: SourceLedger) -> str:
 
 
 def _lost(what: str, numbers: dict[str, int]) -> list[tuple[str, int]]:
-    return [(f"{what} {reason}", number) for reason, number in numbers.items() if number]
+    return [(f"{LOSSES.get(reason, what)} (`{reason}`)", number) for reason, number in numbers.items() if number]
 
 
 def _largest(lost: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...schemas.report import Shape
 from ...stages.sweep import CANDIDATES
 
-SEVEN_BILLION = Shape("7 billion parameters", 6.7e9, 32, 4096)
+SEVEN_BILLION = Shape("6.7 billion parameters", 6.7e9, 32, 4096)
 SWEPT = 2_000_000
 """Documents that a sweep reads, unless all are asked for: some 100 MB and four seconds. Where they are split before
 packing, some two seconds more for every 100 million tokens, because lines and turns are looked for."""

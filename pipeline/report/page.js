@@ -130,7 +130,7 @@
   // Scheme
 
   function tell() {
-    button.setAttribute("aria-pressed", String(scheme() === "dark"));
+    button.textContent = scheme() === "dark" ? "Light colours" : "Dark colours";
   }
   button.addEventListener("click", () => {
     root.dataset.scheme = scheme() === "dark" ? "light" : "dark";

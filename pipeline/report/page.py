@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...schemas.report import Choice, Report
+from ...schemas.report import Choice, Packing, Report
 from .blocks import Block, Page, PageSection
 from .charts_choice import choice_blocks, strategy_words
 from .charts_flow import flow_blocks
@@ -32,9 +32,24 @@ def report_page(report: Report) -> Page:
             reason = report.absent.get(name, "This report does not say.")
             sections.append(PageSection(name, title, reason))
         else:
-            said = _with_advice(content) if isinstance(content, Choice) else content.sentence
+            said = _said(content)
             sections.append(PageSection(name, title, said, blocks(content)))
     return Page(_title(report), _lead(report), sections, _facts(report))
+
+
+def _said(content: Any) -> str:
+    """The answer, and what it is of where the figures at the head are of more."""
+    if isinstance(content, Choice):
+        return _with_advice(content)
+    if isinstance(content, Packing) and len(content.splits) > 1:
+        return f"{content.sentence} This is of {main_split(content)}; the figures at the top are of all splits."
+    return str(content.sentence)
+
+
+def main_split(packing: Packing) -> str:
+    """The split that is trained on."""
+    names = [one.split for one in packing.splits]
+    return "train" if "train" in names else names[0]
 
 
 def _with_advice(choice: Choice) -> str:
@@ -55,6 +70,8 @@ def _lead(report: Report) -> str:
     words += f", looked at {_when(report.made)} by packtrain {report.packtrain}."
     if report.sample is not None and not report.sample.exhaustive:
         words += f" From a sample of {report.sample.rows:,} of about {report.sample.rows_estimated:,} rows."
+    if report.packing is not None and len(report.packing.splits) > 1:
+        words += f" The figures here are of {' and '.join(one.split for one in report.packing.splits)} together."
     return words
 
 
@@ -80,7 +97,7 @@ def _facts(report: Report) -> Sequence[tuple[str, str]]:
         slots = rows * packing.max_length
         facts.append((f"rows of {packing.max_length:,}", large(rows)))
         if slots:
-            facts.append(("of them filled", share(sum(one.tokens for one in packing.splits) / slots, 2)))
+            facts.append(("of them filled", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)))
         if bound:
             facts.append(("rows above the bound", share(rows / bound - 1, 2)))
     elif choice is not None:

@@ -78,6 +78,23 @@ REASONS = {
     "special": "Tokens that the tokenizer adds by itself.",
     "untrained_piece": "Pieces of split examples in which nothing would be trained.",
 }
+LOSSES = {
+    "cut_empty": "pairs that lose a completion",
+    "cut_equal": "pairs that differ no more when cut",
+    "cut_untrained": "examples cut before anything trained",
+    "duplicate": "examples that were there before",
+    "equal": "pairs of equal completions",
+    "max_completion_length": "ends of long completions",
+    "max_length": "what is beyond the row",
+    "max_prompt_length": "beginnings of long prompts",
+    "max_tokens": "examples too long for the filter",
+    "min_tokens": "examples too short for the filter",
+    "not_sampled": "examples that the weights leave out",
+    "overlong": "examples longer than a row",
+    "untrained": "examples without anything to train",
+    "untrained_piece": "pieces without anything to train",
+}
+"""Whose tokens are lost by a reason, within a sentence."""
 OWN = "A reason of your own reader."
 
 

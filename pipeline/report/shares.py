@@ -1,5 +1,8 @@
 """What is trained, by source."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.report import Histogram, SourceShare, Training
 from .flow import asked_left, is_packed
@@ -11,30 +14,45 @@ from .spoken import many, share
 _UNTRAINED = ("untrained", "cut_untrained")
 
 
-def training_of(ledger: Ledger, spreads: Spreads | None = None, shown: Shown | None = None) -> Training:
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Tokens asked for that stand first in a piece, where no label can be, as far as they are known before packing."""
+
+    by_source: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False
+    """Whether the strategy makes more of them, by cutting documents itself."""
+
+
+def training_of(
+    ledger: Ledger, spreads: Spreads | None = None, shown: Shown | None = None, heads: Heads | None = None
+) -> Training:
     """What the loss falls on, of a run or of what is known before packing.
 
     Args:
         spreads: how long examples are; None where that is not known.
         shown: packed rows or pairs as text; None before packing.
+        heads: of what is not packed yet; a ledger that is closed has them.
     """
     most = max((one.lengths.most for one in spreads.sources.values()), default=0) if spreads is not None else 0
+    heads = heads or Heads()
     sources = []
     for name, entry in ledger.sources.items():
         spread = spreads.sources.get(name) if spreads is not None else None
-        sources.append(_share(name, entry, spread, spreads, most))
+        sources.append(_share(name, entry, spread, spreads, most, heads))
     shown = shown or Shown(absent="Rows are there when the data is packed.")
-    return Training(_sentence(ledger.total(), spreads), sources, shown.rows, shown.absent, shown.pairs)
+    return Training(_sentence(ledger.total(), spreads, heads), sources, shown.rows, shown.absent, shown.pairs)
 
 
-def _share(name: str, entry: SourceLedger, spread: Spread | None, spreads: Spreads | None, most: int) -> SourceShare:
+def _share(
+    name: str, entry: SourceLedger, spread: Spread | None, spreads: Spreads | None, most: int, heads: Heads
+) -> SourceShare:
     """`most`: what all bins reach to, so that sources can be compared."""
     exact, exact_runs = (spreads.exact, spreads.exact_runs) if spreads is not None else (True, True)
     return SourceShare(
         source=name,
         examples=sum(entry.examples_packed.values()),
         tokens=entry.tokens_packed,
-        labels=labels_of(entry),
+        labels=labels_of(entry, heads.by_source.get(name, 0)),
         turns=entry.turns_trained,
         turns_without_end=entry.turns_without_end,
         turns_cut=entry.turns_cut,
@@ -46,26 +64,33 @@ def _share(name: str, entry: SourceLedger, spread: Spread | None, spreads: Sprea
         prompts=_logarithmic(spread.prompts, exact_runs, most) if spread is not None else None,
         completions=_logarithmic(spread.completions, exact_runs, most) if spread is not None else None,
         turns_each=spread.turns.even(exact=exact_runs) if spread is not None and spread.turns.count else None,
+        truncated=entry.examples_truncated + entry.examples_split,
     )
 
 
-def labels_of(entry: SourceLedger) -> int:
-    """Tokens that are trained; before packing, those that would be if none stood first in its piece."""
-    return entry.labels_trained if is_packed(entry) else asked_left(entry)
+def labels_of(entry: SourceLedger, heads: int = 0) -> int:
+    """Tokens that are trained.
+
+    Args:
+        heads: tokens asked for that stand first in a piece; of what is not packed yet.
+    """
+    return entry.labels_trained if is_packed(entry) else asked_left(entry) - heads
 
 
 def _logarithmic(tally: Tally, exact: bool, most: int) -> Histogram | None:
     return tally.logarithmic(exact=exact, most=most) if tally.count else None
 
 
-def _sentence(total: SourceLedger, spreads: Spreads | None) -> str:
+def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads) -> str:
     if not total.tokens_packed:
         return "Nothing is packed, so nothing is trained."
-    labels = labels_of(total)
+    labels = labels_of(total, sum(heads.by_source.values()))
     words = [f"The loss falls on {share(labels / total.tokens_packed)} of the packed tokens, {many(labels, 'token')}"]
     if total.turns_trained:
         words[0] += f" in {many(total.turns_trained, 'turn')} of the assistant"
     words[0] += "."
+    if heads.more:
+        words.append("The first token of a piece that the strategy cuts off is never trained; they are still counted.")
     if total.turns_without_end:
         what = "of them has" if total.turns_without_end == 1 else "of them have"
         words.append(f"{total.turns_without_end:,} {what} no end-of-turn token to learn to stop by.")

@@ -154,7 +154,7 @@ def _head(page: Page) -> str:
     return (
         '<a class="skip" href="#main">Skip to the answers</a>\n<header class="top">\n<div class="bar">'
         f"<h1>{escaped(page.title, 300)}</h1>"
-        '<button type="button" id="scheme" aria-pressed="false">Dark</button></div>\n'
+        '<button type="button" id="scheme">Dark colours</button></div>\n'
         f'<p class="lead">{sentence(page.lead)}</p>\n'
         + (f'<dl class="facts">{facts}</dl>\n' if facts else "")
         + "</header>"

@@ -6,12 +6,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...schemas.report import Choice, Packing, Point, Report, Training, Trust
+from ...schemas.report import Choice, Packing, Point, Report, SourceLoss, Training, Trust
 from ..console import say
 from ..inert import inert_line
 from ..units import duration, plural, rate, share, size
-from .by_source import SOURCES_HEAD, lost, source_cells, sources_title
+from .balance_view import balance_note
+from .by_source import SOURCES_HEAD, lost, source_cells, source_tables
 from .choice_notes import own_way
+from .saving import STRATEGIES, beside_time
 from .spoken import flops, large
 
 QUESTIONS = {
@@ -36,9 +38,12 @@ def print_report(console: Console, report: Report) -> None:
     what = "Report of" if report.kind == "run" else "Plan of"
     _say(console, f"{what} {report.name}", "bold")
     if report.sample is not None and not report.sample.exhaustive:
+        seen, of_all = report.sample.rows, report.sample.rows_estimated
         _say(
             console,
-            f"From a sample of {report.sample.rows:,} of about {report.sample.rows_estimated:,} rows.",
+            f"From a sample of {seen:,} of about {of_all:,} rows. The rows and FLOPs of each length are the "
+            f"sample's: for all, multiply them by about {of_all / max(seen, 1):.3g}. Shares are estimates, "
+            "and the longest document may be one that was not read.",
             "yellow",
         )
     for number, (name, question) in enumerate(QUESTIONS.items(), 1):
@@ -89,31 +94,33 @@ def _choice(console: Console, choice: Choice) -> None:
         ("strategy", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in others:
-        _add(table, one.strategy, *_of_point(one), "configured" if one.strategy == choice.strategy else "")
+        loss, cut, number, *rest = _of_point(one)
+        number += " batches" if one.strategy in STRATEGIES else ""
+        mark = "configured" if one.strategy == choice.strategy else ""
+        _add(table, one.strategy, loss, cut, number, *rest, mark)
     console.print(table)
-    _sources(console, choice)
+    for title, rows in source_tables(choice):
+        _sources(console, title, rows)
     for note in choice.notes:
         _say(console, f"  {note}", "dim")
 
 
-def _sources(console: Console, choice: Choice) -> None:
-    """What sources lose by the advice, those that lose most first."""
-    if choice.advice is None or not choice.sources:
-        return
-    trained = any(one.labels for one in choice.sources)
-    hit = [one for one in choice.sources if one.documents_cut or one.documents_lost]
+def _sources(console: Console, title: str, sources: Sequence[SourceLoss]) -> None:
+    """What sources lose, those that lose most first."""
+    trained = any(one.labels for one in sources)
+    hit = [one for one in sources if one.documents_cut or one.documents_lost]
     hit.sort(key=lambda one: (-lost(one, trained), -one.documents_cut / one.documents))
     if not hit:
-        _say(console, f"  At the advised {choice.advice.max_length:,}, no source has a longer document.", "dim")
+        _say(console, f"  {title}: none has a longer document.", "dim")
         return
-    table = _table(sources_title(choice.advice), SOURCES_HEAD)
+    table = _table(title, SOURCES_HEAD)
     for one in hit[:_SOURCES]:
         _add(table, *source_cells(one))
     console.print(table)
     if len(hit) > _SOURCES:
         _say(console, f"  and {plural(len(hit) - _SOURCES, 'source')} more, which lose less", "dim")
-    if len(choice.sources) > len(hit):
-        others = len(choice.sources) - len(hit)
+    if len(sources) > len(hit):
+        others = len(sources) - len(hit)
         _say(console, f"  {plural(others, 'source')} with no longer document", "dim")
 
 
@@ -162,9 +169,11 @@ def _packing(console: Console, packing: Packing) -> None:
         each = "one row" if balance.rows_each == 1 else f"{balance.rows_each} rows"
         _say(
             console,
-            f"  {balance.ranks} ranks, {each} each: the slowest takes {balance.plain:.2f} × the mean, and "
-            f"{balance.balanced:.2f} × as the loader deals rows",
+            f"  {balance.ranks} ranks, {each} each: the slowest takes {balance.plain:.2f} × the mean, "
+            f"{balance.balanced:.2f} × as the loader deals rows, {balance.worst:.2f} × at worst",
         )
+    if note := balance_note(packing):
+        _say(console, f"  {note}", "dim")
     if packing.savings:
         table = _table(
             f"An epoch at {packing.max_length:,} tokens", ("batches", "tokens computed", "steps", "FLOPs", "estimated")
@@ -179,6 +188,8 @@ def _packing(console: Console, packing: Packing) -> None:
                 duration(saving.seconds),
             )
         console.print(table)
+    if note := beside_time(packing):
+        _say(console, f"  {note}", "dim")
 
 
 def _trust(console: Console, trust: Trust) -> None:

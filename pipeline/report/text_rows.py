@@ -8,12 +8,13 @@ from .spoken import many, share
 
 PIECE = 6_000
 """Characters of a piece that a page shows."""
+_STRIPS = "<li>strips: a block is a document, its lower, darker part what is trained of it, the rest empty</li>"
 
 
 def rows_markup(rows: Sequence[ShownRow]) -> str:
     """All of it, with the search."""
     documents = sum(len(row.documents) for row in rows)
-    return _searched("documents", documents, "".join(_row(at, row) for at, row in enumerate(rows)))
+    return _searched("documents", documents, "".join(_row(at, row) for at, row in enumerate(rows)), _STRIPS)
 
 
 def pairs_markup(pairs: Sequence[ShownPair]) -> str:
@@ -21,14 +22,14 @@ def pairs_markup(pairs: Sequence[ShownPair]) -> str:
     return _searched("pairs", len(pairs), "".join(_pair(at, pair) for at, pair in enumerate(pairs)))
 
 
-def _searched(what: str, count: int, body: str) -> str:
+def _searched(what: str, count: int, body: str, key: str = "") -> str:
     return (
         '<p class="choose" hidden><label for="find">Find an example by its id</label>'
         f'<input type="search" id="find" aria-controls="rows" data-output="found" data-what="{what}" '
         'autocomplete="off" spellcheck="false">'
         f'<output id="found" aria-live="polite">{count} of {count} {what}</output></p>\n'
         f'<ul class="key" aria-label="How to read the rows"><li><mark class="sample">underlined</mark>: trained</li>'
-        f"<li>plain: seen, not trained</li></ul>\n"
+        f"<li>plain: seen, not trained</li>{key}</ul>\n"
         f'<div id="rows">{body}</div>'
     )
 

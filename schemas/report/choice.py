@@ -43,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class SourceLoss:
-    """What one source loses at the length and with the strategy that is advised; see `stages.losses.Loss`."""
+    """What one source loses at one length and with one strategy; see `stages.losses.Loss`."""
 
     source: str
     documents: int
@@ -65,7 +65,7 @@ class Advice:
     max_length: int
     strategy: str
     sentence: str
-    """Such as `4,096 keeps 99.6 % of the trained tokens; the next step up costs 31 % more attention for 0.2 %.`"""
+    """Such as `4,096 keeps 99.6 % of the trained tokens; the next step up costs 3 % more work for 0.2 %.`"""
     reasons: list[str]
 
 
@@ -98,3 +98,6 @@ class Choice:
     """What to know when reading it, a sentence each: what is not compared, and what is compared otherwise."""
     sources: list[SourceLoss] = field(default_factory=list)
     """At the advice, where there are several."""
+    sources_configured: list[SourceLoss] = field(default_factory=list)
+    """At `max_length` with the configuration's strategy, where there are several; `wrapped` as `bfd_split`. Empty where
+    that is the advice."""

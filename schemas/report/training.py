@@ -35,6 +35,8 @@ class SourceShare:
     """Tokens of them that it asks for."""
     turns_each: Histogram | None
     """Trained turns of an example."""
+    truncated: int = 0
+    """Packed examples that were cut, or cut into pieces, because they are too long."""
 
 
 @dataclass(frozen=True, slots=True)

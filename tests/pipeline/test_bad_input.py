@@ -370,7 +370,7 @@ BAD_OPTIONS: list[tuple[list[object], str]] = [
         ["--set", "pack.strategy=best"],
         "pack.strategy: input should be 'bfd', 'bfd_split', 'wrapped' or 'none' (got 'best')",
     ),
-    (["--set", "truncate.max_length=long"], "truncate.max_length: input should be a valid integer"),
+    (["--set", "truncate.max_length=long"], "truncate.max_length: input should be a whole number"),
     (["--set", "nothing"], "--set nothing: write key.path=value"),
     (["--set", "sources.1.name=x"], "is no item of a list of 1; count from 0"),
     (["--set", "run.memory=1MiB"], "is too small for the driver and one worker; give it at least"),

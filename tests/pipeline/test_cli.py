@@ -152,7 +152,9 @@ def test_the_demo_runs_in_an_empty_folder(demo: tuple[Path, float, str]) -> None
 
 def test_what_the_demo_says_to_do_next_works(demo: tuple[Path, float, str]) -> None:
     commands = re.findall(r"^  (\S*packtrain .*|\S*python\S* .*)$", demo[2], re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
+    assert " train " in commands[-1]
+    assert f"open {Path('runs/demo/report.html')}\n" in demo[2]
     # The training takes longer: tests/docs runs it.
     for command in [command for command in commands if " train " not in command]:
         # As it stands there, from the folder where it was printed, whether or not the environment is active.
@@ -181,7 +183,9 @@ def test_a_finished_run_says_so_at_once(demo: tuple[Path, float, str], program: 
         seconds.append(time.perf_counter() - began)
         assert (done.code, done.err) == (0, "")
         assert re.fullmatch(
-            rf"{folder}/runs/demo is finished already; nothing to do\nmanifest [0-9a-f]{{16}}\n", done.out
+            rf"{folder}/runs/demo is finished already; nothing to do\nmanifest [0-9a-f]{{16}}\n"
+            rf"report: {folder}/runs/demo/report\.html\n  its tables: \S*packtrain report runs/demo\n",
+            done.out,
         )
     assert min(seconds) < max(1.5, first / 2)
 

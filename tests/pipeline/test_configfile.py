@@ -122,6 +122,10 @@ BAD_OVERRIDES = [
         "--set truncate.max_lenght=3: truncate.max_lenght: there is no such key; did you mean max_length?",
     ),
     ("truncate=5", "--set truncate=5: truncate: input should be"),
+    ("pack.shuffle=perhaps", "pack.shuffle: input should be true or false (got 'perhaps')"),
+    ("holdout.fraction=half", "holdout.fraction: input should be a number (got 'half')"),
+    ("mask=asistant", "'last_assistant' or 'all' (got 'asistant'); did you mean assistant?"),
+    ("mask=xyz", "'last_assistant' or 'all' (got 'xyz')"),
     ("run.memory=12 cows", "run.memory: '12 cows' is not a size; write 256MiB"),
     ("run.memory=inf", "run.memory: 'inf' is not a size"),
     ("out=5", "--set out=5: out: input should be a valid string (got 5)"),
@@ -154,8 +158,9 @@ BAD_FILES = [
         "line 9: sources.1.formt: there is no such key; did you mean format?",
     ),
     (GOOD.replace("1024", "1"), "line 12: truncate.max_length: input should be greater than or equal to 2 (got 1)"),
-    (GOOD.replace("1024", "many"), "line 12: truncate.max_length: input should be a valid integer"),
-    (GOOD.replace("1024", "[1, 2]"), "line 12: truncate.max_length: input should be a valid integer"),
+    (GOOD.replace("1024", "4k"), "line 12: truncate.max_length: input should be a whole number (got '4k')"),
+    (GOOD.replace("1024", "1.5"), "line 12: truncate.max_length: input should be a whole number (got 1.5)"),
+    (GOOD.replace("1024", "[1, 2]"), "line 12: truncate.max_length: input should be a whole number"),
     (GOOD.replace("name: web", "name: chat"), "two sources are called 'chat'; give each its own name"),
     (GOOD.replace("name: web", "name: no"), "line 8: sources.1.name: input should be a valid string (got False)"),
     (GOOD.replace("[a.jsonl, b.jsonl]", "5"), "line 7: sources.0.path: input should be a list (got 5)"),
@@ -200,6 +205,14 @@ def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:
         "line 9: sources.1.format",
         "line 12: truncate.max_length",
     ]
+
+
+def test_a_needed_key_that_is_misspelt_is_told_once(tmp_path: Path) -> None:
+    told = refusal(tmp_path, GOOD.replace("sources:", "source:")).splitlines()
+    assert told == [f"{tmp_path}/run.yaml, line 4: source: there is no such key; did you mean sources?"]
+    both = refusal(tmp_path, GOOD.replace("sources:", "xyz:")).splitlines()
+    assert len(both) == 2, "what nobody meant for it does not stand for it"
+    assert any(line.endswith("sources: is needed, but not there") for line in both)
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:

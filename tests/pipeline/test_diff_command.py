@@ -58,7 +58,7 @@ def test_what_changed_is_said_first(packtrain: Command, runs: Path) -> None:
     done = packtrain("diff", runs / "one", runs / "longer")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0].startswith("B packs as many tokens in ")
+    assert lines[0].startswith("B trains on as many tokens, in ")
     assert lines[0].endswith(" fewer rows: max_length 64 → 128.")
     assert "truncate.max_length │ 64 │ 128" in done.out
     assert len(lines) <= 40
@@ -136,7 +136,14 @@ def test_json_has_all_of_it(packtrain: Command, runs: Path) -> None:
     assert done.out.isascii()
     assert (found["a"]["max_length"], found["b"]["max_length"]) == (64, 128)
     assert found["settings"] == [
-        {"section": "configuration", "key": "truncate.max_length", "a": 64, "b": 128, "spelling": False}
+        {
+            "section": "configuration",
+            "key": "truncate.max_length",
+            "a": 64,
+            "b": 128,
+            "spelling": False,
+            "whole_source": False,
+        }
     ]
     assert (found["identical"], found["same_rows"]) == (False, False)
     assert found["examples"]["sources"][0]["same"] == 40

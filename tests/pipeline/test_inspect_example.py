@@ -326,6 +326,8 @@ def test_turns_that_are_not_proved_say_why(
         ("chats/chat:2", "the nearest are chats/chats:2, chats/chats:1, chats/chats:4"),
         ("texts/texts:0", "the nearest are texts/texts:1"),
         ("nonsense", "the nearest are "),
+        ("texts:2", "the nearest are texts/texts:2, "),
+        ("chats:4", "the nearest are chats/chats:4, "),
         ("chats/chats:2/1", "its row gave chats/chats:2"),
         ("chats/chats:" + "9" * 40, "the nearest are "),
         ("\x1b[31mred/x:1", r"there is no example \\x1b\[31mred/x:1"),

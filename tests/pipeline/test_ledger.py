@@ -840,6 +840,9 @@ def test_nothing_left_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"of 34 rows, 0 gave examples \(missing_key 34\)"):
         packtrain.run(config)
     assert not (tmp_path / "out/manifest.json").exists()
+    config["sources"][0] |= {"format": "prompt_completion", "keys": {}}
+    with pytest.raises(InputError, match=r"rows of source texts fit format text, not prompt_completion: .* leave the"):
+        packtrain.run(config)
 
 
 def test_a_split_without_a_row_can_be_opened(corpus: Corpus, tmp_path: Path) -> None:

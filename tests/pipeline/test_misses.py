@@ -1,6 +1,7 @@
 """A run that must encode what an earlier one has encoded says in what the two differ."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_the_field_that_differs_is_named(told: Callable[..., list[str]]) -> None
         assert note.startswith("source b: its one block is encoded anew: sources.b.max_row_bytes (16777216 → 1048576) ")
         assert "differs from the parts of 20" in note
     assert told(change) == []
+
+
+def test_another_format_is_all_that_is_said(told: Callable[..., list[str]]) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["sources"][1].update(format="text" if config["sources"][1]["format"] != "text" else "messages", keys={})
+
+    note = next(note for note in told(change, dry=True) if note.startswith("source b: "))
+    assert re.search(r"encoded anew: format \w+ → \w+, other than the parts of [0-9-]+$", note)
 
 
 def test_the_tokenizer_is_told_from_its_engine(

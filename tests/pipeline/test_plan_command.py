@@ -1,7 +1,9 @@
 """`packtrain plan`: what it says is what the run then does, and it leaves nothing but the cache and two files."""
 
+import io
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import yaml
 from packtrain.pipeline.ahead import plan
 from packtrain.pipeline.report.gather import report_of
 from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.terminal import print_report
 from packtrain.pipeline.room import shards_written
 from packtrain.pipeline.store import LocalStore
 from packtrain.schemas.report import Report
+from rich.console import Console
 
 Command = Callable[..., Any]
 Config = dict[str, Any]
@@ -102,16 +106,45 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     assert ahead.training is not None
     assert after.training is not None
     for before, then in zip(ahead.training.sources, after.training.sources, strict=True):
-        assert (before.examples, before.tokens, before.turns) == (then.examples, then.tokens, then.turns)
+        assert (before.examples, before.tokens, before.labels) == (then.examples, then.tokens, then.labels)
+        assert before.turns == then.turns
         assert before.lengths == then.lengths
         assert before.prompts == then.prompts
         assert before.completions == then.completions
+    assert ahead.training.sentence == after.training.sentence
     assert "packing" in ahead.absent
     assert ahead.trust is not None
     assert after.trust is not None
     assert (ahead.trust.tokenizer, ahead.trust.engine) == (after.trust.tokenizer, after.trust.engine)
     point = next(one for one in ahead.choice.points if (one.strategy, one.max_length) == ("bfd", 128))
     assert point.rows == manifest.splits["train"].rows
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"truncate": {"max_length": 24, "overlong": "split", "split": {"at": "tokens"}}, "keep_untrained": True},
+        {"truncate": {"max_length": 24, "keep": "end"}, "holdout": {"fraction": 0.2}, "duplicates": "drop"},
+        {"truncate": {"max_length": 24}, "mask": "all"},
+    ],
+)
+def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_path: Path) -> None:
+    config["sources"][1]["repeat"] = 2
+    config |= settings
+    ahead = plan(config).training
+    package.run(config)
+    after = report_of(tmp_path / "packed")
+    assert ahead is not None
+    assert after.training is not None
+    assert [one.labels for one in ahead.sources] == [one.labels for one in after.training.sources]
+    assert ahead.sentence.partition(" in ")[0] == after.training.sentence.partition(" in ")[0]
+
+
+def test_heads_that_the_strategy_makes_are_told(config: Config) -> None:
+    config["pack"] = {"strategy": "bfd_split"}
+    training = plan(config).training
+    assert training is not None
+    assert "never trained; they are still counted" in training.sentence
 
 
 def test_its_configuration_is_that_of_the_run(packtrain: Command, file: Path, tmp_path: Path) -> None:
@@ -188,6 +221,12 @@ def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
     assert some.trust is not None
     assert some.trust.inputs_in_all == 2
     assert not (tmp_path / "packed").exists()
+    console = Console(record=True, width=1000, file=io.StringIO())
+    print_report(console, some)
+    told = console.export_text()
+    factor = re.search(r"the sample's: for all, multiply them by about ([0-9.]+)\.", told)
+    assert factor is not None
+    assert float(factor[1]) == pytest.approx(some.sample.rows_estimated / some.sample.rows, rel=0.01)
 
 
 def test_a_sample_of_all_rows_is_exact(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -38,6 +39,8 @@ from packtrain.schemas.report import (
     Trust,
 )
 from packtrain.stages.sweep import Stock, SweepOptions, sweep
+
+sys.path.append(str(Path(__file__).parent))  # for what tests share
 
 SHAPE = Shape("7 billion parameters", 6.7e9, 32, 4096)
 
@@ -240,7 +243,7 @@ def a_report() -> Report:
                 Stage("encode", 41.0, 3.3e6, "tokens"),
                 Stage("pack", 2.1, None, ""),
             ],
-            inputs=[Input("chat", "part-0.jsonl", 12_345_678, "5938476e29c3cef5")],
+            inputs=[Input("chat", "part-0.jsonl", 12_345_678, "5938476e29c3cef5" * 4)],
             inputs_in_all=3,
             bytes_in_all=55_000_000,
             configuration="version: 1\nsources:\n  - name: chat\n    path: data/*.jsonl\n",

@@ -82,6 +82,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answere
         file: str = "chat",
         text: list[Row] | None = None,
         more: list[Row] | None = None,
+        more_name: str = "more",
         chat_keys: Row | None = None,
         text_keys: Row | None = None,
         **keys: Any,
@@ -100,7 +101,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answere
             },
         ]
         if more is not None:
-            sources.append({"name": "more", "format": "text", "path": write(f"data/{name}/more", more)})
+            sources.append({"name": more_name, "format": "text", "path": write(f"data/{name}/more", more)})
         data: Row = {
             "out": str(out),
             "cache": str(folder / "cache"),
@@ -308,6 +309,8 @@ def test_a_source_that_is_added(make: Make) -> None:
     back = compare(b, a)
     assert asked(back) == {"sources.more": ("text", None)}
     assert ": 1 source removed." in back.sentence
+    dotted = compare(a, make("dotted", more=texts(10, 500), more_name="v1.more"))
+    assert ": 1 source added." in dotted.sentence
     assert numbers(total(back)) == {"same": PAIRS + TEXTS, "only_a": 10}
 
 

@@ -1,0 +1,168 @@
+"""What is said beside the advice: what sources lose, what is compared otherwise, and what else would help."""
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packtrain.pipeline.report.blocks import Grid, Words
+from packtrain.pipeline.report.by_source import MUCH, source_tables, source_warning
+from packtrain.pipeline.report.charts_choice import choice_blocks
+from packtrain.pipeline.report.choice import choose
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.report.terminal import print_report
+from packtrain.schemas.report import FORMAT, Report
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from tests.pipeline.report.choices import at, choice_of, configured, lognormal, of_sources, stock_of
+else:
+    from choices import at, choice_of, configured, lognormal, of_sources, stock_of
+
+# --- by source ---
+
+
+def test_a_source_that_the_advice_loses_is_named() -> None:
+    stock, sources = of_sources(chat=([500] * 20_000, 0.5), meetings=([60_000] * 2, 0.99))
+    choice = choice_of(stock, configured(sources=sources))
+    assert choice.advice is not None
+    assert choice.advice.max_length < 60_000
+    assert choice.advice.sentence.endswith("; but of meetings, 100 % would be lost.")
+    assert "Of source meetings, 100 % of the trained tokens would be lost" in choice.advice.reasons[0]
+    assert "2 of 2 documents are longer or left out, the longest has 60,000 tokens" in choice.advice.reasons[0]
+    chat, meetings = choice.sources
+    assert (chat.source, chat.documents, chat.documents_cut, chat.tokens_lost) == ("chat", 20_000, 0, 0)
+    assert (meetings.documents_lost, meetings.labels_lost) == (2, meetings.labels)
+    # Split, none of them is lost; where texts are cut, that is told.
+    split = choice_of(stock, configured(sources=sources, truncate={"max_length": 2048, "overlong": "split"}))
+    assert split.advice is not None
+    assert "but of" not in split.advice.sentence
+    assert any("Of source meetings, 100 % of the documents would be cut" in one for one in split.advice.reasons)
+
+
+def test_page_and_terminal_tell_what_sources_lose() -> None:
+    stock, sources = of_sources(chat=([500] * 20_000, 0.5), meetings=([60_000] * 2, 0.99), code=([300] * 40, 0.5))
+    choice = choice_of(stock, configured(sources=sources, pack={"align": 16}))
+    blocks = choice_blocks(choice)
+    configured_grid, grid = (one for one in blocks if isinstance(one, Grid) and one.caption.startswith("By source"))
+    assert configured_grid.caption == "By source, at the configured 2,048 with bfd"
+    assert [list(one) for one in configured_grid.rows] == [list(one) for one in grid.rows]
+    told = ["meetings", "2", "60,000", "0", "2 (100 %)", "100 %", "100 %"]
+    assert [list(one) for one in grid.rows][1] == told
+    assert [one[0] for one in grid.rows] == ["chat", "meetings", "code"]
+    assert [one.text for one in blocks if isinstance(one, Words)] == choice.notes
+    console = Console(file=StringIO(), width=160)
+    print_report(console, Report(FORMAT, "run", "out", "", "", None, choice=choice))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert any([cell.strip() for cell in line.split("│")] == told for line in lines)
+    assert "  2 sources with no longer document" in lines
+    assert not any(line.startswith("code") for line in lines)
+    assert all(any(note in line for line in lines) for note in choice.notes)
+
+
+def test_a_source_that_the_configured_length_loses_is_named() -> None:
+    stock, sources = of_sources(chat=([500] * 2000, 0.5), meetings=([3000] * 60, 0.9), code=([300] * 40, 0.5))
+    choice = choice_of(stock, configured(sources=sources))
+    assert choice.advice is not None
+    assert choice.advice.max_length == 4096
+    assert "of meetings" not in choice.advice.sentence
+    assert choice.sentence.endswith(". Of meetings, 100 % is lost.")
+    assert source_warning(choice) == "At the configured 2,048, of meetings, 100 % is lost."
+    _, meetings, _ = choice.sources_configured
+    assert (meetings.source, meetings.documents_lost, meetings.labels_lost) == ("meetings", 60, 60 * 300)
+    assert [title for title, _ in source_tables(choice)] == [
+        "By source, at the configured 2,048 with bfd", "By source, at the advised 4,096 with bfd"
+    ]  # fmt: skip
+    # Who takes the advice reads one table, and no warning beside the advice.
+    taken = choice_of(stock, configured(sources=sources, truncate={"max_length": 4096}))
+    assert (taken.sources_configured, source_warning(taken)) == ([], None)
+    assert [title for title, _ in source_tables(taken)] == ["By source, at the configured 4,096 with bfd"]
+
+
+def test_of_one_source_nothing_is_said_apart() -> None:
+    stock, sources = of_sources(chat=(lognormal(6.2, 0.8), 0.5))
+    choice = choice_of(stock, configured(sources=sources))
+    assert choice.sources == []
+    assert choice.advice == choice_of(stock_of(lognormal(6.2, 0.8))).advice
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(1, 3000), min_size=1, max_size=15), min_size=2, max_size=4),
+    st.lists(st.floats(0, 0.99), min_size=4, max_size=4),
+    st.sampled_from(["truncate", "drop", "split", "error"]),
+    st.booleans(),
+)
+def test_what_sources_lose_is_what_the_point_loses(
+    lengths: list[list[int]], prompts: list[float], overlong: str, untrained: bool
+) -> None:
+    stock, sources = of_sources(**{f"s{n}": (one, prompts[n]) for n, one in enumerate(lengths)})
+    config = configured(sources=sources, truncate={"max_length": 512, "overlong": overlong}, keep_untrained=untrained)
+    choice = choice_of(stock, config, lengths=(64, 512, 2048))
+    assert choice.advice is not None
+    point = at(choice, choice.advice.strategy, choice.advice.max_length)
+    for name in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost"):
+        assert sum(getattr(one, name) for one in choice.sources) == getattr(point, name), name
+    labels = sum(one.labels for one in choice.sources)
+    worst = max((one.labels_lost / one.labels if one.labels else 0.0) for one in choice.sources)
+    if labels:
+        assert ("; but of" in choice.advice.sentence.replace("; but for", "")) == (worst >= MUCH)
+
+
+# --- what is said about the comparison ---
+
+
+def test_notes_say_what_is_compared_otherwise() -> None:
+    stock = stock_of([100, 203, 2700], 0.0)
+    assert choice_of(stock).notes == []
+    (note, wrapped) = choice_of(stock, configured(pack={"align": 16, "max_docs": 4})).notes
+    assert "padded to multiples of 16: at 2,048 that is 0.72 % more" in note  # (12 + 5 + 0) / 2,351
+    assert wrapped == "Strategy wrapped is compared without pack.align and pack.max_docs, which it cannot keep."
+    (note,) = choice_of(stock, configured(truncate={"max_length": 2048, "overlong": "split"})).notes
+    assert "is split at turns, as the configuration says" in note
+    (note,) = choice_of(stock, configured(truncate={"max_length": 2048, "overlong": "error"})).notes
+    assert "stops a run" in note
+    few = configured(pack={"window_tokens": 10_000})
+    assert choice_of(stock, few).notes == []
+    (note,) = choose(stock, few, ReportOptions(), documents_in_all=3000).notes
+    assert "10,000 tokens at a time" in note
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "bfd_split"])
+def test_rows_that_max_docs_closes_are_told(strategy: str) -> None:
+    stock = stock_of(lognormal(5, 0.8, 3000))
+    free = at(choice_of(stock, configured(pack={"strategy": strategy})), strategy, 2048)
+    choice = choice_of(stock, configured(pack={"strategy": strategy, "max_docs": 4}))
+    mine = at(choice, strategy, 2048)
+    assert mine.rows >= 750 > free.rows
+    assert choice.notes[-1] == (
+        f"pack.max_docs: 4 closes rows before they are full: at 2,048 there are {mine.rows:,} rows, and without it "
+        f"there would be {free.rows:,}."
+    )
+    loose = choice_of(stock, configured(pack={"strategy": strategy, "max_docs": 3000}))
+    assert not any("closes rows" in note for note in loose.notes)
+
+
+def test_what_keeps_the_answers_at_the_configured_length_is_told() -> None:
+    # 50 of 100 documents are cut at 2,048 before their answer, which has 300 of 3,000 tokens.
+    stock = stock_of([*([3000] * 50), *([300] * 50)], 0.9)
+    choice = choice_of(stock)
+    assert choice.advice is not None
+    assert choice.advice.reasons[-1] == (
+        "At the configured 2,048, which keeps 9.1 %, truncate.keep: end would keep 100 % of the trained tokens; "
+        "truncate.overlong: split would keep all but first tokens of pieces."
+    )
+    ended = choice_of(stock, configured(truncate={"max_length": 2048, "keep": "end"}))
+    assert ended.advice is not None
+    assert at(ended, "bfd", 2048).labels == 50 * 300 + 50 * 30
+    dropped = choice_of(stock, configured(truncate={"max_length": 2048, "overlong": "drop"}))
+    assert dropped.advice is not None
+    assert dropped.advice.reasons[-1] == (
+        "At the configured 2,048, which keeps 9.1 %, "
+        "truncate.overlong: split would keep all but first tokens of pieces."
+    )
+    for other in (ended, choice_of(stock, configured(truncate={"max_length": 4096}))):
+        assert other.advice is not None
+        assert not any("would keep all but" in reason for reason in other.advice.reasons)
