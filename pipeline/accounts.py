@@ -26,6 +26,8 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     Args:
         fits: which format the rows have instead, in a sentence; see `formats.what_fits`.
     """
+    if total.rows_read and total.rows_blank == total.rows_read:
+        return "All are blank: remove the file, or fill it"
     if total.rows_used and not total.rows_rejected:
         return "Look at truncate.max_length, the mask, and what the filters and limits leave"
     if fits:

@@ -157,7 +157,7 @@ class _Table:
     def _next(self, pick: _Pick, point: Point) -> str:
         """What the next longer length costs, and what for."""
         if not point.documents_cut and not point.tokens_lost:
-            return "no document is longer"
+            return "no document is longer" if self.more == 1 else "no document that was read is longer"
         after = next((length for length in self.lengths if length > pick.max_length), None)
         if after is None:
             return "it is the longest that was compared"
@@ -206,7 +206,8 @@ class _Table:
         if not cut:
             if lengths.count == 1:
                 return f"The only document fits into a row: it has {count(lengths.quantiles['max'])} tokens."
-            return f"All {many(lengths.count, 'document')} fit into a row: {longest}."
+            read = "" if self.more == 1 else " that were read"
+            return f"All {many(lengths.count, 'document')}{read} fit into a row: {longest}."
         are = f"{'is' if cut == 1 else 'are'} cut{'' if pick.cuts else ' or left out'}"
         return f"{count(cut)} of {many(lengths.count, 'document')} {are}: {longest}."
 

@@ -1,5 +1,6 @@
 """What happened to the data: the ledger as a flow, reasons, and rejects."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,6 +15,8 @@ from .spoken import large, share
 
 MOST_SOURCES = 24
 """That have a picture of their own; all are in the tables."""
+MOST_FLOWING = 16
+"""Sources that flow by themselves where all are drawn together; the smaller ones flow as one."""
 _ROLES = set(KINDS)
 
 
@@ -51,9 +54,10 @@ def _fate(at: int, fate: Fate, *, whole: bool) -> list[Block]:
 
 
 def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Chart | None:
-    real = [link for link in links if link.count > 0 and link.source != link.target]
-    if not real:
+    told = [link for link in links if link.count > 0 and link.source != link.target]
+    if not told:
         return None
+    real = _gathered(told) if every else told
     nodes = list(dict.fromkeys(place for link in real for place in (link.source, link.target)))
     number = {node: at for at, node in enumerate(nodes)}
     into, out = [0] * len(nodes), [0] * len(nodes)
@@ -104,7 +108,22 @@ def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Cha
     )
     height = min(640, 240 + 26 * len(nodes))
     layout = {"margin": {"l": 4, "r": 4, "t": 10, "b": 14}}
-    return Chart(name, f"Where the tokens of {of} went", alt, [trace], layout, _grid(real, "tokens"), height)
+    return Chart(name, f"Where the tokens of {of} went", alt, [trace], layout, _grid(told, "tokens"), height)
+
+
+def _gathered(links: Sequence[Link]) -> list[Link]:
+    """With the smaller of many sources as one, whose labels would lie upon each other."""
+    reached = {link.target for link in links}
+    sizes: Counter[str] = Counter()
+    for link in links:
+        if link.source not in reached and link.kind != "created":
+            sizes[link.source] += link.count
+    small = {name for name, _ in sizes.most_common()[MOST_FLOWING - 1 :]} if len(sizes) > MOST_FLOWING else set()
+    together: Counter[tuple[str, str, str]] = Counter()
+    for link in links:
+        source = f"{len(small):,} smaller sources" if link.source in small else link.source
+        together[source, link.target, link.kind] += link.count
+    return [Link(source, target, count, kind) for (source, target, kind), count in together.items()]
 
 
 def _kind(word: str) -> str:

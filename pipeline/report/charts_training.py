@@ -82,7 +82,8 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     layout = {
         "barmode": "stack",
         "bargap": 0.3,
-        "xaxis": {"tickformat": "~s", "range": [0, most * 1.03], "nticks": 6},
+        # Of a handful of tokens no part is marked.
+        "xaxis": {"tickformat": "~s", "range": [0, most * 1.03], "nticks": 6, **({"dtick": 1} if most < 6 else {})},
         "yaxis": category_axis([one.source for one in drawn]),
         "annotations": [panel_title("tokens, and the share that is trained")],
         "margin": {"t": 30},

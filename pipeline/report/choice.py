@@ -165,29 +165,28 @@ def _sentence(points: list[Point], config: RunConfig, documents: int, documents_
     if documents < documents_in_all:
         begin = f"Of about {count(documents_in_all)} documents, {count(documents)} were read. "
     among = f"{count(point.documents_cut)} of {many(documents, 'document')}"
-    lost = labels_lost(point)
+    lost = f"{share(labels_lost(point))} of the {'trained ' if point.labels + point.labels_lost else ''}tokens"
     if not point.documents_cut and not point.documents_lost:
         did = f"At {length:,} with {known}, no document is cut and no token lost"
     elif strategy in ("bfd_split", "wrapped"):
         did = f"{strategy} at {length:,} loses no token and cuts {among} into pieces"
     elif overlong == "drop":
         did = f"At {length:,}, {count(point.documents_lost)} of {many(documents, 'document')} are dropped, "
-        did += f"and {share(lost)} of the trained tokens with them"
+        did += f"and {lost} with them"
     elif overlong == "error":
         did = f"At {length:,}, {count(point.documents_cut + point.documents_lost)} of {many(documents, 'document')} "
         did += "are longer than a row, which stops the run"
     elif overlong == "split" and point.documents_cut:
         pieces = point.pieces - (point.documents - point.documents_cut)
-        did = f"At {length:,}, {among} are split into {many(pieces, 'piece')} and {share(lost)} of the trained tokens "
-        did += "lost"
+        did = f"At {length:,}, {among} are split into {many(pieces, 'piece')} and {lost} lost"
         if point.documents_lost:
             did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"
     else:
-        did = f"At {length:,}, {among} are cut and {share(lost)} of the trained tokens lost"
+        did = f"At {length:,}, {among} are cut and {lost} lost"
         if not point.documents_cut:
             are = "is" if point.documents_lost == 1 else "are"
             did = f"At {length:,}, {count(point.documents_lost)} of {many(documents, 'document')} {are} left out, "
-            did += f"as nothing trained remains, and {share(lost)} of the trained tokens lost with "
+            did += f"as nothing trained remains, and {lost} lost with "
             did += "it" if point.documents_lost == 1 else "them"
         elif point.documents_lost:
             did += f" ({many(point.documents_lost, 'document')} left out, as nothing trained remains)"

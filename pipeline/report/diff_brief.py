@@ -17,6 +17,7 @@ from .diff_terminal import (
     sides_rows,
     table_of,
 )
+from .markup import clipped
 from .spoken import count
 
 LINES = 60
@@ -27,6 +28,8 @@ _LEDGER = 6
 _PACKING = 4
 _SOURCES = 4
 _NAMED = 3
+_NAME = 40
+"""Characters of a name in a sentence."""
 _ELSEWHERE = ("bytes_read", "tokens_packed", "labels_trained", "labels_head", "labels_not_asked", "asked_encoded",
               "asked_repeated", "asked_truncated", "asked_dropped", "turns_trained", "turns_without_end",
               "straddles", "boundaries")  # fmt: skip
@@ -99,7 +102,7 @@ def _ledger(console: Console, found: Comparison) -> int:
 def _by_source(lines: Sequence[LedgerLine]) -> str:
     """The sources that changed most."""
     apart = sorted((line for line in lines if line.source != ALL), key=lambda line: -abs(line.change))
-    told = [f"{line.source} {signed(line.a, line.b)}" for line in apart[:_SOURCES]]
+    told = [f"{clipped(line.source, _NAME)} {signed(line.a, line.b)}" for line in apart[:_SOURCES]]
     more = len(apart) - len(told)
     return ", ".join(told) + (f", and {count(more)} more" if more else "")
 
@@ -135,6 +138,7 @@ def _examples(console: Console, found: ExamplesChange) -> None:
 def _example(one: ShownExample) -> str:
     a, b = one.tokens_a, one.tokens_b
     if a is not None and b is not None and a != b:
-        return f"{one.id} ({count(a)} → {count(b)} tokens)"
+        return f"{clipped(one.id, _NAME)} ({count(a)} → {count(b)} tokens)"
     tokens = a if a is not None else b
-    return one.id if tokens is None else f"{one.id} ({count(tokens)} tokens)"
+    name = clipped(one.id, _NAME)
+    return name if tokens is None else f"{name} ({count(tokens)} tokens)"

@@ -199,7 +199,8 @@ def test_nothing_is_left(pack: Packer) -> None:
 
 
 def test_nothing_but_blank_lines(pack: Packer) -> None:
-    assert "nothing is left to pack: of 3 rows, 0 gave examples" in pack.refused(b"\n \n\n")
+    message = pack.refused(b"\n \n\n")
+    assert "nothing is left to pack: of 3 rows, 0 gave examples. All are blank: remove the file, or fill it" in message
 
 
 LONG = b'{"text": "' + b"so it goes " * 4_545_455 + b'"}\n'  # 50 MB

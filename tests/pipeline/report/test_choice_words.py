@@ -166,3 +166,18 @@ def test_what_keeps_the_answers_at_the_configured_length_is_told() -> None:
     for other in (ended, choice_of(stock, configured(truncate={"max_length": 4096}))):
         assert other.advice is not None
         assert not any("would keep all but" in reason for reason in other.advice.reasons)
+
+
+def test_what_is_lost_where_nothing_is_trained_are_tokens() -> None:
+    stock = stock_of([3000] * 90, 1.0)
+    choice = choice_of(stock, configured(keep_untrained=True))
+    assert choice.sentence.startswith("At 2,048, 90 of 90 documents are cut and 31.7 % of the tokens lost; ")
+
+
+def test_of_a_sample_no_more_is_said_than_was_read() -> None:
+    stock = stock_of([300] * 900)
+    choice = choose(stock, configured(), ReportOptions(), documents_in_all=90_000)
+    assert choice.advice is not None
+    assert choice.advice.sentence.endswith("; no document that was read is longer.")
+    assert choice.advice.reasons[0].startswith("All 900 documents that were read fit into a row: ")
+    assert choice.sentence.startswith("Of about 90,000 documents, 900 were read. ")

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.report.balance_view import balance_note
-from packtrain.pipeline.report.blocks import Block, Chart, Grid, Words
+from packtrain.pipeline.report.blocks import Block, Chart, Grid, Switch, Words
 from packtrain.pipeline.report.change_words import change_of, relative, signed, than
 from packtrain.pipeline.report.changes import InputsChange, Measure, Side
 from packtrain.pipeline.report.charts_base import histogram_chart
+from packtrain.pipeline.report.charts_flow import flow_blocks
 from packtrain.pipeline.report.charts_packing import batch_blocks, packing_blocks, padded
 from packtrain.pipeline.report.charts_training import training_blocks
 from packtrain.pipeline.report.charts_trust import trust_blocks
@@ -22,9 +23,10 @@ from packtrain.pipeline.report.page import report_page
 from packtrain.pipeline.report.reasons import LOSSES, REASONS
 from packtrain.pipeline.report.saving import batch_size, beside_time
 from packtrain.pipeline.report.shell import render
+from packtrain.pipeline.report.spoken import large
 from packtrain.pipeline.report.terminal import print_report
 from packtrain.schemas.ledger import Ledger, SourceLedger
-from packtrain.schemas.report import Histogram, Packing, RankBalance, Report
+from packtrain.schemas.report import Fate, Flow, Histogram, Link, Packing, RankBalance, Report
 from rich.console import Console
 
 
@@ -232,3 +234,19 @@ def test_a_diff_leads_with_what_is_trained() -> None:
         "B trains on 25 % more tokens, and packs 10 % fewer in 10 % fewer rows"
     )
     assert first(rows=50) == "B trains on as many tokens, in 50 % fewer rows"
+
+
+def test_the_smaller_of_many_sources_flow_as_one() -> None:
+    links = [Link(f"source {n}", "encoded tokens", 10 + n, "kept") for n in range(200)]
+    links += [Link("end of sequence", "encoded tokens", 5, "created"), Link("encoded tokens", "trained", 9, "trained")]
+    flow = Flow("", [Fate("all", [], [], links), Fate("source 0", [], [], links[:1])], {}, [], {}, None)
+    (switch,) = [one for one in flow_blocks(flow) if isinstance(one, Switch)]
+    (chart,) = [one for one in switch.panels[0][1] if isinstance(one, Chart)]
+    labels = chart.traces[0]["node"]["label"]
+    drawn = [label for label in labels if "source" in label and "sequence" not in label]
+    assert len(drawn) == 16
+    assert any(label.startswith("source 199 ") for label in drawn)
+    smaller = sum(10 + n for n in range(185))
+    assert [label for label in drawn if "smaller" in label] == [f"185 smaller sources · {large(smaller)}"]
+    assert sum(chart.traces[0]["link"]["value"]) == sum(link.count for link in links)
+    assert len(chart.table.rows) == len(links)  # all of them
