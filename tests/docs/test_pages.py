@@ -19,7 +19,7 @@ else:
     from prepared import bucket
 
 PAGES = names()
-QUICK = ("README.md", "CONTRIBUTING.md", "docs/planner.md")
+QUICK = ("README.md", "CONTRIBUTING.md")
 """Pages whose blocks are run among the fast tests, but for those marked slow. All others run among the slow ones."""
 
 

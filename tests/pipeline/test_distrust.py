@@ -107,6 +107,7 @@ def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine:
     assert not (tmp_path / "named" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_lying_trace_is_replaced_by_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lying(Renderer):
         def __call__(self, prompt: Messages, completion: Messages, tools: Any = None, check: bool = False) -> Rendered:

@@ -157,6 +157,7 @@ def killing(little: Any, tmp_path: Path) -> Killing:
     return Killing(little, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again(killing: Killing) -> None:
     puts = killing.count(1)
     assert puts > 20
@@ -212,6 +213,7 @@ def flip(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_in_the_cache_between_two_runs(little: Any, tmp_path: Path) -> None:
     config = little.copy(tmp_path)
     run(config)
@@ -413,7 +415,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
         subprocess.run(["umount", "-l", str(place)], check=False)
 
 
-@pytest.mark.parametrize("which", ["out", "cache"])
+@pytest.mark.parametrize("which", ["out", pytest.param("cache", marks=pytest.mark.slow)])
 def test_one_disk_that_fills_up_and_grows(
     little: Any, tmp_path: Path, mounted: Callable[[str, str], Path], which: str
 ) -> None:

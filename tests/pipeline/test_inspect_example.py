@@ -188,6 +188,7 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
         assert gone == {token.index for token in story.tokens if token.fate is Fate.CUT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -421,6 +422,7 @@ def test_what_is_left_without_cache_and_notes(configure: Configure, tmp_path: Pa
     assert [token.text for token in named.tokens] == [token.text for token in whole["chats/chats:1"].tokens]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet", "arrow", "csv", "url"])
 def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
     import gzip
@@ -464,6 +466,7 @@ def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
     assert follower.by_id("s/rows:8").origin.state.value == "changed"
 
 
+@pytest.mark.slow
 def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of which nothing is packed lie before, between and behind others, in files of several blocks."""
     monkeypatch.setattr("packtrain.pipeline.sources.BLOCK_BYTES", 300)

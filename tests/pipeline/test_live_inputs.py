@@ -166,6 +166,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_an_epoch_holds_what_a_run_packs(
     case: str, make: Callable[..., Config], live: Open, streamed: Streamed, packed: Callable[..., Counter[Any]]

@@ -122,6 +122,7 @@ def many_blocks(tmp_path: Path, new_cache: Callable[[Path], Path], tiny_tokenize
     }
 
 
+@pytest.mark.slow
 def test_two_processes_encode_each_block_once(many_blocks: dict[str, Any]) -> None:
     walkers = [start_walker(many_blocks, 500_000) for _ in range(2)]
     for walker in walkers:
@@ -160,6 +161,7 @@ def encoded_bytes(cache: Path) -> int:
     return sum(path.stat().st_size for path in (cache / "encoded").rglob("*.arrow"))
 
 
+@pytest.mark.slow
 def test_a_bounded_cache_keeps_its_bound_and_changes_no_row(many_blocks: dict[str, Any]) -> None:
     cache = Path(many_blocks["cache"])
     window = 2 * max(Path(path).stat().st_size for path in many_blocks["sources"][0]["path"]) + 99

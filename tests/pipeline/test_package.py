@@ -202,6 +202,7 @@ def _built_with() -> str:
         return "0"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(int(_built_with().partition(".")[0]) < 77, reason="building needs setuptools 77 or later")
 def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path) -> None:
     # A copy: building writes beside the sources.

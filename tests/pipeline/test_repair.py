@@ -202,6 +202,7 @@ def test_other_versions_are_named_where_they_give_other_bytes(little: Any, damag
     assert {name: data for name, data in little.files(damaged).items() if name in before} == before
 
 
+@pytest.mark.slow
 def test_on_an_object_store(little: Any, tmp_path: Path, faulty: Any, packtrain: Callable[..., Any]) -> None:
     config = json.loads(little.copy(tmp_path, out=False, cache=False).read_text())
     client = faulty.client()

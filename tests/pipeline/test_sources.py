@@ -124,7 +124,7 @@ def test_an_empty_file_is_refused(folder: Path, data: bytes) -> None:
         ("bz2", "compressed by bzip2"),
         ("lzma", "compressed by xz"),
         ("zip", "a zip archive"),
-        ("utf-16", "UTF-16 text"),
+        ("utf-16", r"UTF-16 text \(`iconv -f UTF-16 -t UTF-8` makes UTF-8 of it\)"),
     ],
 )
 def test_files_of_other_formats_are_refused_by_name(tmp_path: Path, name: str, what: str) -> None:

@@ -137,6 +137,7 @@ def test_every_container_gives_the_same_shards(base: Config, tmp_path: Path) -> 
     assert all(one == ids["jsonl"] for one in ids.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gz", "parquet", "arrow", "saved", "csv"])
 def test_appended_rows_encode_only_their_blocks(name: str, base: Config, tmp_path: Path) -> None:
     rows = pairs(400)

@@ -106,7 +106,10 @@ CHANGES: dict[str, Config] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+QUICK = ("everything at once", *list(CHANGES)[::3])
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in CHANGES])
 def test_what_is_in_memory_at_once_does_not_matter(
     name: str, base: Config, tmp_path: Path, small_lots: Callable[[], None]
 ) -> None:

@@ -376,6 +376,7 @@ def rows(path: str, count: int, text: Callable[[Any], str]) -> list[str]:
         return [text(json.loads(line)) for _, line in zip(range(count), file, strict=False)]
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_real_tokenizers_agree_with_their_offsets(folder: str) -> None:

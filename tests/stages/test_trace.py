@@ -205,7 +205,7 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     source = TRACEABLE.get(name) or UNTRACEABLE[name]
     renderer = Renderer(ChatTemplate(source, VARIABLES, name, "2024-07-26"))
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def run(data: st.DataObject) -> None:
         before, after = data.draw(st.sampled_from(ROLES))
