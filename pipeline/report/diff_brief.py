@@ -138,7 +138,7 @@ def _examples(console: Console, found: ExamplesChange) -> None:
 def _example(one: ShownExample) -> str:
     a, b = one.tokens_a, one.tokens_b
     if a is not None and b is not None and a != b:
-        return f"{clipped(one.id, _NAME)} ({count(a)} → {count(b)} tokens)"
+        return f"{one.id} ({count(a)} → {count(b)} tokens)"
     tokens = a if a is not None else b
-    name = clipped(one.id, _NAME)
+    name = one.id
     return name if tokens is None else f"{name} ({count(tokens)} tokens)"
