@@ -22,6 +22,7 @@ from .inputs.elsewhere import Origin, here
 from .sources import Block, columns_of, read_rows
 from .stores import Store, scratch_of
 from .tokenizer import TokenizerSpec
+from .verdicts import UserVerdicts
 
 SAMPLE_ROWS = 64
 """First rows of every source that the gate encodes twice."""
@@ -73,7 +74,8 @@ def choose_engine(task: ResolveTask) -> EngineChoice:
     """Run the task."""
     spec = EncodeSpec.load(task.cache, task.spec)
     texts, size = _sample_texts(task.samples, spec, scratch_of(task.cache).root)
-    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, distrusted=task.distrusted)
+    verdicts = UserVerdicts(spec.tokenizer_json)
+    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, task.distrusted, verdicts.check)
     keep_engine(resolution.engine, spec.tokenizer_hash)
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)

@@ -3,7 +3,7 @@
 The fuzz set is a function of the tokenizer's added tokens alone, so that a verdict can be reproduced.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -99,6 +99,21 @@ class Difference:
         return f"on {shown!r}, from token {self.token}: {list(self.got)} instead of {list(self.expected)}"
 
 
+@dataclass(frozen=True, slots=True)
+class FuzzVerdict:
+    """How an engine did on the fuzz texts. It depends on the tokenizer and on versions, and on nobody's data."""
+
+    texts: int
+    differing: int
+    """Texts on which the engine and the reference give different tokens."""
+    first: str
+    """The first difference as a sentence; "" where there is none."""
+
+
+CheckFuzz = Callable[[Engine, Engine, Sequence[str]], FuzzVerdict]
+"""`(engine, reference, texts)`, as `check_fuzz`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Resolution:
     """Which engine encodes, and how it was chosen."""
@@ -140,8 +155,18 @@ def differences(engine: Engine, reference: Engine, texts: Sequence[str]) -> list
     return _differences(engine.encode(texts), reference.encode(texts), texts)
 
 
+def check_fuzz(engine: Engine, reference: Engine, texts: Sequence[str]) -> FuzzVerdict:
+    """Compare an engine with the reference on the fuzz texts."""
+    found = differences(engine, reference, texts)
+    return FuzzVerdict(len(texts), len(found), found[0].sentence() if found else "")
+
+
 def resolve_engine(
-    requested: str, tokenizer_json: str, samples: Sequence[str], distrusted: Sequence[str] = ()
+    requested: str,
+    tokenizer_json: str,
+    samples: Sequence[str],
+    distrusted: Sequence[str] = (),
+    check: CheckFuzz = check_fuzz,
 ) -> Resolution:
     """Choose an engine that gives the reference's tokens on the fuzz set and on `samples`.
 
@@ -150,6 +175,8 @@ def resolve_engine(
         tokenizer_json: content of a tokenizer.json.
         samples: the first texts of the person's own data, as they will be encoded.
         distrusted: engines that `auto` passes over, because they were caught before.
+        check: compares an engine with the reference on the fuzz texts, or knows how that went. The samples are always
+            compared here.
 
     Raises:
         TokenizerError: the engine asked for is missing, refuses the tokenizer or gives other tokens; or the
@@ -158,7 +185,8 @@ def resolve_engine(
     reference = make_engine("tokenizers", tokenizer_json)
     if requested == "tokenizers":
         return Resolution(reference.name, reference.version, ((reference.name, "asked for"),), reference, reference)
-    texts = [*fuzz_texts([token.content for token in tokenizer_head(tokenizer_json).added_tokens]), *samples]
+    fuzz = fuzz_texts([token.content for token in tokenizer_head(tokenizer_json).added_tokens])
+    total = len(fuzz) + len(samples)
     expected: Encoded | None = None
     tried: list[tuple[str, str]] = []
     for name in ENGINES if requested == "auto" else (requested,):
@@ -175,12 +203,15 @@ def resolve_engine(
                 raise
             tried.append((name, str(error)))
             continue
-        expected = expected if expected is not None else reference.encode(texts)
-        found = _differences(engine.encode(texts), expected, texts)
-        if not found:
-            tried.append((name, f"the same tokens as tokenizers on {len(texts):,} texts"))
+        on_fuzz = check(engine, reference, fuzz)
+        expected = expected if expected is not None else reference.encode(samples)
+        on_samples = _differences(engine.encode(samples), expected, samples)
+        differing = on_fuzz.differing + len(on_samples)
+        if not differing:
+            tried.append((name, f"the same tokens as tokenizers on {total:,} texts"))
             return Resolution(name, engine.version, tuple(tried), engine, reference)
-        verdict = f"differs from tokenizers on {len(found):,} of {len(texts):,} texts, first {found[0].sentence()}"
+        first = on_fuzz.first or on_samples[0].sentence()
+        verdict = f"differs from tokenizers on {differing:,} of {total:,} texts, first {first}"
         if requested != "auto":
             raise TokenizerError(f"the tokenizer engine {name} {verdict}; set tokenizer.engine to auto")
         tried.append((name, verdict))

@@ -1,0 +1,191 @@
+"""The engine check over the fuzz texts is paid once for a tokenizer and its versions, and never believed blindly."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from packtrain.pipeline.verdicts import UserVerdicts
+from packtrain.schemas.errors import TokenizerError
+from packtrain.stages import engines
+from packtrain.stages.engines import Encoded, FastokensEngine, TokenizersEngine
+from packtrain.stages.gate import Resolution, resolve_engine
+
+pytest.importorskip("fastokens")
+
+FUZZ = 3000
+"""Whoever encodes so many texts at once encodes the fuzz texts."""
+
+
+@pytest.fixture
+def tokenizer(tiny_tokenizer: Path) -> str:
+    """Content of a tokenizer.json."""
+    return (tiny_tokenizer / "tokenizer.json").read_text()
+
+
+@pytest.fixture
+def fuzzed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of texts whenever the reference encodes the fuzz texts."""
+    calls: list[int] = []
+    encode = TokenizersEngine.encode
+
+    def counted(self: TokenizersEngine, texts: Sequence[str]) -> Encoded:
+        if len(texts) > FUZZ:
+            calls.append(len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(TokenizersEngine, "encode", counted)
+    return calls
+
+
+def resolve(tokenizer: str, folder: Path, samples: Sequence[str] = ("some text",)) -> Resolution:
+    """Chooses an engine with the verdicts of a folder."""
+    return resolve_engine("auto", tokenizer, samples, check=UserVerdicts(tokenizer, folder).check)
+
+
+def note(folder: Path) -> Path:
+    """The only note in a folder."""
+    (path,) = folder.iterdir()
+    return path
+
+
+class Wrong(FastokensEngine):
+    """Wrong on a line's end of Windows, and on one word that no fuzz text has."""
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        return super().encode([text.replace("\r\n", "\n").replace("MOON", "MOO") for text in texts])
+
+
+class Sly(FastokensEngine):
+    """Wrong on one word that no fuzz text has."""
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        return super().encode([text.replace("MOON", "MOO") for text in texts])
+
+
+def test_a_second_data_set_does_not_encode_the_fuzz_texts(tokenizer: str, tmp_path: Path, fuzzed: list[int]) -> None:
+    first = resolve(tokenizer, tmp_path)
+    assert len(fuzzed) == 1
+    second = resolve(tokenizer, tmp_path)
+    assert len(fuzzed) == 1
+    assert (second.name, second.version, second.tried) == (first.name, first.version, first.tried)
+    assert first.name == "fastokens"
+
+
+def test_a_run_keeps_its_verdict_in_the_cache_of_the_user(
+    tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packtrain.pipeline.run import run
+
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
+    seen = []
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": f"a line of {name}"}) + "\n")
+        source = {"name": name, "format": "text", "path": str(tmp_path / f"{name}.jsonl")}
+        config = {
+            "out": str(tmp_path / name),
+            "cache": str(tmp_path / f"cache-{name}"),
+            "tokenizer": {"path": str(tiny_tokenizer)},
+            "sources": [source],
+            "truncate": {"max_length": 64},
+            "run": {"workers": 1, "report": False},
+        }
+        assert run(config).plan["encode"]["engine"] == "fastokens"
+        seen.append(note(tmp_path / "user" / "engine-checks").stat().st_ino)
+    assert seen[0] == seen[1]
+
+
+def test_the_persons_own_text_is_always_compared(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "ENGINES", {"fastokens": Sly, "tokenizers": TokenizersEngine})
+    assert resolve(tokenizer, tmp_path).name == "fastokens"
+    found = resolve(tokenizer, tmp_path, ["fine", "the MOON"])
+    assert found.name == "tokenizers"
+    assert "'the MOON'" in found.tried[0][1]
+
+
+def test_a_refusal_is_kept_with_its_words(
+    tokenizer: str, tmp_path: Path, fuzzed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
+    words = []
+    for _ in range(2):
+        with pytest.raises(TokenizerError, match="fastokens differs from tokenizers on") as caught:
+            resolve_engine("fastokens", tokenizer, [], check=UserVerdicts(tokenizer, tmp_path).check)
+        words.append(str(caught.value))
+    assert words[0] == words[1]
+    assert len(fuzzed) == 1
+
+
+def test_another_tokenizer_version_or_engine_is_compared_again(
+    tokenizer: str, tmp_path: Path, fuzzed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(tokenizer, tmp_path)
+    other = json.loads(tokenizer)
+    other["model"]["merges"].pop()
+    resolve(json.dumps(other), tmp_path)
+    assert len(fuzzed) == 2
+    versions = engines._package_version
+    monkeypatch.setattr(engines, "_package_version", lambda name: versions(name) + ".post1")
+    resolve(tokenizer, tmp_path)
+    assert len(fuzzed) == 3
+
+
+def test_an_engine_that_takes_anothers_name_has_not_its_verdict(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert resolve(tokenizer, tmp_path).name == "fastokens"
+    monkeypatch.setattr(engines, "ENGINES", {"fastokens": Wrong, "tokenizers": TokenizersEngine})
+    assert resolve(tokenizer, tmp_path).name == "tokenizers"
+
+
+def test_a_damaged_or_misplaced_note_is_not_believed(tokenizer: str, tmp_path: Path, fuzzed: list[int]) -> None:
+    resolve(tokenizer, tmp_path)
+    path = note(tmp_path)
+    whole = path.read_bytes()
+    for content in (b"", whole[:-1], whole.replace(b'"differing":0', b'"differing":9'), b"{}", b"\xff" * 100_000):
+        path.write_bytes(content)
+        assert resolve(tokenizer, tmp_path).name == "fastokens"
+        assert path.read_bytes() == whole
+    assert len(fuzzed) == 6
+
+    other = json.loads(tokenizer)
+    other["model"]["merges"].pop()
+    resolve(json.dumps(other), tmp_path)
+    (second,) = set(tmp_path.iterdir()) - {path}
+    second.replace(path)  # a sealed note, under the name of another tokenizer's
+    count = len(fuzzed)
+    resolve(tokenizer, tmp_path)
+    assert len(fuzzed) == count + 1
+
+
+def test_what_others_may_have_written_is_not_believed(tokenizer: str, tmp_path: Path, fuzzed: list[int]) -> None:
+    folder = tmp_path / "checks"
+    resolve(tokenizer, folder)
+    path = note(folder)
+    whole = path.read_bytes()
+    for place, mode in ((path, 0o666), (folder, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(mode)
+        count = len(fuzzed)
+        resolve(tokenizer, folder)
+        assert len(fuzzed) == count + 1
+        place.chmod(before)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+        count = len(fuzzed)
+        resolve(tokenizer, folder)
+        assert len(fuzzed) == count + 1
+    path.unlink()
+    os.mkfifo(path)  # would block whoever opens it
+    resolve(tokenizer, folder)
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(tokenizer: str, tmp_path: Path, fuzzed: list[int]) -> None:
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        assert resolve(tokenizer, tmp_path / "file" / "checks").name == "fastokens"
+    assert len(fuzzed) == 2
