@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from ..schemas.errors import BusyError, StoreError
+from ..schemas.jsontext import decode_note
 from .cache_use import CacheAlone
 from .driver_lock import Leases
 from .manifests import read_manifest
@@ -170,7 +171,7 @@ def _used(cache: LocalStore, outs: Iterable[LocalStore]) -> set[str]:
             if not re.fullmatch(r"(?:.*/)?parts[^/]*\.json", name):
                 continue
             try:
-                listed = msgspec.json.decode(out.read(name) or b"", type=PartList)
+                listed = decode_note(out.read(name), PartList)
             except (msgspec.MsgspecError, UnicodeDecodeError, StoreError):
                 continue
             if Path(listed.cache) == cache.root:
@@ -210,7 +211,7 @@ def _finished(out: LocalStore) -> set[str] | None:
 
 def _head(path: Path) -> _Head | None:
     try:
-        return msgspec.json.decode(unseal(path.read_bytes()) or b"", type=_Head)
+        return decode_note(unseal(path.read_bytes()), _Head)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError
 from ..schemas.hints import did_you_mean
+from ..schemas.yamltext import MAX_BYTES, BoundError, parse_yaml
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _PLAIN = {
@@ -26,6 +27,8 @@ _PLAIN = {
     "bool_type": "true or false",
 }
 """pydantic's kinds of findings → what is meant, in plain words."""
+_SHOWN = 80
+"""Characters of a wrong value that a message repeats."""
 
 
 class Typed(str):
@@ -134,7 +137,7 @@ def explain(
             out.append(f"{place}: is needed, but not there")
         else:
             message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
-            shown = "" if isinstance(item["input"], (dict, list)) else f" (got {item['input']!r})"
+            shown = "" if isinstance(item["input"], (dict, list)) else f" (got {_shown(item['input'])})"
             message = message[:1].lower() + message[1:]
             if item["type"] in _PLAIN:
                 message = f"input should be {_PLAIN[item['type']]}"
@@ -145,7 +148,8 @@ def explain(
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except IsADirectoryError:
@@ -155,18 +159,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
             f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
         ) from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = _yaml(text)
+        data, node = parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
+        if isinstance(error, BoundError):
+            raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints what a configuration holds") from None
         hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else ""
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
-    except RecursionError:
-        raise ConfigError(
-            f"{path}: nested too deeply to be a configuration; packtrain schema prints what one holds"
-        ) from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[tuple[Any, ...], int] = {}
@@ -175,22 +176,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
             _lines(node, (), lines)
         except ConfigError as error:
             raise ConfigError(f"{path}, {error}") from None
-        except RecursionError:
-            raise ConfigError(f"{path}: an alias (*name) stands inside its own anchor (&name); write it out") from None
     return data, lines
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as people mean it here: 2024-07-26 is text."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
 
 
 def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], int]) -> None:
@@ -218,8 +204,10 @@ def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
     try:
-        value = _yaml(text)
-    except (yaml.YAMLError, RecursionError):
+        value, _ = parse_yaml(text)
+    except BoundError as error:
+        raise ConfigError(f"--set {override[:60]}…: {error.problem}") from None
+    except yaml.YAMLError:
         value = text
     target: Any = data
     *parents, last = key.strip().split(".")
@@ -248,6 +236,15 @@ def _place(target: Any, part: str, override: str) -> Any:
     if not part.isdecimal() or int(part) >= len(target):
         raise ConfigError(f"--set {override}: {part!r} is no item of a list of {len(target)}; count from 0")
     return int(part)
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python converts no number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str:

@@ -28,6 +28,7 @@ import msgspec
 import psutil
 
 from ..schemas.errors import BusyError, OutputError, PacktrainError
+from ..schemas.jsontext import decode_note
 from ..schemas.units import duration
 from .stores import Store
 
@@ -96,7 +97,7 @@ class Pulse:
             self._data, self._changed = data, now
             self._seen += 1
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a lease of another version: its changes count
-                self.lease = msgspec.json.decode(data, type=Lease)
+                self.lease = decode_note(data, Lease)
         lease = self.lease
         if lease is not None and lease.released:
             return False

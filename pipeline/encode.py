@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..schemas.errors import IntegrityError, TokenizerError
 from ..schemas.fingerprint import fingerprint
+from ..schemas.jsontext import decode_note
 from ..schemas.rows import ENCODED
 from ..stages.bytelengths import ByteLengths
 from ..stages.encode import Around, EncodeCounts, Encoder, Refused, Sampled
@@ -83,7 +84,7 @@ class EncodeSpec:
         data = unseal(store.read(name))
         if data is None:
             raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
-        return msgspec.json.decode(data, type=cls)
+        return decode_note(data, cls)
 
 
 @dataclass(frozen=True, slots=True)

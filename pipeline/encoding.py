@@ -4,11 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import EngineMismatchError, IntegrityError
+from ..schemas.jsontext import decode_note
 from ..stages.encode import differing
 from ..stages.engines import ENGINES, Engine, make_engine
 from .catalogue import PartPlace
@@ -129,7 +131,7 @@ class Encoding:
         kept = unseal(self.cache.read(name))
         distrusted = self.distrusted()
         if kept is not None:
-            choice = msgspec.json.decode(kept, type=EngineChoice)
+            choice = decode_note(kept, EngineChoice)
             if requested != "auto" or choice.name not in distrusted:
                 return choice
         task = ResolveTask(requested, spec_name, self.cache, tuple(samples), distrusted)
@@ -279,7 +281,7 @@ class Encoding:
         if data is None:
             return None
         # Without what the key was made from: of a million parts, that would be gigabytes.
-        record = PartRecord.from_json({**msgspec.json.decode(data), "payload": {}})
+        record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
         # A record vouches for a part of this size; anything else is a part to make again.
         return record if self.cache.size(record.part) == record.bytes else None
 
@@ -298,7 +300,7 @@ class Encoding:
         if not self.cache.put_bytes(name, data):
             there = unseal(self.cache.read(name))
             if there is not None:
-                earlier = PartRecord.from_json(msgspec.json.decode(there))
+                earlier = PartRecord.from_json(decode_note(there, dict[str, Any]))
                 if earlier.hash != result.record.hash:
                     raise IntegrityError(
                         f"encoding is not deterministic: {name} was made before with another content "

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from ..schemas.errors import IntegrityError, StoreError
+from ..schemas.jsontext import decode_note
 from ..stages.arrays import view
 from .follow_ids import Address, Document, Documents
 from .parts import EncodedPart, PartFile, PartList, PartRecord
@@ -56,7 +57,9 @@ class Part:
 
     def record(self) -> PartRecord:
         """Its record, whole."""
-        return PartRecord.from_json(msgspec.json.decode(unseal(self.cache.read(_record_name(self.file))) or b"{}"))
+        return PartRecord.from_json(
+            decode_note(unseal(self.cache.read(_record_name(self.file))) or b"{}", dict[str, Any])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +207,12 @@ def open_parts(dataset: Finished, documents: Documents) -> CachedParts | str:
     kept = dataset.store.read(PARTS)
     if kept is None:
         return f"{dataset.store.where(PARTS)} is gone, which said where the encoded parts lie"
-    listed = msgspec.json.decode(kept, type=PartList)
+    listed = decode_note(kept, PartList)
     cache = open_store(listed.cache)
     heads = []
     for file in listed.parts:
         try:
-            head = msgspec.json.decode(unseal(cache.read(_record_name(file))) or b"", type=_Head)
+            head = decode_note(unseal(cache.read(_record_name(file))), _Head)
             whole = cache.size(file.name) == head.bytes
         except (StoreError, msgspec.MsgspecError):
             whole = False

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import PacktrainError
+from ..schemas.jsontext import decode_note
 from .catalogue import Catalogue, Holdout, PartPlace, read_catalogue
 from .deciding import select
 from .follow_cache import CachedParts, EncodedDocument, Part
@@ -118,7 +118,7 @@ def rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
     for line in data.splitlines():
         if needle not in line:
             continue
-        entry: dict[str, Any] = msgspec.json.decode(line)
+        entry: dict[str, Any] = decode_note(line, dict[str, Any])
         if entry["source"] != address.source or not _is_label(entry["file"], address.file) or entry["reason"] == "more":
             continue
         if entry.get("example", -1) == address.sub:

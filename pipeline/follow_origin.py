@@ -12,6 +12,7 @@ import msgspec
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import PacktrainError
+from ..schemas.jsontext import decode_note
 from .follow_cache import CachedParts, Part, Spot
 from .follow_ids import Address
 from .inputs.blocks import Block, InputFile
@@ -67,7 +68,7 @@ def request_of(dataset: Finished) -> Request | None:
     """What the run was asked for; None where that note is gone."""
     data = dataset.store.read(REQUEST)
     try:
-        return msgspec.json.decode(data, type=Request) if data is not None else None
+        return decode_note(data, Request) if data is not None else None
     except msgspec.MsgspecError:
         return None
 

@@ -14,6 +14,7 @@ import msgspec
 
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.fingerprint import fingerprint
+from ..schemas.jsontext import decode_note
 from .inputs.arrowfiles import ArrowPlace
 from .inputs.blocks import Block, InputFile, Place
 from .inputs.parquet import ParquetPlace, SpooledTable
@@ -90,7 +91,7 @@ def write_note(files: Sequence[InputFile], cache: LocalStore) -> bytes:
 def _read(note: bytes, cache: LocalStore) -> list[InputFile] | None:
     """The files of a note; None where it is of another version or damaged, or what it points to has gone."""
     try:
-        plain = msgspec.json.decode(note)
+        plain = decode_note(note, Any)
         files = []
         for noted in plain:
             blocks = tuple(read_block(entry, cache) for entry in noted.pop("blocks"))

@@ -1,8 +1,7 @@
 """The manifest of a finished dataset: the one thing that says that it is finished. Cheap to import."""
 
-import json
-
 from ..schemas.errors import IntegrityError
+from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
 from .stores import Store
 
@@ -19,7 +18,7 @@ def read_manifest(store: Store) -> Manifest | None:
     if data is None:
         return None
     try:
-        content = json.loads(data)
+        content = parse_json(data)
         manifest = Manifest.from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(

@@ -15,6 +15,7 @@ import msgspec
 
 from ..schemas.errors import StoreError
 from ..schemas.fingerprint import fingerprint
+from ..schemas.jsontext import decode_note
 from .encode import EncodeTask
 from .inputs.blocks import InputFile
 from .sealed import seal, unseal
@@ -141,7 +142,7 @@ def _notes(cache: Store) -> dict[str, _Note]:
     for name in cache.names(FOLDER):
         data = unseal(cache.read(name))
         try:
-            found[name] = msgspec.json.decode(data or b"", type=_Note)
+            found[name] = decode_note(data, _Note)
         except msgspec.MsgspecError:  # of another version
             cache.remove(name)
     return found

@@ -11,6 +11,7 @@ import msgspec
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import IntegrityError, OutputError, StoreError
+from ..schemas.jsontext import decode_note, parse_json
 from ..schemas.manifest import Manifest
 from .inputs.paths import Kind
 from .manifests import MANIFEST as MANIFEST
@@ -160,7 +161,7 @@ def _plan_bytes(plan: dict[str, Any]) -> bytes:
 def _read_plan(store: Store) -> dict[str, Any]:
     """What the folder was claimed for; empty where it was not."""
     try:
-        plan: dict[str, Any] = json.loads(store.read(PLAN) or b"{}")
+        plan: dict[str, Any] = parse_json(store.read(PLAN) or b"{}")
     except ValueError as error:
         raise IntegrityError(
             f"{store.where(PLAN)} is damaged ({error}); delete {store.url}, or name another folder with --out"
@@ -217,7 +218,7 @@ def tokenizer_folder(store: Store) -> Path | None:
     if data is None:
         return None
     try:
-        folder = Path(msgspec.json.decode(data, type=Request).tokenizer["path"])
+        folder = Path(decode_note(data, Request).tokenizer["path"])
     except (msgspec.MsgspecError, KeyError):
         return None  # a note beside the data, not worth refusing to show it
     return folder if folder.is_dir() else None

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
+from ..schemas.jsontext import decode_note
 from ..schemas.manifest import ShardRecord
 from ..schemas.rows import PACKED
 from ..stages.arrays import view
@@ -132,7 +133,7 @@ def put_shard(
         there = unseal(store.read(task.record))
         if there is None:
             store.replace_bytes(task.record, data)
-        elif (earlier := msgspec.json.decode(there, type=PackResult)).shard != shard:
+        elif (earlier := decode_note(there, PackResult)).shard != shard:
             raise IntegrityError(
                 f"packing is not deterministic: {task} was {earlier.shard.name} before and is {name} now; "
                 "please report it with the configuration"

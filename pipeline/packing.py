@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, IntegrityError
+from ..schemas.jsontext import decode_note
 from ..schemas.layout import Certificate
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, ShardRecord, SplitRecord
@@ -228,7 +229,7 @@ class Packing:
 
     def _earlier_documents(self) -> FileRecord | None:
         data = unseal(self.out.read(RECORD))
-        record = msgspec.json.decode(data, type=FileRecord) if data is not None else None
+        record = decode_note(data, FileRecord) if data is not None else None
         return record if record is not None and self.out.size(NAME) == record.bytes else None
 
     def _finished(self, record: str) -> PackResult | None:
@@ -236,7 +237,7 @@ class Packing:
         if data is None:
             return None
         try:
-            result = msgspec.json.decode(data, type=PackResult)
+            result = decode_note(data, PackResult)
         except msgspec.ValidationError:
             return None  # of another version, which counted otherwise
         return result if self.out.size(result.shard.name) == result.shard.bytes else None

@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
+from ..schemas.jsontext import decode_note
 from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_runs
 from .stores import Store
@@ -106,7 +106,7 @@ def read_parts(out: Store, name: str) -> PartList:
     data = out.read(name)
     if data is None:
         raise IntegrityError(f"{out.where(name)} vanished; run again")
-    return msgspec.json.decode(data, type=PartList)
+    return decode_note(data, PartList)
 
 
 class EncodedPart:

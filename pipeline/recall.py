@@ -15,6 +15,7 @@ import msgspec
 from ..schemas.config import RunConfig
 from ..schemas.errors import PacktrainError
 from ..schemas.fingerprint import fingerprint
+from ..schemas.jsontext import decode_note
 from ..stages.prep import FORMATS
 from .encode import EncodeSpec
 from .formats import SourceFormat, resolve_format
@@ -61,7 +62,7 @@ def recall(out: Store) -> Asked | None:
     if data is None:
         return None
     try:
-        noted = msgspec.json.decode(data)
+        noted = decode_note(data, dict[str, Any])
         return Asked(RunConfig.model_validate(noted["config"]), Path(noted["base"]), noted["cache"])
     except (ValueError, KeyError, TypeError):  # written by another version
         return None
@@ -74,7 +75,7 @@ def recall_files(out: Store) -> list[InputFile] | None:
         return None
     try:
         files = []
-        for noted in msgspec.json.decode(data)["files"]:
+        for noted in decode_note(data, dict[str, Any])["files"]:
             blocks = tuple(_block(entry) for entry in noted.pop("blocks"))
             file = msgspec.convert({**noted, "blocks": ()}, InputFile, dec_hook=_path)
             files.append(replace(file, blocks=blocks))

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
+from ..schemas.jsontext import parse_json
 from ..schemas.manifest import FileRecord, Manifest
 from .configfile import load_config
 from .documents import NAME as DOCUMENTS
@@ -344,7 +345,7 @@ def _manifest(out: Store) -> tuple[Manifest | None, str | None]:
 
 def _plan_of(out: Store) -> dict[str, Any] | None:
     try:
-        plan: dict[str, Any] = json.loads(out.read(PLAN) or b"null")
+        plan: dict[str, Any] = parse_json(out.read(PLAN) or b"null")
     except ValueError:
         return None
     return plan

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ..schemas.fingerprint import fingerprint
+from ..schemas.jsontext import decode_note
 from .inputs.blocks import InputFile
 from .inputs.paths import Kind
 from .inputs.spool import FORMAT as CUT_FORMAT
@@ -69,7 +70,7 @@ class SharedScan:
         if data is None:
             return None
         try:
-            (noted,) = msgspec.json.decode(data)["files"]
+            (noted,) = decode_note(data, dict[str, Any])["files"]
             blocks = tuple(read_block(entry, self._scratch) for entry in noted.pop("blocks"))
             file = msgspec.convert({**noted, "blocks": ()}, InputFile, dec_hook=read_path)
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, OSError):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ..schemas.jsontext import decode_note
+
 NAME = "_run/timings.json"
 """Where a run writes them down."""
 
@@ -44,4 +46,4 @@ class Timings:
         Raises:
             msgspec.MsgspecError: it is something else.
         """
-        return msgspec.json.decode(data, type=cls)
+        return decode_note(data, cls)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..schemas.errors import InputError, StoreError
+from ..schemas.jsontext import decode_note
 from .checking import CheckTask, check_files
 from .driver_lock import FAILED, Failure, Leases
 from .manifests import MANIFEST
@@ -42,7 +43,7 @@ def recorded(store: Store) -> list[PartFile]:
     for name in store.names("_run"):
         data = unseal(store.read(name)) if _RECORD.fullmatch(name) else None
         try:
-            shard = msgspec.json.decode(data, type=PackResult).shard if data is not None else None
+            shard = decode_note(data, PackResult).shard if data is not None else None
         except msgspec.MsgspecError:  # of another version
             shard = None
         if shard is not None:
@@ -63,7 +64,7 @@ def _state(store: Store, deep: bool) -> str:
     if working:
         return f"{said}, and {working[0]} works on it"
     try:
-        failure = msgspec.json.decode(store.read(FAILED) or b"", type=Failure)
+        failure = decode_note(store.read(FAILED), Failure)
         said += f"; the run ended with: {failure.message}"
     except msgspec.MsgspecError:
         pass

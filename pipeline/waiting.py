@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from ..schemas.errors import InputError, RunDiedError, StalledError, StoreError
+from ..schemas.jsontext import decode_note
 from ..schemas.manifest import Manifest
 from ..schemas.units import duration
 from .driver_lock import FAILED, Failure, Lease, Leases
@@ -90,7 +91,7 @@ class _Watch:
             return
         note = self._store.read(FAILED)
         try:
-            self._failure = msgspec.json.decode(note, type=Failure) if note is not None else None
+            self._failure = decode_note(note, Failure) if note is not None else None
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self._failure = None
 

@@ -2,9 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, field_validator
 
 from . import units
+
+LARGEST = 2**63
+"""What every whole number is below."""
 
 
 def parse_size(value: Any) -> Any:
@@ -27,3 +30,11 @@ class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _within_64_bits(cls, value: Any) -> Any:
+        """Arrays hold numbers of 64 bits: a larger one would fail far from where it was written."""
+        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+            raise ValueError(f"input should be a whole number below {LARGEST:,}")
+        return value

@@ -108,7 +108,7 @@ def parse_size(text: str) -> int:
             raise ValueError(text)
         return int(parsed)
     except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
+        raise ValueError(f"{text[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 
 
 def parse_duration(text: str) -> float:
@@ -131,7 +131,7 @@ def parse_duration(text: str) -> float:
             position = part.end()
         if position == len(whole) > 0:
             return total
-    raise ValueError(f"{text!r} is not a duration; write 90s, 15min, 1h30m, 7d or a number of seconds")
+    raise ValueError(f"{text[:40]!r} is not a duration; write 90s, 15min, 1h30m, 7d or a number of seconds")
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -1,7 +1,6 @@
 """Random access to the packed rows of one dataset, wherever its shards lie."""
 
 import hashlib
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.hints import did_you_mean
+from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
 from ..schemas.rows import ROW_SIZES_NAME
 from .shard import Chunk, PackedRow, Shard, Strip, open_shard
@@ -206,7 +206,7 @@ def read_manifest(shelf: Shelf) -> Manifest:
     """
     url = shelf.url(MANIFEST)
     try:
-        return Manifest.from_json(json.loads(shelf.read(MANIFEST)))
+        return Manifest.from_json(parse_json(shelf.read(MANIFEST)))
     except FileNotFoundError:
         if isinstance(shelf, LocalShelf) and not shelf.folder.exists():
             raise InputError(f"{shelf.where} does not exist; give the folder that `packtrain run` wrote") from None

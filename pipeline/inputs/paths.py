@@ -1,7 +1,6 @@
 """What `path` of a source names: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
 
 import glob
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from blake3 import blake3
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.hints import did_you_mean
+from ...schemas.jsontext import parse_json
 from .blocks import split_name
 from .containers import is_data
 
@@ -201,7 +201,7 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
         if isinstance(data, dict):
             return data
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ import msgspec
 
 from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
 from ..store import LocalStore
 from .blocks import split_name
 from .containers import is_data
@@ -61,7 +62,7 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     store = LocalStore(cache)
     note = f"remote/{fingerprint([url, size, stamp])}.json"
     if stamp and (kept := store.read(note)) is not None:
-        name, length = msgspec.json.decode(kept, type=tuple[str, int])
+        name, length = decode_note(kept, tuple[str, int])
         if store.size(name) == length:
             return store.path(name)
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import blake3
 import msgspec
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
 from ..sealed import seal, unseal
 from ..store import LocalStore
 from .blocks import Block, BlockRows, changed
@@ -85,7 +86,7 @@ def read_note(store: LocalStore, name: str, kind: type[_Kind]) -> _Kind | None:
     if kept is None:
         return None
     try:
-        return msgspec.convert(msgspec.json.decode(kept)["note"], kind)
+        return msgspec.convert(decode_note(kept, dict[str, Any])["note"], kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
         return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.errors import StoreError
+from ...schemas.jsontext import decode_note
 from ...schemas.report import Reject
 from ..inputs.blocks import InputFile
 from ..outfolder import REJECTS
@@ -48,7 +49,7 @@ def rejects_among(lines: Iterable[bytes], files: Sequence[InputFile]) -> Rejects
         lines: of rejects.jsonl.
         files: that they are in.
     """
-    return Rejects(_some((msgspec.json.decode(line, type=_Entry) for line in lines), files))
+    return Rejects(_some((decode_note(line, _Entry) for line in lines), files))
 
 
 def _some(entries: Iterable[_Entry], files: Sequence[InputFile]) -> list[Reject]:

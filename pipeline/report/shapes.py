@@ -4,7 +4,6 @@ Parameters are those that a token meets: of a mixture of experts, the ones that 
 the headers of safetensors files, where there are some, and else from `config.json`.
 """
 
-import json
 import math
 import re
 import struct
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError
+from ...schemas.jsontext import parse_json
 from ...schemas.report import Shape
 from .spoken import large
 
@@ -67,7 +67,7 @@ def shape_of_model(path: Path) -> Shape:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
+        config = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(
             f"{_SHOWN}: there is no {path}; give a model's folder or its config.json, or --parameters, --layers and "
@@ -115,7 +115,7 @@ def _in_files(folder: Path, config: dict[str, Any]) -> float | None:
                 (length,) = struct.unpack("<Q", file.read(8))
                 if length > _HEADER:
                     return None
-                header = json.loads(file.read(length))
+                header = parse_json(file.read(length))
             for name, tensor in header.items():
                 if name != "__metadata__":
                     if "U8" in tensor["dtype"] or tensor["dtype"] == "I32":

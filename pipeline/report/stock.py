@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config import RunConfig
 from ...schemas.errors import ConfigError, IntegrityError, StoreError
+from ...schemas.jsontext import decode_note
 from ...stages.stock import Parts, Stock
 from ..catalogue import PartPlace
 from ..deciding import Mixer
@@ -83,10 +84,10 @@ def stock_of(dataset: Finished, options: ReportOptions) -> FoundStock | str:
     if asked is None or data is None:
         return f"{dataset.store.where('_run')} does not say any more what this was packed from"
     try:
-        listed = msgspec.json.decode(data, type=PartList)
+        listed = decode_note(data, PartList)
         cache = open_store(listed.cache)
         records = ask_all(cache, lambda part: unseal(cache.read(f"{part.name.rpartition('-')[0]}.json")), listed.parts)
-        sizes = [msgspec.json.decode(record or b"", type=_Size) for record in records]
+        sizes = [decode_note(record, _Size) for record in records]
         for part, size in zip(listed.parts, sizes, strict=True):
             if cache.size(part.name) != size.bytes:
                 return f"the cache is gone: {cache.where(part.name)} is missing or damaged"

@@ -1,14 +1,17 @@
 """Reading a configuration: what is wrong is said with file, line and key, and what would be right."""
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from packtrain.pipeline.configfile import load_config
+from packtrain.pipeline.configfile import load_as, load_config
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.errors import ConfigError
+from packtrain.training.trainer.config import TrainConfig
+from pydantic import BaseModel
 
 GOOD = """\
 out: runs/first
@@ -186,15 +189,64 @@ BAD_FILES = [
     ("a: &a\n  b: *a\n", "an alias (*name) stands inside its own anchor (&name); write it out"),
     ("a: " + "[" * 2000, "nested too deeply"),
     ("1: x\n", "1"),
+    (
+        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+        "its aliases (*name) repeat more than 100,000 values; write out what is meant",
+    ),
+    (
+        "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 10)),
+        "its aliases (*name) repeat more than 100,000 values",
+    ),
+    ("a: &a\n  <<: *a\n", "an alias (*name) stands inside its own anchor"),
+    (GOOD + f"seed: {'9' * 5000}\n", "run.yaml, line 13: a number of 5,000 digits"),
+    (GOOD + f"seed: 0x{'f' * 5000}\n", "run.yaml, line 13: a number of 5,002 digits"),
+    (GOOD + f"seed: {'1:' * 3000}59\n", "a number of 6,002 digits"),
+    (GOOD + f"seed: '{'9' * 5000}'\n", "line 13: seed: input should be a smaller whole number (got '9999"),
+    (GOOD + "seed: 1000000000000000000000000\n", "line 13: seed: input should be less than 9223372036854775808"),
+    (GOOD.replace("1024", "1" + "0" * 30), "truncate.max_length: input should be less than or equal to 16777216"),
+    (GOOD + "seed: !!int x\n", "this is not YAML: "),
+    ("a: x\n" * 1_000_000, "it has more than 4,194,304 characters"),
 ]
 
 
-@pytest.mark.parametrize(("text", "what"), BAD_FILES)
+@pytest.mark.parametrize(("text", "what"), BAD_FILES, ids=range(len(BAD_FILES)))
 def test_bad_files_say_where_and_what(tmp_path: Path, text: str, what: str) -> None:
     message = refusal(tmp_path, text)
     assert what in message
     assert str(tmp_path / "run.yaml") in message
     assert "pydantic" not in message
+
+
+def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys of a configuration that hold one whole number."""
+    for name, field in model.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if kind is int:
+                yield (*where, name)
+            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from whole_numbers(kind, (*where, name))
+
+
+@pytest.mark.parametrize("model", [RunConfig, TrainConfig])
+@pytest.mark.parametrize(
+    "number",
+    [10**30, -(10**30), 10**5000, float("inf"), "9" * 5000],
+    ids=["large", "small", "5,001 digits", "infinite", "text"],
+)
+def test_every_whole_number_has_bounds(model: type[BaseModel], number: Any) -> None:
+    keys = list(whole_numbers(model))
+    assert len(keys) > 5
+    for key in keys:
+        data: Any = number
+        for part in reversed(key):
+            data = {part: [data] if part in ("sources", "data") and data is not number else data}
+        with pytest.raises(ConfigError) as found:
+            load_as(model, data)
+        shown = "(.0)?(.BalanceConfig)?[.]".join(key)
+        lines = [line for line in str(found.value).splitlines() if re.search(f": {shown}(.int)?: ", line)]
+        assert len(lines) == 1, f"{key}: {found.value}"
+        assert len(lines[0]) < 400
 
 
 def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ...schemas.errors import ConfigError, StoreError
+from ...schemas.jsontext import parse_json
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
@@ -107,7 +108,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         ConfigError: it is none, or was cut short; says which file.
     """
     try:
-        data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        data = parse_json((folder / MARKER).read_bytes())
     except FileNotFoundError:
         what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
         raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None

@@ -1,11 +1,11 @@
 """The finished model in a folder of its own: weights, configuration, and beside them tokenizer and chat template."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError
+from ...schemas.jsontext import parse_json
 from ..rows import PackedRows
 from ..shelf import LocalShelf
 
@@ -31,7 +31,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, str | No
     if not isinstance(rows.shelf, LocalShelf):
         return None
     try:
-        request = json.loads(rows.shelf.read(_REQUEST))
+        request = parse_json(rows.shelf.read(_REQUEST))
         noted = request["tokenizer"]
         folder = Path(noted["path"])
     except (OSError, ValueError, KeyError, TypeError):

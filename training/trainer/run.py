@@ -73,9 +73,12 @@ def read_config(
     if isinstance(config, str | Path):
         import yaml
 
+        from ...schemas.yamltext import MAX_BYTES, parse_yaml
+
         path, where = Path(config), str(config)
         try:
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            with path.open(encoding="utf-8") as file:
+                config, _ = parse_yaml(file.read(MAX_BYTES + 1))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(
                 f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"

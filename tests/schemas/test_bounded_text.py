@@ -1,0 +1,53 @@
+"""YAML and JSON of others are read within bounds."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.jsontext import decode_note, parse_json
+from packtrain.schemas.yamltext import BoundError, parse_yaml
+from packtrain.training.trainer.run import read_config
+
+NINE_LEVELS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10)
+)
+
+
+def test_aliases_are_counted_and_not_written_out(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(BoundError, match="repeat more than 100,000 values"):
+        parse_yaml(NINE_LEVELS)
+    (tmp_path / "train.yaml").write_text(NINE_LEVELS)
+    with pytest.raises(ConfigError, match="repeat more than 100,000 values"):
+        read_config(tmp_path / "train.yaml")
+    assert time.monotonic() - began < 5
+    assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\n")[0] == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
+
+
+def test_yaml_gives_what_the_safe_loader_gives() -> None:
+    text = "a: [1, 2.5, 0x10, true, null, 'x']\nb: {<<: {c: 1}, d: -3}\n"
+    assert parse_yaml(text)[0] == yaml.safe_load(text)
+    assert parse_yaml("")[0] is None
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"[" * 500 + b"]" * 500, b'{"a":' * 500 + b"1" + b"}" * 500])
+def test_json_nested_too_deeply(text: bytes) -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' + b"[" * 100_000, b"\xff", b"", b"9" * 5000])
+@pytest.mark.parametrize("kind", [dict[str, Any], Any])
+def test_a_note_that_cannot_be_read(text: bytes, kind: Any) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode_note(text, kind)
+
+
+def test_numbers_of_json() -> None:
+    with pytest.raises(ValueError, match="a number of 5,000 digits"):
+        parse_json(b"9" * 5000)
+    assert parse_json(b'{"a": [1, -2.5, "x"]}') == {"a": [1, -2.5, "x"]}
