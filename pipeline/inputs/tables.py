@@ -1,11 +1,14 @@
 """Rows of Arrow tables: cut into blocks, hashed by what they hold, turned into plain values."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import blake3
 import pyarrow as pa
 
+from ...schemas.errors import RowRejectedError
+from ...stages.prep.jsontext import decode_json, exact
 from .blocks import BlockRows, Records
 
 STEP = 64
@@ -111,7 +114,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, li
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     try:
-        return BlockRows(records=list(enumerate(table.to_pylist())))
+        return _decoded(BlockRows(records=list(enumerate(table.to_pylist()))), table.schema)
     except (ValueError, OverflowError, pa.ArrowException, ImportError):
         # One value that Python cannot hold, such as a text that is not UTF-8: find its row.
         records: Records = []
@@ -123,4 +126,36 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, li
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except (ValueError, OverflowError, pa.ArrowException, ImportError) as error:
                 rejects.append((number, UNREADABLE, f"a value of the row has no form in Python ({error})"))
-        return BlockRows(records=records, rejects=rejects)
+        return _decoded(BlockRows(records=records, rejects=rejects), table.schema)
+
+
+def _decoded(rows: BlockRows, schema: pa.Schema) -> BlockRows:
+    """The rows with the values of Arrow's JSON type as what their text holds; those whose text is no JSON rejected."""
+    decoders = {name: decoder for name in schema.names if (decoder := _json_decoder(schema.field(name), f"`{name}`"))}
+    if not decoders:
+        return rows
+    records: Records = []
+    rejects = list(rows.rejects)
+    for number, row in rows.records or ():
+        try:
+            records.append((number, {**row, **{name: decode(row[name]) for name, decode in decoders.items()}}))
+        except RowRejectedError as error:
+            rejects.append((number, error.reason, error.detail))
+    return BlockRows(records=records, rejects=rejects)
+
+
+def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
+    """Decodes the JSON within the values of a field, at any depth; None where there is none."""
+    kind = field.type
+    name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    if name == "arrow.json":
+        return lambda value: None if value is None else exact(decode_json(value, where, reason="invalid_json"))
+    if pa.types.is_struct(kind):
+        inner = {one.name: decoder for one in kind if (decoder := _json_decoder(one, f"{where}.{one.name}"))}
+        if inner:
+            return lambda value: value and {**value, **{key: decode(value[key]) for key, decode in inner.items()}}
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        decode = _json_decoder(kind.value_field, f"{where}[]")
+        if decode:
+            return lambda value: value and [decode(one) for one in value]
+    return None

@@ -34,6 +34,7 @@ REASONS = {
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
     "template_error": "The chat template refused the conversation; its message is beside the row.",
     "template_limit": "The chat template ran too long on the row, and was stopped.",
+    "too_deep": "Lists and objects stand too many levels within one another; flatten the row.",
     "train_flags": "Messages are marked as trained or not where that cannot be followed; split the row, or take the "
     "flags out.",
     "two_systems": "The row has two system texts that differ; leave one out.",

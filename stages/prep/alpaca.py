@@ -10,6 +10,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
 from .conversation import Style, turn
+from .jsontext import decode_json
 from .turns import per_turn
 
 _WITH_INPUT = (
@@ -46,7 +47,7 @@ class AlpacaRow(Protocol):
     instruction: str
     output: str
     input: str | None
-    history: list[list[str]] | None
+    history: list[list[str]] | str | None
     system: str | None
 
 
@@ -68,7 +69,7 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
                 ("instruction", str),
                 ("output", str),
                 ("input", str | None, None),
-                ("history", list[list[str]] | None, None),
+                ("history", list[list[str]] | str | None, None),
                 ("system", str | None, None),
             ],
             rename={name: getattr(options, f"{name}_key") for name in names},
@@ -87,10 +88,15 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
             raise RowRejectedError("empty", f"`{options.instruction_key}` is empty")
         if not row.output:
             raise RowRejectedError("empty_completion", f"`{options.output_key}` is empty")
+        history = row.history
+        if isinstance(history, str):  # as in a cell of CSV
+            where = f"`{options.history_key}`"
+            kind = list[list[str]] | None
+            history = decode_json(history, where, kind, what="a JSON list of pairs") if history.strip() else None
         if options.style == "plain":
-            return [Example(line, -1, "", self._plain(row), row.output, None)]
+            return [Example(line, -1, "", self._plain(row, history), row.output, None)]
         prompt: Messages = [turn("system", row.system)] if row.system else []
-        for index, pair in enumerate(row.history or []):
+        for index, pair in enumerate(history or []):
             if len(pair) != 2:
                 where = f"`{options.history_key}[{index}]`"
                 raise RowRejectedError("wrong_type", f"{where} must be a pair of texts, got {len(pair)}")
@@ -100,8 +106,8 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
         example = Example(line, -1, "", prompt, [turn("assistant", row.output)], None)
         return per_turn(example, 0, skipped) if options.per_turn else [example]
 
-    def _plain(self, row: AlpacaRow) -> str:
-        for key, value in ((self.options.history_key, row.history), (self.options.system_key, row.system)):
+    def _plain(self, row: AlpacaRow, history: list[list[str]] | None) -> str:
+        for key, value in ((self.options.history_key, history), (self.options.system_key, row.system)):
             if value:
                 raise RowRejectedError("not_plain", f"the plain text has no place for `{key}`; take style: chat")
         text = _WITH_INPUT if row.input else _WITHOUT_INPUT

@@ -4,7 +4,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
+from .jsontext import MAX_DEPTH, TOO_DEEP, check_depth, pruned
 
 PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
 """Which columns an example has when it is written for other tools to read (see `public_row`)."""
@@ -89,8 +90,14 @@ class Format(ABC, Generic[OptionsT, RowT]):
     name: ClassVar[str]
     options_type: ClassVar[type[Options]]
 
-    def __init__(self, options: OptionsT, row_type: type[RowT]) -> None:
+    def __init__(self, options: OptionsT, row_type: type[RowT], nested: Sequence[str] = ()) -> None:
+        """
+        Args:
+            row_type: what rows are decoded to.
+            nested: the columns that hold messages or tools; see `jsontext.pruned`.
+        """
         self.options = options
+        self._nested = nested
         self._row_type = row_type
         self._decoder = msgspec.json.Decoder(row_type)
 
@@ -122,8 +129,9 @@ class Format(ABC, Generic[OptionsT, RowT]):
         A byte order mark before the object is accepted.
 
         Raises:
-            RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key` or `wrong_type`.
+            RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`.
         """
+        check_depth(line, "the row")
         try:
             return self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -137,15 +145,18 @@ class Format(ABC, Generic[OptionsT, RowT]):
         The nulls that Arrow puts where other rows have a key are dropped, where the format has such keys.
 
         Raises:
-            RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type`.
+            RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
+                `too_deep`.
         """
-        return self.typed(row)
+        found = {name: pruned(row[name]) for name in self._nested if name in row}
+        return self.typed({**row, **found} if found else row)
 
     def typed(self, row: Mapping[str, Any]) -> RowT:
         """As `convert`, with every null as it is: for rows that never were in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
-            msgspec.json.encode(converted)  # the only quick way to see lone surrogates, which UTF-8 cannot hold
+            # The only quick way to see lone surrogates, which UTF-8 cannot hold.
+            check_depth(msgspec.json.encode(converted), "the row")
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", _not_utf8(error)) from None
         except (msgspec.ValidationError, RecursionError) as error:
@@ -195,7 +206,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:
     """What a decoder's error means to the person who looks for the row."""
     if isinstance(error, RecursionError):
-        return RowRejectedError("invalid_json", "nested too deeply to be read")
+        return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
     if isinstance(error, msgspec.ValidationError):
         what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
         if missing := _MISSING.fullmatch(what):

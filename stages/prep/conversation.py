@@ -9,13 +9,15 @@ reads the old way and would leave the words out: `function_call` becomes a `tool
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
+from .jsontext import decode_json
 
 Style: TypeAlias = Literal["plain", "chat"]
 """How a prompt and a completion that are texts are rendered: joined as they are, or as two turns."""
+
+Objects: TypeAlias = list[dict[str, Any]] | str | None
+"""A list of objects, or the JSON text of one, which is the only way into a cell of CSV."""
 
 MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 """Columns that hold what is no text, beside a conversation that refers to it."""
@@ -23,7 +25,6 @@ MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """What a message may hold instead of a content."""
-_TOOLS = msgspec.json.Decoder(list[dict[str, Any]] | None)
 
 
 def check_messages(messages: Messages, key: str) -> Messages:
@@ -126,21 +127,29 @@ def _check_parts(content: list[Any], where: str) -> None:
             raise RowRejectedError("wrong_type", f"`{where}[{index}].text` must be a string, got {got}")
 
 
-def tools_of(tools: list[dict[str, Any]] | str | None, key: str) -> list[dict[str, Any]] | None:
-    """Tool schemas, given as a list or as the JSON of one; None when there are none.
+def objects_of(value: Objects, key: str, reason: str = "wrong_type") -> list[dict[str, Any]] | None:
+    """A list of objects, given as one or as JSON text; None for null and for a blank text.
 
     Raises:
-        RowRejectedError: `bad_tools`, for a string that does not hold a JSON list of objects.
+        RowRejectedError: `reason`, for a text that does not hold a JSON list of objects.
     """
-    if not isinstance(tools, str):
-        return tools
-    if not tools or tools.isspace():
+    if not isinstance(value, str):
+        return value
+    if not value or value.isspace():
         return None
-    try:
-        decoded: list[dict[str, Any]] | None = _TOOLS.decode(tools)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RowRejectedError("bad_tools", f"`{key}` is not a JSON list of objects: {error}") from None
-    return decoded
+    found: list[dict[str, Any]] | None = decode_json(
+        value, f"`{key}`", list[dict[str, Any]] | None, what="a JSON list of objects", reason=reason
+    )
+    return found
+
+
+def tools_of(tools: Objects, key: str) -> list[dict[str, Any]] | None:
+    """Tool schemas; None when there are none.
+
+    Raises:
+        RowRejectedError: `bad_tools`, for a text that does not hold a JSON list of objects.
+    """
+    return objects_of(tools, key, "bad_tools")
 
 
 def wrapped_functions(functions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -170,25 +179,3 @@ def turn(role: str, text: str) -> Message:
 def kind_of(value: Messages | str) -> str:
     """What a prompt or a completion is, for a person."""
     return "a text" if isinstance(value, str) else "a list of messages"
-
-
-def pruned_messages(value: Any) -> Any:
-    """Messages without the nulls that Arrow puts where other rows have a key; anything else as it is."""
-    return [without_nulls(message) for message in value] if isinstance(value, list) else value
-
-
-def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message or a tool without the keys that are null, at any depth, its own `content` excepted.
-
-    One Arrow column has one type, so a key of any message is a null key of all the others. A null that a
-    person wrote cannot be told from these.
-    """
-    return {key: _pruned(value) for key, value in message.items() if value is not None or key == "content"}
-
-
-def _pruned(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_pruned(inner) for inner in value]
-    return value

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, RowRejectedError
 from ...schemas.formats import FORMAT_KEYS
+from .jsontext import decode_json
 from .sharegpt import ROLES
 from .tokenized import MASKS
 
@@ -145,6 +146,11 @@ def _is_apps(row: Row) -> bool:
 
 def _turns(value: Any) -> str:
     """Which of `role` and `from` all turns of a conversation have; "" for anything else."""
+    if isinstance(value, str):  # JSON, as in a cell of CSV
+        try:
+            value = decode_json(value, "") if value.lstrip().startswith("[") else None
+        except RowRejectedError:
+            return ""
     if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
         return ""
     if all("from" in one for one in value):

@@ -10,16 +10,15 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
 from .conversation import (
+    Objects,
     check_messages,
     media_fields,
-    pruned_messages,
+    objects_of,
     refuse_media,
     tools_of,
     wrapped_functions,
 )
 from .turns import per_turn
-
-Tools = list[dict[str, Any]] | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +35,9 @@ class MessagesOptions(Options):
 class MessagesRow(Protocol):
     """A row with one conversation."""
 
-    messages: Messages
-    tools: Tools
-    functions: Tools
+    messages: Messages | str
+    tools: Objects
+    functions: Objects
     """What tools were called at first; looked at where there are none."""
 
 
@@ -55,15 +54,15 @@ class MessagesFormat(Format[MessagesOptions, MessagesRow]):
     def __init__(self, options: MessagesOptions | None = None) -> None:
         options = options or MessagesOptions()
         taken = (options.messages_key, options.tools_key)
-        fields: list[Any] = [("messages", list[dict[str, Any]]), ("tools", Tools, None)]
+        fields: list[Any] = [("messages", list[dict[str, Any]] | str), ("tools", Objects, None)]
         if "functions" not in taken:
-            fields.append(("functions", Tools, None))
+            fields.append(("functions", Objects, None))
         row_type = msgspec.defstruct(
             "MessagesRow",
             [*fields, *media_fields(taken)],
             rename={"messages": options.messages_key, "tools": options.tools_key},
         )
-        super().__init__(options, cast(type[MessagesRow], row_type))
+        super().__init__(options, cast(type[MessagesRow], row_type), (*taken, "functions"))
 
     @property
     def form(self) -> PublicForm:
@@ -73,21 +72,13 @@ class MessagesFormat(Format[MessagesOptions, MessagesRow]):
         """See `Format.examples`. Rejects `empty`, `wrong_type`, `missing_key`, `weight`, `not_text`, `bad_tools`."""
         options = self.options
         refuse_media(row)
-        if not row.messages:
+        conversation = objects_of(row.messages, options.messages_key)
+        if not conversation:
             raise RowRejectedError("empty", f"`{options.messages_key}` has no messages")
-        messages = check_messages(row.messages, options.messages_key)
+        messages = check_messages(conversation, options.messages_key)
         tools = tools_of(row.tools, options.tools_key)
         if tools is None:
             tools = wrapped_functions(tools_of(getattr(row, "functions", None), "functions"))
         cut = len(messages) - (messages[-1]["role"] == "assistant")
         example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
         return per_turn(example, 0, skipped) if options.per_turn else [example]
-
-    def convert(self, row: Any) -> MessagesRow:
-        """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
-        converted = super().convert(row)
-        converted.messages = pruned_messages(converted.messages)
-        converted.tools = pruned_messages(converted.tools)
-        if hasattr(converted, "functions"):
-            converted.functions = pruned_messages(converted.functions)
-        return converted

@@ -9,7 +9,7 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Format, Options, PublicForm
-from .conversation import Style, check_messages, kind_of, media_fields, pruned_messages, refuse_media, tools_of, turn
+from .conversation import Objects, Style, check_messages, kind_of, media_fields, refuse_media, tools_of, turn
 from .sharegpt import spoken
 
 Answer: TypeAlias = str | list[dict[str, Any]] | dict[str, Any]
@@ -35,7 +35,7 @@ class PreferenceRow(Protocol):
     chosen: Answer
     rejected: Answer
     prompt: Answer | None
-    tools: list[dict[str, Any]] | str | None
+    tools: Objects
 
 
 class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
@@ -58,12 +58,12 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
                 ("chosen", Answer),
                 ("rejected", Answer),
                 ("prompt", Answer | None, None),
-                ("tools", list[dict[str, Any]] | str | None, None),
+                ("tools", Objects, None),
                 *media_fields(list(names.values())),
             ],
             rename=names,
         )
-        super().__init__(options, cast(type[PreferenceRow], row_type))
+        super().__init__(options, cast(type[PreferenceRow], row_type), list(names.values()))
 
     @property
     def form(self) -> PublicForm:
@@ -151,15 +151,6 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
         if any("from" in message for message in messages):
             messages = spoken(messages, key)
         return check_messages(messages, key)
-
-    def convert(self, row: Any) -> PreferenceRow:
-        """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
-        converted = super().convert(row)
-        for name in ("chosen", "rejected", "prompt"):
-            value = getattr(converted, name)
-            setattr(converted, name, pruned_messages([value])[0] if isinstance(value, dict) else pruned_messages(value))
-        converted.tools = pruned_messages(converted.tools)
-        return converted
 
 
 def common_messages(chosen: Messages, rejected: Messages) -> int:

@@ -10,11 +10,11 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
 from .conversation import (
+    Objects,
     Style,
     check_messages,
     kind_of,
     media_fields,
-    pruned_messages,
     refuse_media,
     tools_of,
     turn,
@@ -43,7 +43,7 @@ class PromptCompletionRow(Protocol):
 
     prompt: Messages | str
     completion: Messages | str | None
-    tools: list[dict[str, Any]] | str | None
+    tools: Objects
 
 
 class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow]):
@@ -60,10 +60,11 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
         if not options.prompt_only:  # a key that is not in the type is skipped unparsed
             fields.append(("completion", either))
             rename["completion"] = options.completion_key
-        fields.append(("tools", list[dict[str, Any]] | str | None, None))
-        fields += media_fields(list(rename.values()))
+        fields.append(("tools", Objects, None))
+        nested = list(rename.values())
+        fields += media_fields(nested)
         row_type = msgspec.defstruct("PromptCompletionRow", fields, rename=rename)
-        super().__init__(options, cast(type[PromptCompletionRow], row_type))
+        super().__init__(options, cast(type[PromptCompletionRow], row_type), nested)
 
     @property
     def form(self) -> PublicForm:
@@ -104,12 +105,3 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
         completion = check_messages(completion, options.completion_key)
         example = Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))
         return per_turn(example, len(prompt), skipped) if options.per_turn else [example]
-
-    def convert(self, row: Any) -> PromptCompletionRow:
-        """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
-        converted = super().convert(row)
-        converted.prompt = pruned_messages(converted.prompt)
-        if not self.options.prompt_only:
-            converted.completion = pruned_messages(converted.completion)
-        converted.tools = pruned_messages(converted.tools)
-        return converted

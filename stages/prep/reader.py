@@ -8,15 +8,17 @@ import sys
 import traceback
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, ClassVar
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 from .base import PLACE, Format, Options, PublicForm
+from .jsontext import unmarked
 from .messages import MessagesFormat, MessagesOptions
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
@@ -35,6 +37,8 @@ _FORMS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("text", "text", frozenset()),
 )
 """(the key that decides, the form, which other keys it may have). The first that fits is meant."""
+MAX_RESULTS = 1_000_000
+"""Of one row: a function that yields without end must not take all memory."""
 _DETAIL = 300
 
 
@@ -59,7 +63,7 @@ class ReaderOptions(Options):
 
 
 class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
-    """Rows as a function gives them: one, a list of them, or None for a row that is not wanted."""
+    """Rows as a function gives them: one, a list of them, those that it yields, or None if the row is not wanted."""
 
     name: ClassVar[str] = "python"
     options_type: ClassVar[type[Options]] = ReaderOptions
@@ -81,6 +85,10 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
     def form(self) -> PublicForm:
         return "any"
 
+    def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Format.convert`. The function is given plain dicts and lists, as it would be from JSONL."""
+        return unmarked(super().convert(row))  # type: ignore[no-any-return]
+
     def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
@@ -93,6 +101,11 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         read = reader_of(self.options)
         try:
             made = read(row)
+            if isinstance(made, Iterator):  # of a function that yields
+                made = list(islice(made, MAX_RESULTS + 1))
+                if len(made) > MAX_RESULTS:
+                    detail = f"{self._where(read)} yields more than {MAX_RESULTS:,} results for one row"
+                    raise RowRejectedError("reader_result", detail)
         except (RowRejectedError, RowFilteredError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
@@ -105,11 +118,14 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
             try:
                 out += self._examples(one, line, skipped)
             except RowRejectedError as error:
-                start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
-                where = f"{self._file}{f', line {start}' if start else ''}, {self.options.function}()"
                 which = f"[{index}]" if several else ""
-                raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
+                raise RowRejectedError("reader_result", f"{self._where(read)}, result{which}: {error}") from None
         return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
+
+    def _where(self, read: Reader) -> str:
+        """The function, for messages."""
+        start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
+        return f"{self._file}{f', line {start}' if start else ''}, {self.options.function}()"
 
     def _examples(self, row: Any, line: int, skipped: Counter[str] | None) -> list[Example]:
         if not isinstance(row, Mapping):

@@ -9,7 +9,8 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Format, Options, PublicForm
-from .conversation import check_messages, media_fields, pruned_messages, refuse_media, tools_of, turn
+from .conversation import Objects, check_messages, media_fields, objects_of, refuse_media, tools_of, turn
+from .jsontext import decode_json
 from .turns import per_turn
 
 ROLES = {
@@ -37,7 +38,6 @@ ROLES = {
 """What people call the roles, and what templates do."""
 
 _CALLS = ("function_call", "tool_call")
-_decode_call = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]]).decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class ShareGPTOptions(Options):
 class ShareGPTRow(Protocol):
     """A row with one conversation."""
 
-    conversations: list[Message]
+    conversations: list[Message] | str
     system: str | None
-    tools: list[dict[str, Any]] | str | None
+    tools: Objects
 
 
 class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
@@ -81,14 +81,14 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
         row_type = msgspec.defstruct(
             "ShareGPTRow",
             [
-                ("conversations", list[dict[str, Any]]),
+                ("conversations", list[dict[str, Any]] | str),
                 ("system", str | None, None),
-                ("tools", list[dict[str, Any]] | str | None, None),
+                ("tools", Objects, None),
                 *media_fields(list(names.values())),
             ],
             rename=names,
         )
-        super().__init__(options, cast(type[ShareGPTRow], row_type))
+        super().__init__(options, cast(type[ShareGPTRow], row_type), (options.conversations_key, options.tools_key))
 
     @property
     def form(self) -> PublicForm:
@@ -102,22 +102,16 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
         """
         options, key = self.options, self.options.conversations_key
         refuse_media(row)
-        if not row.conversations:
+        turns = objects_of(row.conversations, key)
+        if not turns:
             raise RowRejectedError("empty", f"`{key}` has no turns")
-        messages = check_messages(spoken(row.conversations, key), key)
+        messages = check_messages(spoken(turns, key), key)
         if row.system:
             messages = opened(messages, row.system, options.system_key, key)
         cut = len(messages) - (messages[-1]["role"] == "assistant")
         tools = tools_of(row.tools, options.tools_key)
         example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
         return per_turn(example, 0, skipped) if options.per_turn else [example]
-
-    def convert(self, row: Any) -> ShareGPTRow:
-        """As `Format.convert`, without the nulls that Arrow puts where other rows have a key."""
-        converted = super().convert(row)
-        converted.conversations = pruned_messages(converted.conversations)
-        converted.tools = pruned_messages(converted.tools)
-        return converted
 
 
 def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:
@@ -176,10 +170,8 @@ def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
         RowRejectedError: `bad_tool_call`, unless it is one `{"name", "arguments"}` or a list of them.
     """
     if isinstance(value, str):
-        try:
-            value = _decode_call(value)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise RowRejectedError("bad_tool_call", f"`{where}` is not the JSON of a call: {error}") from None
+        kind = dict[str, Any] | list[dict[str, Any]]
+        value = decode_json(value, f"`{where}`", kind, what="the JSON of a call", reason="bad_tool_call")
     calls = value if isinstance(value, list) else [value]
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:

@@ -135,7 +135,7 @@ BAD_CHATS = [
     (b'{"messages": [{"role": "user", "content": 5}]}', "wrong_type", "`messages[0].content` must be a string"),
     (b'{"messages": [{"role": 7, "content": "x"}]}', "wrong_type", "`messages[0].role`"),
     (b'{"messages": [5]}', "wrong_type", "`messages[0]`: expected `object`, got `int`"),
-    (b'{"messages": "hello"}', "wrong_type", "`messages`: expected `array`, got `str`"),
+    (b'{"messages": "hello"}', "wrong_type", "`messages` is not a JSON list of objects"),
     (b'{"messages": []}', "empty", "`messages` has no messages"),
     (b'{"messages": [{"role": "user", "content": [{"type": "image"}]}]}', "not_text", "image"),
 ]

@@ -66,7 +66,10 @@ def test_a_bad_line_is_rejected_by_name(line: bytes, reason: str, detail: str) -
 
 def test_deep_nesting_is_rejected() -> None:
     line = b'{"messages": [{"role": "user", "content": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
-    assert rejection(line, "messages") == ("invalid_json", "nested too deeply to be read")
+    assert rejection(line, "messages") == (
+        "too_deep",
+        "the row nests more than 100 lists and objects within one another",
+    )
 
 
 def test_a_byte_order_mark_is_accepted() -> None:

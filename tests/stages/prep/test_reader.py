@@ -52,6 +52,17 @@ def test_several_rows_of_one() -> None:
     assert [(one.sub, one.group) for one in turns] == [(0, ""), (1, "g"), (2, "g")]
 
 
+def test_a_reader_may_yield() -> None:
+    yields = "def read(row):\n    for one in row['give']:\n        yield one\n"
+    assert examples([{"text": "a"}, {"text": "b"}], yields) == examples([{"text": "a"}, {"text": "b"}])
+    with pytest.raises(RowFilteredError, match="not_wanted"):
+        examples([], yields)
+    with pytest.raises(RowRejectedError, match=r"readers.py, line 3, in read: ZeroDivisionError"):
+        examples(None, "def read(row):\n    yield {'text': 'a'}\n    1 / 0\n")
+    with pytest.raises(RowRejectedError, match=r"reader_result: readers.py, line 1, read\(\) yields more than"):
+        examples(None, "def read(row):\n    while True:\n        yield row\n")
+
+
 def test_nothing_is_a_row_that_is_not_wanted() -> None:
     nothing: list[Any] = [None, []]
     for give in nothing:

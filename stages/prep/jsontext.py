@@ -1,0 +1,102 @@
+"""JSON that stands as text within a row, and how deep any row may nest."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ...schemas.errors import RowRejectedError
+
+MAX_DEPTH = 100
+"""Lists and objects within one another. What reads a row later on needs several Python frames for each level, and
+templates many more; a limit of our own does not depend on how deep the stack already is."""
+TOO_DEEP = "too_deep"
+
+_NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+class JsonObject(dict[str, Any]):
+    """An object that was decoded from JSON text: each of its nulls was written, and none is Arrow's filling."""
+
+
+class JsonArray(list[Any]):
+    """A list of that kind."""
+
+
+def check_depth(data: bytes, what: str) -> None:
+    """Look at the brackets of JSON.
+
+    Args:
+        what: the row, or the key that holds the text, for the message.
+
+    Raises:
+        RowRejectedError: `too_deep`.
+    """
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_BRACKETS)
+    brackets = np.frombuffer(b"".join(bare.split(b'"')[::2]), dtype=np.uint8)
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    if len(brackets) and int(np.cumsum(np.where(opening, 1, -1)).max()) > MAX_DEPTH:
+        raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
+
+
+def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:
+    """The value that a text holds.
+
+    Args:
+        where: the key that holds the text.
+        type: of the value, for msgspec.
+        what: the same in words.
+        reason: of the rejection.
+
+    Raises:
+        RowRejectedError: `reason`, `invalid_utf8` or `too_deep`.
+    """
+    try:
+        data = text.encode()
+        check_depth(data, where)
+        return msgspec.json.decode(data, type=type)
+    except UnicodeEncodeError as error:
+        raise RowRejectedError("invalid_utf8", f"{where}: {error.reason}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RowRejectedError(reason, f"{where} is not {what}: {error}") from None
+
+
+def exact(value: Any) -> Any:
+    """A value that was decoded from JSON text, marked so that none of its nulls is taken for Arrow's filling."""
+    if isinstance(value, dict):
+        return JsonObject(value)
+    return JsonArray(value) if isinstance(value, list) else value
+
+
+def pruned(value: Any) -> Any:
+    """Messages or tools without the nulls that Arrow puts where other rows have a key; anything else as it is.
+
+    One Arrow column has one type, so a key of any message is a null key of all the others. A null that a person wrote
+    cannot be told from these, except where the value was JSON text. Goes to any depth; a message's own `content` stays.
+    """
+    if isinstance(value, dict) and not isinstance(value, JsonObject):
+        return {key: _pruned(inner) for key, inner in value.items() if inner is not None or key == "content"}
+    if isinstance(value, list) and not isinstance(value, JsonArray):
+        return [pruned(one) if isinstance(one, dict) else _pruned(one) for one in value]
+    return _pruned(value)
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, JsonObject):
+        return dict(value)
+    if isinstance(value, JsonArray):
+        return list(value)
+    if isinstance(value, dict):
+        return {key: _pruned(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_pruned(inner) for inner in value]
+    return value
+
+
+def unmarked(value: Any) -> Any:
+    """The same value of plain dicts and lists, every null kept."""
+    if isinstance(value, dict):
+        return {key: unmarked(inner) for key, inner in value.items()}
+    return [unmarked(inner) for inner in value] if isinstance(value, list) else value
