@@ -129,6 +129,7 @@ class SourceConfig(Section):
     """Takes only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
     '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (of a conversation, what its
     messages say, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and group.
+    Only functions of one row are allowed (`LOWER`, `REPLACE`, `REGEXP_LIKE`, ...); an error lists them.
     Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
     """A longer line of JSONL or CSV is rejected: it would hold a worker's memory to itself."""

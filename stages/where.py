@@ -1,7 +1,7 @@
 """A person's SQL condition over examples: which of them are wanted. polars reads it, and is imported only here.
 
-The condition sees one example a row, in the columns of COLUMNS. It can call nothing but polars' expressions: no file,
-no Python. It must say true or false of each row by itself.
+The condition sees one example a row, in the columns of COLUMNS. `condition` passes it before polars does: listed
+functions and operators only, so it reads no file and runs no Python. It must say true or false of each row by itself.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ import msgspec
 
 from ..schemas.errors import ConfigError
 from ..schemas.rows import Example, Messages
+from .condition import RefusedConditionError, check_condition
 from .prep import Prepared
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 REASON = "where"
 """The ledger's word for what the condition leaves out."""
+
+_SHOWN = 500
+"""Characters of a condition that an error repeats."""
 
 
 def _said(side: Messages | str | None) -> str | None:
@@ -73,13 +77,17 @@ class Where:
     """A condition, compiled.
 
     Raises:
-        ConfigError: polars is missing, or the condition is wrong: no SQL, an unknown column, no truth value, or one
-            that depends on other rows.
+        ConfigError: polars is missing, or the condition is wrong: no SQL, an unknown column, a function that is not
+            allowed, too large, no truth value, or one that depends on other rows.
     """
 
     def __init__(self, condition: str, key: str = "where") -> None:
         self.condition = condition
         self.key = key
+        try:
+            check_condition(condition, COLUMNS)
+        except RefusedConditionError as error:
+            raise self._wrong(str(error)) from None
         try:
             import polars
         except ImportError:
@@ -91,17 +99,12 @@ class Where:
         if not isinstance(self._expression, polars.Expr):
             raise self._wrong("it is more than one condition")
         names = self._guarded(self._expression.meta.root_names)
-        unknown = [name for name in names if name not in COLUMNS]
-        if unknown:
-            raise self._wrong(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
         if not names:
             raise self._wrong("it looks at no column")
         self._names = list(dict.fromkeys(names))
         found = self._series([])
         if found.dtype != polars.Boolean:
             raise self._wrong(f"it gives {found.dtype} and not true or false")
-        if len(found):
-            raise self._wrong("it makes one value of all rows; it must say true or false of each")
         try:
             self(_PROBES)
         except ConfigError:
@@ -163,4 +166,5 @@ class Where:
             raise self._wrong(str(error).strip().split("\n")[0]) from None
 
     def _wrong(self, why: str) -> ConfigError:
-        return ConfigError(f"{self.key}: the condition {self.condition!r} cannot be used: {why}")
+        shown = self.condition if len(self.condition) <= _SHOWN else f"{self.condition[:_SHOWN]}..."
+        return ConfigError(f"{self.key}: the condition {shown!r} cannot be used: {why}")
