@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -21,6 +22,11 @@ from packtrain.pipeline.tokenizer import load_tokenizer
 from packtrain.pipeline.windows import WINDOW_TOKENS, Window, compose
 from packtrain.schemas.config import RunConfig
 from packtrain.stages.sections import Sections
+
+SITE = Path(__file__).parent / "support" / "site"
+"""What every Python here and below loads first; see `sitecustomize` in it."""
+runpy.run_path(str(SITE / "sitecustomize.py"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
@@ -44,6 +50,16 @@ It doesn't matter much: 1, 22, 333, 4444. Über naïve Façaden, 中文, 🙂 an
 
 MakeTokenizer = Callable[..., Path]
 """`make(name, bos=False, eos=False, template=CHATML)` gives a folder; see `make_tokenizer`."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache of this session: of this process, of those that run tests beside it, and of their children."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "user-cache"
+    folder.mkdir(exist_ok=True)
+    os.environ["PACKTRAIN_CACHE"] = str(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

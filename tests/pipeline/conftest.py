@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from packtrain.pipeline.live_window import PlannedWindow
 from packtrain.pipeline.run import run as run_packtrain
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
+
+from tests.support import warm
 
 if TYPE_CHECKING:
     from tests.bench.faulty import Faulty
@@ -59,19 +60,10 @@ def packtrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 @pytest.fixture
 def program(tmp_path: Path) -> Command:
-    """Runs the installed program in its own process and folder: `program("run", "--demo", cwd=folder)`."""
+    """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
 
     def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 120) -> Outcome:
-        done = subprocess.run(
-            [str(PROGRAM), *map(str, arguments)],
-            cwd=cwd,
-            env=plain_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
@@ -211,7 +203,7 @@ def little(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "truncate": {"max_length": 128},
         "holdout": {"fraction": 0.2},
         "output": {"shard_bytes": "64KiB"},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
     (folder / "run.yaml").write_text(json.dumps(config))
     little = Little(folder, answered(tiny_tokenizer))
@@ -262,7 +254,7 @@ def workplace(
              "keys": {"prompt": "question", "completion": "answer"}},
         ],
         "truncate": {"max_length": 256},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }  # fmt: skip
     (folder / "mix.yaml").write_text(json.dumps(config))
     run_packtrain(folder / "mix.yaml")

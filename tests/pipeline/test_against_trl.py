@@ -92,7 +92,7 @@ class Bench:
             "sources": [source.config() for source in self.sources],
             "truncate": {"max_length": 1 << 20},
             "pack": {"strategy": "none", "shuffle": False},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
         return self.work / out, packtrain.run({**settings, **config})
 

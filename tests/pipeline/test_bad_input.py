@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from packtrain.pipeline.outfolder import read_manifest
 from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.verify import verify
 from packtrain.schemas.manifest import Manifest
+
+from tests.support import warm
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 TEXT = b'{"text": "hello world"}\n'
@@ -39,6 +42,7 @@ class Outcome(Protocol):
 
 
 Command = Callable[..., Outcome]
+Popen = subprocess.Popen[str]
 
 
 class Packer:
@@ -61,7 +65,7 @@ class Packer:
         """The command line."""
         return [
             "run", "--format", format, "--input", self.file, "--tokenizer", self.tokenizer, "--out", self.out,
-            "--workers", 1, "--set", f"cache={self.cache}", *more,
+            "--workers", 1, "--no-report", "--set", f"cache={self.cache}", *more,
         ]  # fmt: skip
 
     def refused(self, data: bytes | None, *more: object, format: str = "text", code: int = 2) -> str:
@@ -101,7 +105,6 @@ def pack(packtrain: Command, tmp_path: Path, tiny_tokenizer: Path, new_cache: Ca
 
 
 BAD_LINES = [
-    (b'{"text": "hel', "invalid_json", "the line ends in the middle of its JSON"),
     (b'{"text": "h\xff"}\n', "invalid_utf8", "byte 11 of the line: invalid start byte"),
     (b'{"text": 5}\n', "wrong_type", "`text`: expected `str`, got `int`"),
     (b'{"text": null}\n', "wrong_type", "`text`: expected `str`, got `null`"),
@@ -111,19 +114,21 @@ BAD_LINES = [
     (b"text\n", "invalid_json", "malformed"),
     (b'{"text": "\\ud83d"}\n', "invalid_json", "half of a surrogate pair"),
     (b"\x00\n", "invalid_json", "malformed"),
+    (b'{"text": "hel', "invalid_json", "the line ends in the middle of its JSON"),  # the file ends here
 ]
 
 
-@pytest.mark.parametrize(("line", "reason", "detail"), BAD_LINES)
-def test_a_bad_line_is_rejected_with_its_place_and_the_rest_is_packed(
-    pack: Packer, line: bytes, reason: str, detail: str
-) -> None:
-    manifest = pack.packed(TEXT * 5 + line)
-    ((place, why, said),) = pack.rejects()
-    assert (place, why) == (6, reason)
-    assert detail in said
+def test_bad_lines_are_rejected_with_their_places_and_the_rest_is_packed(pack: Packer) -> None:
+    manifest = pack.packed(b"".join(TEXT * 5 + line for line, _, _ in BAD_LINES))
+    rejects = pack.rejects()
+    assert [(place, why) for place, why, _ in rejects] == [
+        (6 * number, reason) for number, (_, reason, _) in enumerate(BAD_LINES, 1)
+    ]
+    for (_, _, said), (_, _, detail) in zip(rejects, BAD_LINES, strict=True):
+        assert detail in said
     ledger = manifest.ledger.sources["text"]
-    assert (ledger.rows_read, ledger.rows_used, ledger.rows_rejected) == (6, 5, {reason: 1})
+    assert (ledger.rows_read, ledger.rows_used) == (6 * len(BAD_LINES), 5 * len(BAD_LINES))
+    assert ledger.rows_rejected == Counter(reason for _, reason, _ in BAD_LINES)
 
 
 def test_the_summary_points_at_the_rejects(pack: Packer) -> None:
@@ -141,21 +146,23 @@ BAD_CHATS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reason", "detail"), BAD_CHATS)
-def test_a_bad_conversation(pack: Packer, line: bytes, reason: str, detail: str) -> None:
-    pack.packed(CHAT + line + b"\n" + CHAT, format="messages")
-    ((place, why, said),) = pack.rejects()
-    assert (place, why) == (2, reason)
-    assert detail in said
+def test_bad_conversations(pack: Packer) -> None:
+    pack.packed(b"".join(CHAT + line + b"\n" for line, _, _ in BAD_CHATS), format="messages")
+    rejects = pack.rejects()
+    assert [(place, why) for place, why, _ in rejects] == [
+        (2 * number, reason) for number, (_, reason, _) in enumerate(BAD_CHATS, 1)
+    ]
+    for (_, _, said), (_, _, detail) in zip(rejects, BAD_CHATS, strict=True):
+        assert detail in said
 
 
-@pytest.mark.parametrize("solutions", [b'"not json"', b'"{}"', b'"[1]"', b"5"])
-def test_solutions_that_are_not_json(pack: Packer, solutions: bytes) -> None:
+def test_solutions_that_are_not_json(pack: Packer) -> None:
     good = b'{"question": "q", "solutions": "[\\"print(1)\\"]"}\n'
-    pack.packed(good + b'{"question": "q", "solutions": ' + solutions + b"}\n", format="apps")
-    ((line, reason, detail),) = pack.rejects()
-    assert (line, reason) == (2, "bad_solutions")
-    assert "solutions" in detail
+    bad = [b'"not json"', b'"{}"', b'"[1]"', b"5"]
+    pack.packed(good + b"".join(b'{"question": "q", "solutions": ' + one + b"}\n" for one in bad), format="apps")
+    rejects = pack.rejects()
+    assert [(line, reason) for line, reason, _ in rejects] == [(2 + i, "bad_solutions") for i in range(len(bad))]
+    assert all("solutions" in detail for _, _, detail in rejects)
 
 
 SAME = [
@@ -648,12 +655,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "sources": [{"name": "words", "format": "text", "path": names}],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": "128KiB"},
-        "run": {"workers": 2},
+        "run": {"workers": 2, "report": False},
     }
     (folder / "run.yaml").write_text(json.dumps(config))
     shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
-    done = subprocess.run([PROGRAM, "run", folder / "run.yaml"], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = warm.run(["run", folder / "run.yaml"])
+    assert (done.returncode, done.stderr) == (0, "")
     shards = len(list((folder / "out" / "shards").iterdir()))
     assert shards > 50
     return Corpus(folder / "run.yaml", (folder / "out" / "manifest.json").read_bytes(), len(names), shards)
@@ -662,15 +669,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
 class Started:
     """A run in its own process group, stopped at a point of its work."""
 
-    def __init__(self, corpus: Corpus, folder: Path) -> None:
+    def __init__(self, corpus: Corpus, folder: Path, start: Callable[[list[str]], warm.Process | Popen]) -> None:
         self.out = folder / "out"
         self.cache = folder / "cache"
         shutil.copytree(corpus.config.parent / "cache" / "tokenizers", self.cache / "tokenizers")
-        self.command = [str(PROGRAM), "run", str(corpus.config), "--out", str(self.out)]
-        self.command += ["--set", f"cache={self.cache}"]
-        self.process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self.command = ["run", str(corpus.config), "--out", str(self.out), "--set", f"cache={self.cache}"]
+        self.process = start(self.command)
         self.family: list[psutil.Process] = []
 
     def reach(self, stage: str) -> None:
@@ -699,7 +703,7 @@ class Started:
     def finish(self, corpus: Corpus) -> None:
         """The same command again makes what an undisturbed run makes, and clears away what was left."""
         assert not (self.out / "manifest.json").exists(), "it was stopped too late to show anything"
-        done = subprocess.run(self.command, capture_output=True, text=True, timeout=60, check=False)
+        done = warm.run(self.command)
         assert (done.returncode, done.stderr) == (0, "")
         assert (self.out / "manifest.json").read_bytes() == corpus.manifest
         assert list(self.out.rglob(".tmp-*")) == []
@@ -715,7 +719,23 @@ class Ended:
 
 @pytest.fixture
 def started(corpus: Corpus, tmp_path: Path) -> Iterator[Started]:
-    run = Started(corpus, tmp_path)
+    yield from start(corpus, tmp_path, warm.Process)
+
+
+@pytest.fixture
+def installed(corpus: Corpus, tmp_path: Path) -> Iterator[Started]:
+    """The same, by the installed program."""
+
+    def program(arguments: list[str]) -> Popen:
+        return subprocess.Popen(
+            [PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    yield from start(corpus, tmp_path, program)
+
+
+def start(corpus: Corpus, folder: Path, how: Callable[[list[str]], warm.Process | Popen]) -> Iterator[Started]:
+    run = Started(corpus, folder, how)
     yield run
     with suppress(ProcessLookupError):
         os.killpg(run.process.pid, signal.SIGKILL)
@@ -762,14 +782,14 @@ def test_an_interruption_says_how_to_go_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.5, 0.65, 0.8, 1.0])
-def test_an_interruption_while_it_starts(started: Started, corpus: Corpus, seconds: float) -> None:
+def test_an_interruption_while_it_starts(installed: Started, corpus: Corpus, seconds: float) -> None:
     time.sleep(seconds)
-    os.killpg(started.process.pid, signal.SIGINT)
-    ended = started.ended()
-    if (started.out / "manifest.json").exists():
+    os.killpg(installed.process.pid, signal.SIGINT)
+    ended = installed.ended()
+    if (installed.out / "manifest.json").exists():
         pytest.skip("it was done already")
     assert (ended.code, ended.err) == (130, "packtrain: interrupted; run the same command again to go on\n")
-    started.finish(corpus)
+    installed.finish(corpus)
 
 
 @pytest.mark.parametrize("stage", ["encode", pytest.param("pack", marks=pytest.mark.slow)])

@@ -58,7 +58,7 @@ def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:
         "tokenizer": {"path": str(TOKENIZER), **tokenizer},
         "sources": [{"name": "chat", "format": "messages", "path": str(rows)}],
         "truncate": {"max_length": 256},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

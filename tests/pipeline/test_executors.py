@@ -299,7 +299,7 @@ def test_a_script_without_a_guard_can_run(tmp_path: Path, tiny_tokenizer: Path) 
         "out": "out",
         "tokenizer": {"path": str(tiny_tokenizer)},
         "sources": [{"name": "a", "format": "text", "path": "in.jsonl"}],
-        "run": {"workers": 2},
+        "run": {"workers": 2, "report": False},
     }
     script.write_text(f"print('once')\nimport packtrain\nprint(packtrain.run({config!r}).splits['train'].rows)\n")
     done = subprocess.run(

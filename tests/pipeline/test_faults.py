@@ -340,7 +340,7 @@ def test_a_row_that_kills_every_worker(tmp_path: Path, tiny_tokenizer: Path, new
         "cache": str(cache),
         "tokenizer": {"path": str(tiny_tokenizer)},
         "sources": [{"name": "x", "format": "python:reader:rows", "path": [f"{name}.jsonl" for name in "abcd"]}],
-        "run": {"workers": 2},
+        "run": {"workers": 2, "report": False},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     for policy in ("stop", "continue"):

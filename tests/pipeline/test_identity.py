@@ -115,7 +115,7 @@ def config(tmp_path: Path, tokenizer: Path, new_cache: Callable[[Path], Path]) -
         ],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": 1 << 16},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

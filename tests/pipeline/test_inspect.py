@@ -32,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answere
             "sources": [{"name": "squares", "format": "prompt_completion", "path": "in.jsonl"}],
             "truncate": {"max_length": 100},
             "holdout": {"fraction": 0.2},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         },
         base=folder,
     )

@@ -81,7 +81,7 @@ def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], P
                 {"name": "texts", "format": "text", "path": write(tmp_path / "texts.jsonl", TEXTS)},
             ],
             "truncate": {"max_length": 64},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
             **changes,
         }
 
@@ -100,7 +100,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tokenizer": {"path": str(Path(sample.__file__).parent / "tokenizer")},
             "sources": [{"name": "apps", "format": "apps", "path": str(Path(sample.__file__).parent / "apps.jsonl")}],
             "holdout": {"fraction": 0.2},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         },
         base=folder,
     )

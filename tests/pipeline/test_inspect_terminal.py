@@ -79,7 +79,7 @@ def hostile(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Pat
             "tokenizer": {"path": str(tokenizer)},
             "sources": [{"name": "s", "format": "messages", "path": str(path)}],
             "truncate": {"max_length": 4096},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     return tmp_path / "out"

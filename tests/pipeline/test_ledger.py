@@ -214,7 +214,7 @@ class Corpus:
                 source("texts", "text", "texts-1.jsonl", "texts-2.jsonl"),
             ],
             "truncate": {"max_length": LENGTH},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
             **changes,
         }
 
@@ -797,7 +797,7 @@ def test_a_single_token_has_no_label(
         "cache": str(new_cache(tokenizer)),
         "tokenizer": {"path": str(tokenizer)},
         "sources": [{"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")}],
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
     entry = packtrain.run(config).ledger.sources["texts"]
     assert (entry.examples_dropped, entry.tokens_dropped) == ({"untrained": 1}, {"untrained": 1})
@@ -911,7 +911,7 @@ def test_windows_are_stratified(
             ],
             "truncate": {"max_length": 64},
             "pack": {"window_tokens": 1200, "shuffle": False},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     sources = {
@@ -986,7 +986,7 @@ def sound(make_tokenizer: Callable[..., Path], tmp_path_factory: pytest.TempPath
             "sources": [{"name": "texts", "format": "text", "path": str(folder / "texts.jsonl")}],
             "truncate": {"max_length": 512},
             "output": {"shard_bytes": 1 << 16},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     assert len(manifest.splits["train"].shards) >= 3

@@ -45,7 +45,7 @@ def configure(
             "cache": str(cache),
             "tokenizer": {"path": str(tokenizer)},
             "sources": sources,
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
             **changes,
         }
 
@@ -316,7 +316,7 @@ def test_real_documents(realdata: Path, tmp_path: Path, read_rows: ReadRows, ove
             "tokenizer": {"path": str(realdata / "tokenizers/qwen3")},
             "sources": [{"name": "peps", "format": "text", "path": str(tmp_path / "peps.jsonl")}],
             "truncate": split(1024, "turns", overlap),
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     tokenizer = Tokenizer.from_file(str(realdata / "tokenizers/qwen3/tokenizer.json"))

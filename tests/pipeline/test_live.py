@@ -73,7 +73,7 @@ def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
                 {"name": "apps", "format": "apps", "path": paths("apps", 3)},
             ],
             "truncate": {"max_length": 256},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         } | more
 
     return config

@@ -115,7 +115,7 @@ def make(data: Path, tmp_path: Path, tiny_tokenizer: Path) -> Callable[..., Conf
                 for name, paths in SOURCES.items()
             ],
             "truncate": {"max_length": 256},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         } | more
 
     return config
@@ -461,7 +461,7 @@ def test_an_epoch_of_real_data(
         ],
         "mask": "assistant",
         "truncate": {"max_length": 2048, "overlong": "split", "split": {"overlap": 16}},
-        "run": {"workers": 2},
+        "run": {"workers": 2, "report": False},
     }
     manifest = run(config)
     expected = packed(config)

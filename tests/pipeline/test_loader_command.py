@@ -30,7 +30,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tokenizer": {"path": str(DEMO / "tokenizer")},
             "sources": [{"name": "text", "format": "text", "path": str(rows)}],
             "truncate": {"max_length": 256},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     return root / "out"

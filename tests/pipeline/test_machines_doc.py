@@ -27,7 +27,7 @@ def folder(tmp_path: Path, tiny_tokenizer: Path) -> Path:
         "out": "packed",
         "tokenizer": {"path": str(tiny_tokenizer)},
         "sources": [{"name": "a", "format": "text", "path": "in-*.jsonl"}],
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     return tmp_path

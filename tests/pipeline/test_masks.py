@@ -63,7 +63,7 @@ class Packed:
                 "mask": mask,
                 "truncate": {"max_length": 256},
                 "pack": {"strategy": "none", "shuffle": False},
-                "run": {"workers": 1},
+                "run": {"workers": 1, "report": False},
             }
         )
 

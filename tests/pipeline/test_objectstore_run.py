@@ -74,7 +74,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Co
         "sources": [{"name": "words", "format": "text", "path": names}],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": "128KiB"},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
     packtrain.run(config)
     return Corpus(config, (folder / "out" / "manifest.json").read_bytes())

@@ -82,7 +82,7 @@ def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], P
             "cache": str(cache),
             "tokenizer": {"path": str(tokenizer)},
             "sources": sources,
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
             **(changes or {}),
         }
 
@@ -175,7 +175,7 @@ def test_real_pairs_are_trls(
             "tokenizer": {"path": str(folder)},
             "sources": [{"name": "pairs", "format": "preference", "path": write(tmp_path / "pairs.jsonl", rows)}],
             "truncate": {"max_length": 1 << 20},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     total = manifest.ledger.total()
@@ -468,7 +468,7 @@ def test_the_same_bytes_by_any_number_of_workers_and_after_a_crash(
     config = configure("one", texts=text_pairs(1500), chats=chat_pairs(800), changes=changes)
     one = packtrain.run(config)
     assert len(one.splits["train"].shards) >= 3
-    two = packtrain.run({**config, "out": str(tmp_path / "two"), "run": {"workers": 2}})
+    two = packtrain.run({**config, "out": str(tmp_path / "two"), "run": {"workers": 2, "report": False}})
     assert files(tmp_path / "two") == files(tmp_path / "one")
     assert two.hash == one.hash
 

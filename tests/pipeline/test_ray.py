@@ -117,7 +117,7 @@ def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Pat
         "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in-*.jsonl")}],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": "256KiB"},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

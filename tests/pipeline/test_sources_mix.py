@@ -60,7 +60,7 @@ def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callabl
         "cache": str(new_cache(tokenizer)),
         "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},  # the fast ones are tried anew on all data
         "truncate": {"max_length": 128},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

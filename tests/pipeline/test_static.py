@@ -46,7 +46,7 @@ def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Pat
         "truncate": {"max_length": 256},
         "holdout": {"fraction": 0.1},
         "output": {"shard_bytes": "128KiB"},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 
@@ -205,7 +205,7 @@ def test_inputs_are_read_once_by_all(
     changed = tmp_path / "in-07.jsonl"
     changed.write_bytes(changed.read_bytes().replace(b"row 7", b"now 7"))
     with pytest.raises(OutputError, match="in-07 of source a: has changed"):
-        packed({**other, "run": {"workers": 1}}, shard="0/2")
+        packed({**other, "run": {"workers": 1, "report": False}}, shard="0/2")
     assert sorted(scanned) == ["in-00.jsonl", "in-07.jsonl"]
 
 

@@ -52,7 +52,7 @@ def packed(tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
             "tokenizer": {"path": str(tiny_tokenizer)},
             "sources": [{"name": "chats", "format": "messages", "path": str(source)}],
             "truncate": {"max_length": LENGTH, "overlong": "drop"},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     assert 20 < manifest.splits["train"].rows < 75  # packed, and more than three steps of rows

@@ -33,7 +33,7 @@ def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Pat
         "cache": str(new_cache(tiny_tokenizer)),
         "tokenizer": {"path": str(tiny_tokenizer)},
         "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in.jsonl")}],
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

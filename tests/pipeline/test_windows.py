@@ -80,7 +80,7 @@ def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callabl
         ],
         "truncate": {"max_length": 96},
         "holdout": {"fraction": 0.2},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

@@ -40,7 +40,7 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
                 "truncate": {"max_length": max_length},
                 "pack": {"shuffle": shuffle, "align": align},
                 "output": {"shard_bytes": shard_bytes},
-                "run": {"workers": 1},
+                "run": {"workers": 1, "report": False},
             }
         )
         return out

@@ -54,7 +54,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> di
             {"name": "texts", "format": "text", "path": [str(folder / f"{n}.jsonl") for n in range(4, 9)]},
         ],
         "truncate": {"max_length": 256},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
 
 

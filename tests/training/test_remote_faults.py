@@ -381,7 +381,7 @@ def test_a_loader_over_a_bad_store_gives_the_batches_of_the_folder(store: Store,
             "sources": [{"name": "text", "format": "text", "path": str(rows)}],
             "truncate": {"max_length": 256},
             "output": {"shard_bytes": "64KiB"},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     shards = manifest.splits["train"].shards

@@ -217,7 +217,7 @@ def test_two_nodes_prepare_and_train_for_real(tmp_path: Path) -> None:
         "tokenizer": {"path": str(home / "tokenizer")},
         "sources": [{"name": "apps", "format": "apps", "path": str(home / "apps.jsonl")}],
         "truncate": {"max_length": 1024},
-        "run": {"workers": 1},
+        "run": {"workers": 1, "report": False},
     }
     train = {
         "out": str(tmp_path / "out"),

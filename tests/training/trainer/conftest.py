@@ -75,7 +75,7 @@ def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ],
             "holdout": {"fraction": 0.3},
             "truncate": {"max_length": 128},
-            "run": {"workers": 1},
+            "run": {"workers": 1, "report": False},
         }
     )
     return root / "packed"
