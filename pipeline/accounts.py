@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schemas.hints import setting
 from ..schemas.ledger import Ledger, SourceLedger
 from .pack import PackResult
 from .parts import PartRecord
@@ -32,7 +33,7 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
         return "Look at truncate.max_length, the mask, and what the filters and limits leave"
     if fits:
         return f"All are in {rejects}. {fits}"
-    return f"All are in {rejects}. Check each source's format, and its keys (--set sources.0.keys.text=body)"
+    return f"All are in {rejects}. Check each source's format, and its keys ({setting('sources.0.keys.text', 'body')})"
 
 
 def open_ledger(

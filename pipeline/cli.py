@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextvars import copy_context
 from typing import Annotated, Any
 
 import typer
@@ -83,7 +84,9 @@ def main() -> None:
     if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
         mend_zsh()
     try:
-        code = app(with_seconds(sys.argv[1:]), prog_name="packtrain", standalone_mode=False)
+        arguments = with_seconds(sys.argv[1:])
+        # In a context of its own: what messages advise depends on this command line, and on no later one.
+        code = copy_context().run(app, arguments, prog_name="packtrain", standalone_mode=False)
         flush_output()
     except ReaderLeftError as error:
         sys.exit(error.exit_code)

@@ -77,6 +77,10 @@ Input = Annotated[
         autocompletion=completion.path,
     ),
 ]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(help="Without a file: the tokenizer's folder, or a hub's name that the Hugging Face cache holds."),
+]
 Folder = Annotated[
     str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=completion.path)
 ]

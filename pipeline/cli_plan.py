@@ -8,7 +8,7 @@ import typer
 
 from ..schemas.errors import ConfigError
 from . import completion
-from .cli_options import Config, Format, Input, Json, Set, print_json
+from .cli_options import Config, Format, Input, Json, Set, Tokenizer, print_json
 from .cli_report_options import (
     All,
     Batch,
@@ -54,7 +54,7 @@ def plan(
     workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default="one a core")] = None,
     format: Format = None,
     input: Input = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
+    tokenizer: Tokenizer = None,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")
     ] = None,
@@ -91,7 +91,7 @@ def plan(
         overrides.append(Typed(f"run.workers={workers}", f"--workers {workers}"))
     if max_length is not None:
         overrides.append(Typed(f"truncate.max_length={max_length}", f"--max-length {max_length}"))
-    loaded, folder = load_config(given, base, overrides)
+    loaded, folder = load_config(given, base, overrides, typed=config is None)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         report = look_ahead(loaded, options, rows=rows, observer=observer, base=folder)

@@ -49,7 +49,12 @@ def run(
     ] = False,
     format: Format = None,
     input: Input = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Without a file: the tokenizer's folder.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Without a file: the tokenizer's folder, or its name on the hub where the Hugging Face cache has it."
+        ),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Tokens a packed row holds; overrules the configuration.")
     ] = None,
@@ -93,7 +98,7 @@ def run(
         overrides.append(Typed(f"truncate.max_length={max_length}", f"--max-length {max_length}"))
     if no_report:
         overrides.append("run.report=false")
-    loaded, folder = load_config(given, base, overrides)
+    loaded, folder = load_config(given, base, overrides, typed=config is None)
     # With --json nothing else may stand on the standard output.
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
@@ -149,15 +154,16 @@ def prep(
     from .console import ConsoleObserver, make_console, say
     from .prepare import prepare_source
 
-    if output is None:
+    if output is None and (config is not None or input):
         raise ConfigError("--output is needed: the file to write, such as examples.jsonl")
     if config is not None:
         if format is not None or input:
             raise ConfigError("give either a configuration file, or --format and --input; not both")
         loaded, base = load_config(config, None, settings or [])
     else:
-        data = without_file(format, input, Path("unused"), "unused")
-        loaded, base = load_config(data, Path.cwd(), settings or [])
+        data = without_file(format, input, Path("unused"), "unused", output=output)
+        loaded, base = load_config(data, Path.cwd(), settings or [], typed=True)
+    assert output is not None
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:
         names = [one.name for one in loaded.sources]
@@ -190,15 +196,19 @@ def without_file(
     tokenizer: Path | None,
     out: str | None,
     hint: str = "packtrain schema prints what a configuration holds",
+    output: Path | None = Path("unused"),
 ) -> dict[str, Any]:
     """A configuration of what stands on the command line.
 
     Raises:
         ConfigError: something is missing; ends with the hint.
     """
-    missing = [name for name, value in (("--input", inputs), ("--tokenizer", tokenizer), ("--out", out)) if not value]
+    needed = {"--input": inputs, "--tokenizer": tokenizer, "--out": out, "--output": output}
+    missing = [name for name, value in needed.items() if not value]
     if missing:
-        raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
+        also = missing.pop() if missing[-1] == "--output" else ""  # which a configuration does not bring
+        ways = f"give a configuration file, or {', '.join(missing)} as well"
+        raise ConfigError(f"{ways}{f'; and {also}, the file to write' if also else ''} ({hint})")
     return {
         "out": out,
         "tokenizer": {"path": str(tokenizer)},

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError
-from ..schemas.hints import did_you_mean
+from ..schemas.hints import configured_by, did_you_mean
 from ..schemas.yamltext import MAX_BYTES, BoundError, parse_yaml
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -47,6 +47,8 @@ def load_config(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     base: Path | None = None,
     overrides: Sequence[str] = (),
+    *,
+    typed: bool = False,
 ) -> tuple[RunConfig, Path]:
     """A validated configuration, and the folder where its relative paths start.
 
@@ -54,6 +56,7 @@ def load_config(
         config: validated already, plain data, or the path of a YAML file.
         base: overrules that folder; by default the file's, or the working directory.
         overrides: `key.path=value`, the value in YAML.
+        typed: there is no file: all was given on a command line, and messages advise in its words.
 
     Raises:
         ConfigError: names the file, the key, what is wrong and what would be right.
@@ -62,6 +65,7 @@ def load_config(
         if overrides:
             raise ConfigError("overrides need a configuration that is not validated yet; give a path or a mapping")
         return config, base or Path.cwd()
+    configured_by(None if typed else [override.partition("=")[0].strip() for override in overrides])
     return load_as(RunConfig, config, base, overrides)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import EngineMismatchError, IntegrityError
+from ..schemas.hints import setting
 from ..schemas.jsontext import decode_note
 from ..stages.encode import differing
 from ..stages.engines import ENGINES, Engine, make_engine
@@ -259,7 +260,7 @@ class Encoding:
             return replace(spec, trace=False)
         self.cache.put_bytes(self._distrust_name(spec.engine, spec.engine_version), str(error).encode())
         if self.config.tokenizer.engine != "auto":
-            raise IntegrityError(f"tokenizer engine {error}; set tokenizer.engine to auto or tokenizers")
+            raise IntegrityError(f"tokenizer engine {error}: {setting('tokenizer.engine', 'auto')}")
         self.observer.note(f"tokenizer engine {error}; everything is encoded again with the reference")
         return self.spec(*guess_engine(REFERENCE, ()))
 

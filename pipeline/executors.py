@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, Protocol, TypeVar
 
 from ..schemas.errors import PacktrainError, TaskError
+from ..schemas.hints import setting
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -140,8 +141,8 @@ class Quarantine:
         lost, self._lost = self._lost, []
         kept = "What else could be done is done, and is kept for the next run. " if self.policy == "continue" else ""
         mend = (
-            f"{kept}Mend the input that is named or leave it out, try fewer workers (--workers 1), of which each has "
-            "more memory, or the reference engine (--set tokenizer.engine=tokenizers)"
+            f"{kept}Fix or leave out the input that is named, use fewer workers so that each gets more memory "
+            f"({setting('run.workers', 1)}), or the reference engine ({setting('tokenizer.engine', 'tokenizers')})"
         )
         if len(lost) == 1:
             raise TaskError(f"{lost[0]}. {mend}")

@@ -1,5 +1,6 @@
 """What the format of each source is: as the configuration says, or as its first rows do."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +10,21 @@ import msgspec
 
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError, InputError
-from ..schemas.formats import AUTO
-from ..stages.prep import Options
+from ..schemas.formats import AUTO, FORMAT_KEYS
+from ..schemas.hints import setting
+from ..stages.prep import Options, make_format
 from ..stages.prep.detect import Detection, detect
 from .configfile import with_format
 from .options import format_options
 from .readers import is_reader, reader_options
-from .sources import InputFile, first_misfit, sample_rows
+from .rejects import what_it_is
+from .sources import InputFile, first_misfit, read_rows, sample_rows
 from .units import plural
 
+_MISFITS = ("missing_key", "wrong_type")
+"""Reasons for which a row is of another format."""
+_DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
+"""Reasons for which a line is not a row at all."""
 SAMPLE_ROWS = 200
 """First rows of a source's first file that `auto` is decided from."""
 
@@ -43,10 +50,14 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
 
     Raises:
         ConfigError: a source's rows fit no format or several, or its reader cannot be used.
+        NoRowsError: a source's rows do not fit the format that it says.
     """
     out = {}
     for source in config.sources:
-        out[source.name] = resolve_format(source, base, [file for file in files if file.source == source.name])
+        own = [file for file in files if file.source == source.name]
+        out[source.name] = resolve_format(source, base, own)
+        if source.format != AUTO and not is_reader(source.format):
+            _check_columns(config, source, out[source.name], own)
     return out
 
 
@@ -85,6 +96,49 @@ def resolve_format(
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
 
 
+def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, files: Sequence[InputFile]) -> None:
+    """Refuse a source of which no row has the columns of its format, before anything is encoded.
+
+    Looks at all rows of the source's first block, and at the first rows of every other, until one fits.
+
+    Raises:
+        NoRowsError: says what the first row has, and what its format would be.
+    """
+    reader, looked = make_format(form.name, form.options), 0
+    first: tuple[InputFile, int, str, str] | None = None
+    for file in files:
+        for block in file.blocks:
+            limit = SAMPLE_ROWS if looked else None
+            rows = read_rows(file.where(block), block, source.max_row_bytes, limit=limit)
+            seen = reader.prepare(rows.lines) if rows.lines is not None else reader.prepare_rows(rows.records or ())
+            misfits = [one for one in seen.rejects if one[1] in _MISFITS]
+            if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
+                return
+            looked += len(misfits)
+            if first is None and misfits:
+                line, reason, detail = misfits[0]
+                first = file, block.first_line + line + 1, reason, detail
+    if first is None:
+        return
+    file, line, reason, detail = first
+    fix = what_fits(files, {source.name: form}) or _name_columns(config, source, detail)
+    said = f"{reason}: {detail}.{what_it_is(file, reason)} None of the {plural(looked, 'row')} looked at fits "
+    said += f"format {form.name}. {fix}"
+    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
+
+
+def _name_columns(config: RunConfig, source: SourceConfig, detail: str) -> str:
+    """What to do where rows fit no format as they are, or several."""
+    found = re.match("the row has no `(.+?)`", detail)
+    keys = FORMAT_KEYS[source.format]
+    if found is None or not keys:
+        return "Choose another format, or leave it out, and it is found"
+    key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
+    key = key if key in keys else keys[0]
+    named = setting(f"sources.{config.sources.index(source)}.keys.{key}", "COLUMN")
+    return f"If that column has another name here, say which: {named}"
+
+
 def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
     """A sentence that names the format which the rows of a source do have, where it is said to have another; or ""."""
     for name, form in formats.items():
@@ -98,17 +152,17 @@ def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -
         if found.format != form.name:
             return (
                 f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the format "
-                "out (--format, or format: in the configuration), and it is found"
+                "out, and it is found"
             )
     return ""
 
 
 class NoRowsError(InputError):
-    """A file has no row that is an object.
+    """A file has no row that is an object, or none that fits the format of its source.
 
     Args:
         path: of the file.
-        line: the first one, from 1; None where that is not known.
+        line: the first of them, from 1; None where that is not known.
         said: what was seen there, and what to do.
     """
 

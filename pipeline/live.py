@@ -50,6 +50,7 @@ from .sources import BLOCK_BYTES, InputFile
 from .store import LocalStore
 from .stores import open_store, resolve_place, scratch_of
 from .tokenizer import TokenizerLoading
+from .tokenizer_place import find_tokenizer
 from .unproved import check_proved
 
 _LOG = logging.getLogger(__name__)
@@ -271,7 +272,7 @@ class LiveWindows:
         template = named = section.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(base / template)
-        folder, cache = (base / section.path).absolute(), self.cache.root / "tokenizers"
+        folder, cache = find_tokenizer(section.path, base), self.cache.root / "tokenizers"
         with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=cache) as loading:
             formats = resolve_formats(self.config, base, files)
             for form in formats.values():

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..schemas.errors import TaskError
+from ..schemas.hints import typed_keys
 from ..schemas.units import duration
 from .executors import Quarantine, Result, Task, named, not_made
 from .interrupts import deaf_to_interrupts, interrupted_later, without_main
@@ -202,7 +203,7 @@ class LocalExecutor:
 
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=serve, args=(theirs,), name="packtrain-worker")
+        process = self._context.Process(target=serve, args=(theirs, typed_keys()), name="packtrain-worker")
         with without_main(), interrupted_later():
             process.start()
         theirs.close()

@@ -6,9 +6,11 @@ import pickle
 import signal
 import threading
 import traceback
+from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing import connection
 
+from ..schemas.hints import configured_by
 from .executors import limit_threads
 from .interrupts import INTERRUPTIONS
 
@@ -20,9 +22,14 @@ class RemoteError(Exception):
         return f"in a worker:\n{self.args[0]}"
 
 
-def serve(pipe: "connection.Connection[bytes, bytes]") -> None:
-    """What a worker does: tasks, until the pipe ends."""
+def serve(pipe: "connection.Connection[bytes, bytes]", typed: Collection[str] | None = ()) -> None:
+    """What a worker does: tasks, until the pipe ends.
+
+    Args:
+        typed: see `schemas.hints.configured_by`.
+    """
     _settle()
+    configured_by(typed)
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"here")
         while True:

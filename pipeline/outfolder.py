@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import IntegrityError, OutputError, StoreError
+from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
 from ..schemas.jsontext import decode_note, parse_json
 from ..schemas.manifest import Manifest
-from .inputs.paths import Kind
+from .inputs.paths import Found, Kind
 from .manifests import MANIFEST as MANIFEST
 from .manifests import read_manifest as read_manifest
 from .readers import is_reader, reader_file
 from .sources import InputFile, find_inputs
 from .store import LocalStore
 from .stores import Store, ask_all
+from .tokenizer_place import find_tokenizer
 
 PLAN = "_run/plan.json"
 REQUEST = "_run/request.json"
@@ -42,11 +43,13 @@ class Request:
         """The request that a configuration makes now.
 
         Raises:
-            ConfigError: an input is missing.
+            ConfigError: inputs are missing, or the tokenizer is; names all of them.
+            TokenizerError: only the tokenizer is missing.
         """
+        inputs, folder = _find_all(config, base)
         files = []
-        for source in config.sources:
-            for found in find_inputs(source, base):
+        for source, places in zip(config.sources, inputs, strict=True):
+            for found in places:
                 name = str(found.path.absolute()) if found.kind is Kind.LOCAL else found.shown
                 files.append((source.name, name, found.size, found.stamp))
             files.append((source.name, f"{source.split} {source.subset}", 0, 0))
@@ -54,8 +57,7 @@ class Request:
                 reader = reader_file(source.format, base, f"sources.{source.name}.format")
                 stat = reader.stat()
                 files.append((source.name, str(reader), stat.st_size, stat.st_mtime_ns))
-        folder = base / config.tokenizer.path
-        held = sorted(folder.iterdir()) if folder.is_dir() else []
+        held = sorted(folder.iterdir())
         stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in held if p.is_file()]
         template = config.tokenizer.chat_template
         if template and "{" not in template and (base / template).is_file():
@@ -76,6 +78,26 @@ class Request:
         """Whether the folder was made for this very request."""
         data = store.read(REQUEST)
         return data is not None and data == msgspec.json.encode(self)
+
+
+def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], Path]:
+    """The inputs of every source, and the tokenizer's folder."""
+    inputs: list[list[Found]] = []
+    wrong: list[ConfigError | TokenizerError] = []
+    for source in config.sources:
+        try:
+            inputs.append(find_inputs(source, base))
+        except ConfigError as error:
+            wrong.append(error)
+    try:
+        folder = find_tokenizer(config.tokenizer.path, base)
+    except TokenizerError as error:
+        wrong.append(error)
+    if len(wrong) > 1:
+        raise ConfigError("\n".join(map(str, wrong)))
+    if wrong:
+        raise wrong[0]
+    return inputs, folder
 
 
 def check_folder(store: Store) -> None:

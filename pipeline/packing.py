@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, IntegrityError
+from ..schemas.hints import setting
 from ..schemas.jsontext import decode_note
 from ..schemas.layout import Certificate
 from ..schemas.ledger import Ledger
@@ -358,6 +359,6 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
     if tokenizer.pad_id is None and config.pack.align > 1:
         raise ConfigError(
             "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither; set pack.align to 1"
+            f"{tokenizer.name} has neither: {setting('pack.align', 1)}"
         )
     return tokenizer.pad_id or 0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
+from ..schemas.hints import setting
 from ..schemas.manifest import FileRecord
 from ..schemas.rows import PREFERENCE
 from ..stages.arrays import numbers, view
@@ -204,8 +205,9 @@ class PairPacking(Packing):
         raise InputError(
             f"{len(found):,} pairs are longer than truncate.max_length ({how.max_length:,}), prompt and longer "
             f"completion together; the first one has {int(kept.longest[first]):,} tokens and stands in {place.file} "
-            f"of source {self.config.sources[place.source].name!r}, line {line:,}. Set truncate.overlong to truncate "
-            "or drop, or raise truncate.max_length"
+            f"of source {self.config.sources[place.source].name!r}, line {line:,}. Cut them "
+            f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
+            f"({setting('truncate.max_length', int(kept.longest.max()))})"
         )
 
 

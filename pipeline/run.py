@@ -68,6 +68,7 @@ from .survey import Survey
 from .timings import NAME as TIMINGS
 from .timings import Timings
 from .tokenizer import TokenizerLoading
+from .tokenizer_place import find_tokenizer
 from .unproved import check_proved
 from .workers import Need, count_workers, encoding_need, packing_need
 
@@ -192,7 +193,7 @@ class Driver:
             return self._prepare(executor)[2]
 
     def _prepare(self, executor: Executor) -> tuple[Encoding, EncodeSpec, Prospect]:
-        folder = (self.base / self.config.tokenizer.path).absolute()
+        folder = find_tokenizer(self.config.tokenizer.path, self.base)
         template = named = self.config.tokenizer.chat_template
         if template is not None and "{{" not in template and "{%" not in template:
             template = str(self.base / template)

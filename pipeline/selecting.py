@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config import FilterConfig, RunConfig
 from ..schemas.errors import InputError
+from ..schemas.hints import setting
 from ..stages.arrays import view
 from ..stages.mask import Mask, Policy
 from ..stages.sections import Sections, lay_open
@@ -162,11 +163,14 @@ class Refused:
     def __init__(self) -> None:
         self.count = 0
         self._first: tuple[PartPlace, int, int] | None = None
+        self._longest = 0
 
     def add(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:
         """Count those of `long`, (N,)."""
         found = np.flatnonzero(long)
         self.count += len(found)
+        if len(found):
+            self._longest = max(self._longest, int((catalogue.high - catalogue.low)[found].max()))
         if len(found) and self._first is None:
             first = int(found[0])
             self._first = (*where_from(catalogue, first), int(catalogue.high[first] - catalogue.low[first]))
@@ -183,8 +187,8 @@ class Refused:
         raise InputError(
             f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
             f"one has {tokens:,} tokens and stands in {place.file} of source {config.sources[place.source].name!r}, "
-            f"line {line:,}. Set truncate.overlong to truncate, drop or split, raise truncate.max_length, or pack with "
-            "bfd_split"
+            f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
+            f"or raise the length ({setting('truncate.max_length', self._longest)})"
         )
 
 

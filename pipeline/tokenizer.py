@@ -18,7 +18,9 @@ from typing import Any
 import msgspec
 
 from ..schemas.errors import TokenizerError
+from ..schemas.hints import setting
 from .sealed import seal, unseal
+from .tokenizer_place import find_tokenizer, tokenizer_name
 
 _FORMAT = 1
 # Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
@@ -70,11 +72,12 @@ class TokenizerSpec:
         if self.template_names:
             raise TokenizerError(
                 f"the tokenizer {self.name} has several chat templates and none is called default: "
-                f"{', '.join(self.template_names)}; set tokenizer.chat_template to a file with the one to use"
+                f"{', '.join(self.template_names)}; name one: "
+                f"{setting('tokenizer.chat_template', self.template_names[0])}"
             )
         raise TokenizerError(
             f"the tokenizer {self.name} has no chat template, and conversations cannot be rendered without; "
-            "set tokenizer.chat_template to a file with a jinja template"
+            f"give a file with a jinja template: {setting('tokenizer.chat_template', 'template.jinja')}"
         )
 
 
@@ -123,13 +126,7 @@ class TokenizerLoading:
         Raises:
             TokenizerError: no such folder, or no such template file.
         """
-        if not folder.is_dir():
-            kind = (
-                "is a file; a folder is needed"
-                if folder.exists()
-                else "does not exist; nothing is downloaded: save a hub's tokenizer with save_pretrained first"
-            )
-            raise TokenizerError(f"tokenizer.path: the folder {folder} {kind}")
+        folder = find_tokenizer(str(folder.absolute()), Path())
         named = template_name is not None and chat_template is not None and not _is_there(chat_template)
         template = None if named else _template_source(chat_template)
         memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None
@@ -234,7 +231,7 @@ def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
     identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
     pad = answer["pad_id"]
     return TokenizerSpec(
-        name=folder.resolve().name,
+        name=tokenizer_name(folder),
         json=answer["json"],
         chat_template=template,
         template_names=names,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
+from ..schemas.hints import setting
 from .encoding import EncodedInputs
 from .selecting import mask_of
 from .sources import InputFile
@@ -29,7 +30,9 @@ def check_proved(config: RunConfig, files: Sequence[InputFile], encoded: Encoded
         f"of {count:,} conversations nothing says surely where the assistant's turns lie, which mask "
         f"{config.mask.policy} has to know. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
     )
-    mend = "put {% generation %} and {% endgeneration %} around them in the template, or take mask completion"
+    marks = "put {% generation %} and {% endgeneration %} around them in the template"
+    mend = f"{marks}, or take {setting('mask', 'completion')}"
     if config.mask.on_unproved == "error":
-        raise InputError(f"{what}. To leave them out, set mask.on_unproved to reject; to use them, {mend}")
+        leave = setting("mask.on_unproved", "reject")
+        raise InputError(f"{what}. To leave them out: {leave}; to use them, {mend}")
     return f"{what}. They are left out; to use them, {mend}"

@@ -37,7 +37,8 @@ class TokenizerConfig(Section):
     """Which tokenizer, and how it is run."""
 
     path: str
-    """A folder that `transformers.AutoTokenizer.from_pretrained` loads."""
+    """A folder that `transformers.AutoTokenizer.from_pretrained` loads, or the name of a model on the hub, such as
+    `Qwen/Qwen3-8B`, whose tokenizer the local Hugging Face cache holds. Nothing is downloaded."""
     chat_template: str | None = None
     """A template that replaces the tokenizer's own: a path to a file, the template itself, or the name of one of the
     tokenizer's templates where it has several."""

@@ -10,6 +10,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from ..schemas.errors import TokenizerError
+from ..schemas.hints import setting
 from .engines import ENGINES, Encoded, Engine, make_engine, tokenizer_head
 
 MAX_ADDED_TOKENS = 128
@@ -213,7 +214,7 @@ def resolve_engine(
         first = on_fuzz.first or on_samples[0].sentence()
         verdict = f"differs from tokenizers on {differing:,} of {total:,} texts, first {first}"
         if requested != "auto":
-            raise TokenizerError(f"the tokenizer engine {name} {verdict}; set tokenizer.engine to auto")
+            raise TokenizerError(f"the tokenizer engine {name} {verdict}: {setting('tokenizer.engine', 'auto')}")
         tried.append((name, verdict))
     return Resolution(reference.name, reference.version, tuple(tried), reference, reference)
 

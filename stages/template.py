@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ..schemas.errors import PacktrainError, RowRejectedError, TemplateError
+from ..schemas.hints import setting
 from ..schemas.rows import Message, Messages
 from .bounded import (
     BINOPS,
@@ -145,7 +146,8 @@ class ChatTemplate:
             if self.on_limit == "reject":
                 raise RowRejectedError(LIMIT, what) from error
             raise TemplateError(
-                f"{what}. Mend the template; or set tokenizer.on_limit to reject, if only single rows do this to it"
+                f"{what}. Fix the template, or, if only single rows do this to it: "
+                f"{setting('tokenizer.on_limit', 'reject')}"
             ) from error
         except Exception as error:
             message = str(error) or "no message"
@@ -322,7 +324,7 @@ def _clock(name: str, date: str | None) -> Callable[[str], str]:
         def refuse(format: str) -> str:
             raise TemplateError(
                 f"chat template '{name}' asks for today's date, which would change the data from day to day; "
-                "set `tokenizer.date` (such as 2024-07-26) in the configuration"
+                f"say which date it is told, such as {setting('tokenizer.date', '2024-07-26')}"
             )
 
         return refuse

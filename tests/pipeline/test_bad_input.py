@@ -196,13 +196,52 @@ def test_pure_garbage(pack: Packer) -> None:
 
 
 def test_nothing_is_left(pack: Packer) -> None:
-    message = pack.refused(b'{"body": "x"}\n' * 3 + b"{\n")
-    assert "of 4 rows, 0 gave examples (missing_key 3, invalid_json 1)" in message
+    message = pack.refused(b'{"text": ""}\n' * 3 + b"{\n")
+    assert "of 4 rows, 0 gave examples (empty 3, invalid_json 1)" in message
     assert "rejects.jsonl" in message
-    assert "The first: in.jsonl, line 1: missing_key: the row has no `text`; it has `body`." in message
-    assert "--set sources.0.keys.text=body" in message
-    assert [reason for _, reason, _ in pack.rejects()] == ["missing_key"] * 3 + ["invalid_json"]
-    pack.packed(None, "--set", "sources.0.keys.text=body")  # as the message says, and in the same folder
+    assert "The first: in.jsonl, line 1: empty: `text` is empty." in message
+    assert [reason for _, reason, _ in pack.rejects()] == ["empty"] * 3 + ["invalid_json"]
+    pack.packed(TEXT)  # in the same folder
+
+
+def test_wrong_columns_are_refused_before_the_tokenizer_is_loaded(pack: Packer) -> None:
+    real, pack.tokenizer = pack.tokenizer, pack.folder / "no tokenizer"
+    pack.tokenizer.mkdir()
+    message = pack.refused(b"{\n" + b'{"body": "x"}\n' * 3)
+    assert "in.jsonl, line 2: missing_key: the row has no `text`; it has `body`. None of the 3 rows looked" in message
+    assert message.endswith("say which: --set sources.0.keys.text=COLUMN\n")
+    assert not (pack.out / "rejects.jsonl").exists()
+    message = pack.refused(CHAT * 3)
+    assert "None of the 3 rows looked at fits format text. The rows of source text fit format messages" in message
+    pack.tokenizer = real
+    pack.packed(b'{"body": "x"}\n' * 3, "--set", "sources.0.keys.text=body")  # as the message says
+
+
+def test_rows_that_fit_after_many_that_do_not_are_packed(pack: Packer) -> None:
+    manifest = pack.packed(b'{"body": "x"}\n' * 1000 + TEXT)
+    assert manifest.ledger.sources["text"].rows_rejected == {"missing_key": 1000}
+
+
+def test_a_file_is_told_how_to_set_a_key_in_its_own_words(pack: Packer) -> None:
+    pack.file.write_bytes(b'{"body": "x"}\n')
+    config = pack.folder / "run.yaml"
+    config.write_text(
+        f"out: {pack.out}\ntokenizer: {{path: {pack.tokenizer}}}\n"
+        "sources: [{name: a, format: text, path: in.jsonl}]\n"
+    )
+    done = pack.command("run", config)
+    assert done.code == 2
+    assert done.err.endswith("say which: keys: {text: COLUMN}\n")
+
+
+def test_all_that_is_missing_is_said_at_once(pack: Packer) -> None:
+    pack.tokenizer = pack.folder / "nowhere"
+    message = pack.refused(None)
+    assert "there is no file" in message
+    assert "tokenizer.path: the folder" in message
+    done = pack.command("prep", "--format", "text")
+    assert done.code == 2
+    assert "--input as well; and --output" in done.err
 
 
 def test_nothing_but_blank_lines(pack: Packer) -> None:
@@ -300,7 +339,7 @@ BAD_TEMPLATES = [
     ("{% for x %}", "does not compile: expected token 'in'"),
     ("{{ nosuch() }", "does not compile"),
     ("{{ 1 | nosuch }}", "does not compile: No filter named 'nosuch'"),
-    ("{{ strftime_now('%Y') }}{{ messages[0].content }}", "set `tokenizer.date` (such as 2024-07-26)"),
+    ("{{ strftime_now('%Y') }}{{ messages[0].content }}", "such as --set tokenizer.date=2024-07-26"),
     ("no.jinja", "tokenizer.chat_template: cannot read"),
 ]
 
@@ -338,7 +377,7 @@ def test_a_tokenizer_without_a_template(pack: Packer) -> None:
     pack.tokenizer = folder
     message = pack.refused(CHAT, format="messages")
     assert "the tokenizer bare has no chat template" in message
-    assert "set tokenizer.chat_template to a file" in message
+    assert "give a file with a jinja template: --set tokenizer.chat_template=template.jinja" in message
     pack.packed(TEXT)  # which needs none
 
 

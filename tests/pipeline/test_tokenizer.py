@@ -5,12 +5,14 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packtrain.pipeline import tokenizer as module
 from packtrain.pipeline.tokenizer import TokenizerLoading, TokenizerSpec, load_tokenizer
+from packtrain.pipeline.tokenizer_place import tokenizer_name
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.engines import make_engine
 
@@ -190,6 +192,38 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TokenizerError, match="is a file; a folder is needed"):
         load_tokenizer(tmp_path / "file")
+
+
+def test_a_name_on_the_hub_is_found_in_the_local_cache(
+    program: Callable[..., Any], make_tokenizer: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `huggingface_hub` lays it out: a ref names a commit, whose snapshot links into the blobs."""
+    repository = tmp_path / "hub" / "models--someone--tiny"
+    blobs, snapshot = repository / "blobs", repository / "snapshots" / ("c0ffee" * 7)[:40]
+    for folder in (blobs, snapshot, repository / "refs"):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(snapshot.name)
+    for number, file in enumerate(sorted(make_tokenizer("tiny").iterdir())):
+        (blobs / f"{number:040}").write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"{number:040}")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "in.jsonl").write_text('{"text": "hello"}\n')
+    options = ("--format", "text", "--input", "in.jsonl", "--workers", 1)
+    done = program("run", *options, "--tokenizer", "someone/tiny", "--out", "out")
+    assert done.code == 0, done
+    assert program("run", *options, "--tokenizer", make_tokenizer("tiny"), "--out", "local").code == 0
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("out", "local")]
+    assert manifests[0]["plan"]["tokenizer"] == manifests[1]["plan"]["tokenizer"]
+    assert "is not here" not in program("inspect", "out").out  # which finds the tokenizer again
+
+    done = program("run", *options, "--tokenizer", "someone/else", "--out", "other")
+    assert done.code == 2
+    assert f"the Hugging Face cache {tmp_path / 'hub'} holds no tokenizer of someone/else" in done.err
+
+
+def test_a_snapshot_is_called_by_its_repository(tmp_path: Path) -> None:
+    assert tokenizer_name(tmp_path / "models--a--b-c" / "snapshots" / "0123") == "a/b-c"
+    assert tokenizer_name(tmp_path / "b") == "b"
 
 
 def test_a_folder_without_a_tokenizer_says_what_it_holds(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Where a tokenizer is: a folder, or the snapshot of a hub's repository in the local Hugging Face cache."""
+
+import re
+from pathlib import Path
+
+from ..schemas.errors import TokenizerError
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+def find_tokenizer(path: str, base: Path) -> Path:
+    """The folder that `tokenizer.path` means. A folder that is there goes before a name on the hub.
+
+    Args:
+        path: a folder, or the name of a repository, such as `Qwen/Qwen3-8B`. Nothing is downloaded.
+        base: where relative paths start.
+
+    Raises:
+        TokenizerError: it is neither; says how to fetch it.
+    """
+    folder = (base / path).absolute()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise TokenizerError(f"tokenizer.path: the folder {folder} is a file; a folder is needed")
+    if not _HUB_NAME.fullmatch(path):
+        raise TokenizerError(
+            f"tokenizer.path: the folder {folder} does not exist; nothing is downloaded: save a hub's tokenizer with "
+            "save_pretrained first"
+        )
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    for name in _FILES:
+        found = try_to_load_from_cache(path, name)
+        if isinstance(found, str):
+            return Path(found).parent
+    raise TokenizerError(
+        f"tokenizer.path: the folder {folder} does not exist, and the Hugging Face cache {HF_HUB_CACHE} holds no "
+        f'tokenizer of {path}. Nothing is downloaded; this fetches it: python -c "from transformers import '
+        f"AutoTokenizer; AutoTokenizer.from_pretrained('{path}')\""
+    )
+
+
+def tokenizer_name(folder: Path) -> str:
+    """What people call it: the folder's name, or the repository's where it is a snapshot of one."""
+    folder = folder.resolve()
+    repository = folder.parents[1].name if len(folder.parents) > 1 else ""
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/")
+    return folder.name
