@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import blake3
 import msgspec
 
-from ..schemas.errors import InputError
+from ..schemas.errors import InputError, RowRejectedError
 from ..stages.prep import Format, Prepared
+from ..stages.prep.jsontext import check_depth
 from .inputs.blocks import Block, BlockRows, InputFile, changed
 from .inputs.containers import HEAD, Container, detect
 from .inputs.lines import read_range, scan_lines, split_lines
@@ -282,8 +283,9 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
         out += [dict(row) for _, row in rows.records or ()]
         for _, line in rows.lines or ():
             try:
+                check_depth(line, "the row")
                 row = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
                 continue
             if isinstance(row, dict):
                 out.append(row)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError
 from .blocks import Block, BlockRows, changed
-from .tables import cut_rows, hash_table, to_rows
+from .tables import check_columns, cut_rows, hash_table, to_rows
 
 _MAGIC_BYTES = 8
 """ARROW1 and two bytes of nothing, before the stream within a file."""
@@ -94,7 +94,9 @@ def _scan(path: Path, size: int, is_file: bool) -> list[Block]:
         source.seek(begin)
         blocks: list[Block] = []
         line = at = 0
-        for one in cut_rows(_valid(pa.ipc.open_stream(source)), size):
+        batches = pa.ipc.open_stream(source)
+        check_columns(path, batches.schema.names)
+        for one in cut_rows(_valid(batches), size):
             place = ArrowPlace(
                 schema=schema,
                 batches=(ranges[one.batch][0], ranges[one.last_batch][1]),

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from ...schemas.errors import RowRejectedError
+from ...stages.prep.jsontext import check_depth
 from .containers import TAKEN, mistaken
 
 LOOKED_AT = 1 << 16
@@ -43,8 +45,11 @@ def misfit(line: bytes, head: bytes) -> str:
         head: see `looks_like`; begins with the line.
     """
     try:
+        check_depth(line, "it")
         msgspec.json.decode(line.strip())
         why = "it is no object"
+    except RowRejectedError as error:
+        return f"`{shown(line)}` cannot be used: {error.detail}; flatten the row"
     except (ValueError, RecursionError) as error:
         why = str(error)
     seen = f"`{shown(line)}`" if not _control(line) else "what stands there"

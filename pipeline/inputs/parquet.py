@@ -19,7 +19,7 @@ from ...schemas.fingerprint import fingerprint
 from ..store import LocalStore
 from .blocks import Block, BlockRows, changed
 from .spool import FORMAT, read_note, spool, unspool, write_note
-from .tables import cut_rows, to_rows, to_stream
+from .tables import check_columns, cut_rows, to_rows, to_stream
 
 TOO_LARGE = 4
 """Blocks' sizes: row groups beyond that, decoded, are kept row by row. Writers make them of up to gigabytes."""
@@ -82,6 +82,7 @@ def scan_parquet(path: Path, file_hash: str, size: int, cache: Path) -> list[Blo
     blocks: list[Block] = []
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
+            check_columns(path, file.schema_arrow.names)
             line = at = 0
             for first, last in _groups(file.metadata, size):
                 groups = [file.metadata.row_group(number) for number in range(first, last)]

@@ -1,13 +1,15 @@
 """Rows of Arrow tables: cut into blocks, hashed by what they hold, turned into plain values."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import blake3
 import pyarrow as pa
 
-from ...schemas.errors import RowRejectedError
+from ...schemas.errors import InputError, RowRejectedError
 from ...stages.prep.jsontext import decode_json, exact
 from .blocks import BlockRows, Records
 
@@ -127,6 +129,17 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, li
             except (ValueError, OverflowError, pa.ArrowException, ImportError) as error:
                 rejects.append((number, UNREADABLE, f"a value of the row has no form in Python ({error})"))
         return _decoded(BlockRows(records=records, rejects=rejects), table.schema)
+
+
+def check_columns(path: Path, names: Sequence[str]) -> None:
+    """Look at the columns of a table.
+
+    Raises:
+        InputError: two have one name, so that none of its rows can be an object.
+    """
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with a name for each")
 
 
 def _decoded(rows: BlockRows, schema: pa.Schema) -> BlockRows:

@@ -148,7 +148,10 @@ class Format(ABC, Generic[OptionsT, RowT]):
             RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
                 `too_deep`.
         """
-        found = {name: pruned(row[name]) for name in self._nested if name in row}
+        try:
+            found = {name: pruned(row[name]) for name in self._nested if name in row}
+        except RecursionError as error:
+            raise _rejected(error, b"") from None
         return self.typed({**row, **found} if found else row)
 
     def typed(self, row: Mapping[str, Any]) -> RowT:

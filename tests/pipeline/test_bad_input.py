@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.outfolder import read_manifest
 from packtrain.pipeline.store import LocalStore
@@ -163,6 +165,61 @@ def test_solutions_that_are_not_json(pack: Packer) -> None:
     rejects = pack.rejects()
     assert [(line, reason) for line, reason, _ in rejects] == [(2 + i, "bad_solutions") for i in range(len(bad))]
     assert all("solutions" in detail for _, _, detail in rejects)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize("format", ["messages", "auto"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        f', "tools": [{{"a": {nested(900)}}}]',
+        ', "tools": ' + json.dumps(f'[{{"a": {nested(900)}}}]'),
+        f', "other": {nested(900)}',
+        f', "other": {nested(50_000)}',
+    ],
+    ids=["tools", "tools as text", "another key", "deeper still"],
+)
+def test_a_row_that_nests_too_deeply(pack: Packer, more: str, format: str) -> None:
+    line = CHAT.removesuffix(b"}\n") + more.encode() + b"}\n"
+    pack.packed(CHAT * 3 + line + CHAT, format=format)
+    assert [(place, why) for place, why, _ in pack.rejects()] == [(4, "too_deep")]
+    shutil.rmtree(pack.out)
+    assert "nests more than 100 lists and objects" in pack.refused(line, format=format)
+
+
+def test_the_deepest_row_is_packed(pack: Packer) -> None:
+    """What is below the limit goes through everything that reads it: templates, filters, turns of their own."""
+    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {nested(95)}}}}}]'
+    line = CHAT.removesuffix(b"}\n") + b', "tools": ' + tools.encode() + b"}\n"
+    template = (
+        "{{ tools | tojson }}{% for message in messages %}<|im_start|>{{ message.role }}\n"
+        "{{ message.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    (pack.folder / "tools.jinja").write_text(template)
+    more = [
+        f"tokenizer.chat_template={pack.folder / 'tools.jinja'}",
+        "sources.0.where=LENGTH(tools) > 90",
+        "sources.0.expand=per_turn",
+    ]
+    pack.packed(line, *(word for one in more for word in ("--set", one)), format="messages")
+    assert pack.rejects() == []
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("format", ["text", "auto"])
+def test_two_columns_of_one_name(pack: Packer, suffix: str, format: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    file = pack.folder / f"twice.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, file)
+    else:
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table)
+    message = pack.refused(None, "--set", f"sources.0.path={file}", format=format)
+    assert f"{file}: two columns are called 'text'; write it again with a name for each" in message
 
 
 SAME = [
