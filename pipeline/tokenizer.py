@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,9 @@ from ..schemas.errors import TokenizerError
 from ..schemas.hints import setting
 from .sealed import seal, unseal
 from .tokenizer_place import find_tokenizer, tokenizer_name
+
+if TYPE_CHECKING:
+    from .user_cache import UserCache
 
 _FORMAT = 1
 # Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
@@ -92,6 +95,7 @@ class TokenizerLoading:
         folder: Path,
         template: str | None,
         memo: Path | None,
+        key: str,
         answer: dict[str, Any] | None,
         child: "subprocess.Popen[bytes] | None",
         template_name: str | None = None,
@@ -101,6 +105,7 @@ class TokenizerLoading:
         self._folder = folder
         self._template = template
         self._memo = memo
+        self._key = key
         self._answer = answer
         self._child = child
         self._template_name = template_name
@@ -121,7 +126,8 @@ class TokenizerLoading:
             chat_template: instead of the tokenizer's own, the path of a file or the jinja source itself. A
                 string with `{{` or `{%` in it is a source.
             template_name: where there is no such file, which of the tokenizer's own templates is meant.
-            cache: folder in which the memo is kept; without one, every run asks transformers.
+            cache: folder in which the memo is kept, and beside it in the user's cache, for runs with another one;
+                without one, every run asks transformers.
 
         Raises:
             TokenizerError: no such folder, or no such template file.
@@ -129,8 +135,11 @@ class TokenizerLoading:
         folder = find_tokenizer(str(folder.absolute()), Path())
         named = template_name is not None and chat_template is not None and not _is_there(chat_template)
         template = None if named else _template_source(chat_template)
-        memo = cache / f"tokenizer-{_folder_key(folder)}.json" if cache is not None else None
+        key = _folder_key(folder) if cache is not None else ""
+        memo = cache / f"tokenizer-{key}.json" if cache is not None else None
         answer = _read_memo(memo)
+        if answer is None and memo is not None:
+            answer = _of_user(key, memo)
         child = None
         if answer is None:
             # -P: a folder called transformers in the working directory must not be imported instead.
@@ -143,7 +152,7 @@ class TokenizerLoading:
             )
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
-        return cls(folder, template, memo, answer, child, template_name if named else None, origin)
+        return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called again.
@@ -198,6 +207,7 @@ class TokenizerLoading:
             )
         if self._memo is not None:
             _write_atomically(self._memo, seal(out))
+            _user_cache().keep({"folder": self._key}, out)
         return answer
 
 
@@ -311,12 +321,32 @@ def _read_memo(memo: Path | None) -> dict[str, Any] | None:
     if memo is None:
         return None
     try:
-        answer = msgspec.json.decode(unseal(memo.read_bytes()) or b"", type=dict[str, Any])
-    except (OSError, ValueError):
+        return _whole_answer(unseal(memo.read_bytes()) or b"")
+    except OSError:
         return None
-    if not answer.keys() >= _ANSWER_KEYS:
+
+
+def _of_user(key: str, memo: Path) -> dict[str, Any] | None:
+    """The answer that another run of this user was given, which becomes the memo, too."""
+    kept = _user_cache().read({"folder": key})
+    answer = _whole_answer(kept) if kept is not None else None
+    if kept is not None and answer is not None:
+        _write_atomically(memo, seal(kept))
+    return answer
+
+
+def _whole_answer(content: bytes) -> dict[str, Any] | None:
+    try:
+        answer = msgspec.json.decode(content, type=dict[str, Any])
+    except ValueError:
         return None
-    return answer if answer["format"] == _FORMAT else None
+    return answer if answer.keys() >= _ANSWER_KEYS and answer["format"] == _FORMAT else None
+
+
+def _user_cache() -> "UserCache":
+    from .user_cache import UserCache  # the child has no use for it
+
+    return UserCache("tokenizers")
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
