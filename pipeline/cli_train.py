@@ -94,10 +94,14 @@ def probe(
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Weights at random, even if there are some.")] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="A tiny model of the same architecture.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A packed dataset: probe with documents as long as its longest, too.", metavar="PACKED"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
     from .probe_view import show_probe
 
-    if not show_probe(model, attention, dtype, device, random=random, tiny=tiny, as_json=as_json):
+    if not show_probe(model, attention, dtype, device, random=random, tiny=tiny, data=data, as_json=as_json):
         raise typer.Exit(1)

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 
 def show_probe(
-    model: Path, attention: str, dtype: str | None, device: str | None, *, random: bool, tiny: bool, as_json: bool
+    model: Path,
+    attention: str,
+    dtype: str | None,
+    device: str | None,
+    *,
+    random: bool,
+    tiny: bool,
+    data: Path | None,
+    as_json: bool,
 ) -> bool:
     """Probe a model and print what was found.
 
@@ -41,7 +49,7 @@ def show_probe(
         raise ConfigError(f"--device {device}: choose one of {', '.join(DEVICES)}, such as cuda:0")
     try:
         report, applied, made = probe_model(
-            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny
+            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
         )
     except AttentionError as error:  # the model was found, and cannot be trained packed: that is an answer
         if as_json:
@@ -59,8 +67,12 @@ def show_probe(
 def print_report(console: Console, report: "ProbeReport", applied: "Applied", made: str) -> None:
     """The table, and a last line that says it all."""
     say(console, f"{report.model}, {made}")
-    say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
-    if applied.cost:
+    attends = report.check("attention") is not None
+    if attends:
+        say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
+    else:
+        say(console, "no layer of it has attention that packtrain can set", "dim")
+    if attends and applied.cost:
         say(console, f"its cost: {applied.cost}", "dim")
     say(console)
     table = Table(show_edge=False, pad_edge=False)
@@ -71,10 +83,9 @@ def print_report(console: Console, report: "ProbeReport", applied: "Applied", ma
         table.add_row(name, mark, Text(value), Text(threshold), Text(detail, "dim"))
     console.print(table)
     say(console)
+    say(console, report.verdict)
     if report.isolated:
-        say(console, "isolated: packed documents do not see each other, and each is as it would be alone")
         return
-    say(console, "NOT isolated: this model must not be trained on packed rows in this way")
     say(console, f"  at fault: {report.fault or 'unknown'}")
     say(console, f"  mend:     {report.mend or 'set batching: padded, or take another model'}")
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .cost import ModelShape
 from .rows import PackedRows
 from .shard import PackedRow, Strip
+from .shelf import LocalShelf
 
 
 class Corpus:
@@ -32,6 +33,19 @@ class Corpus:
     def max_length(self) -> int:
         """Capacity of the longest rows, in tokens."""
         return max(part.max_length for part in self.parts)
+
+    def longest(self, beyond: int | None = None) -> int:
+        """Tokens of the longest document (piece). Of remote shards, which are not fetched for it, a bound from above.
+
+        Args:
+            beyond: where that bound is larger than this, it is made exact, and the shards in question are fetched.
+        """
+        return max(
+            part.longest
+            if isinstance(part.shelf, LocalShelf) or (beyond is not None and part.longest_at_most > beyond)
+            else part.longest_at_most
+            for part in self.parts
+        )
 
     @property
     def max_docs(self) -> int:

@@ -5,7 +5,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -135,6 +135,25 @@ class PackedRows:
         """What every row weighs. Opens no shard."""
         name = self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
         return RowSizes(self._file(name), len(self), self.shelf.url(name))
+
+    @property
+    def longest_at_most(self) -> int:
+        """Tokens that no document (piece) has more of. Opens no shard."""
+        return self.sizes.longest(0, len(self))
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest document (piece). Opens the shards that may hold it: of most datasets one."""
+        bounds = [
+            (self.sizes.longest(begin, end), number) for number, (begin, end) in enumerate(pairwise(self._starts))
+        ]
+        found = 0
+        for bound, number in sorted(bounds, reverse=True):
+            if bound <= found:
+                break
+            shard = self._open.get(number) or self._map(number)
+            found = max(found, shard.longest)
+        return found
 
     def shard_of(self, index: int) -> int:
         """Number of the shard that holds row `index`."""

@@ -73,6 +73,12 @@ class Shard:
             found = self._chunks[number] = Chunk(self._batches[number], self._url)
         return found
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document (piece)."""
+        chunks = map(self.chunk, range(len(self._batches)))
+        return max((int(chunk.values[3].max(initial=0)) for chunk in chunks), default=0)
+
 
 def open_shard(held: Held, record: ShardRecord, url: str) -> Shard:
     """A shard mapped into memory.

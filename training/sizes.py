@@ -48,6 +48,11 @@ class RowSizes:
         numbers = self._numbers
         return sum([numbers[row] for row in rows])
 
+    def longest(self, begin: int, end: int) -> int:
+        """Tokens that no document of rows `begin` to `end` (exclusive) has more of; from the sum of squares."""
+        bounds = np.minimum(self._tokens[begin:end], np.floor(np.sqrt(self._squares[begin:end])))
+        return int(bounds.max(initial=0))
+
     def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
         """(N,) what rows cost, in tokens' worth of matrix multiplication."""
         return weigh(self._tokens[rows], self._squares[rows], shape)

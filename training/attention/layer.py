@@ -48,7 +48,7 @@ def refuse(
         )
     if dropout > 0 and module.training:
         raise AttentionError(
-            f"{who(module)}: attention dropout {dropout:g}, which variable-length kernels do not have; set it to 0 in "
+            f"{who(module)}: attention dropout {dropout:g}, which packed attention does not compute; set it to 0 in "
             "the model's config.json (attention_dropout, attn_pdrop or the like)"
         )
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):

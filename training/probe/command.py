@@ -13,6 +13,9 @@ import torch
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..attention.apply import Applied, use_packed
+from ..corpus import Corpus
+from ..rows import PackedRows
+from .limits import document_limit
 from .probing import probe
 from .report import ProbeReport
 from .tiny import shrink
@@ -29,6 +32,7 @@ def probe_model(
     device: str | None = None,
     random: bool = False,
     tiny: bool = False,
+    data: Path | None = None,
 ) -> tuple[ProbeReport, Applied, str]:
     """Build the model and probe it, the way that the trainer would.
 
@@ -38,11 +42,13 @@ def probe_model(
         dtype: of weights; default bfloat16 on CUDA, float32 elsewhere.
         random: weights at random even where there are some.
         tiny: a tiny model of the same architecture, at random.
+        data: a packed dataset whose longest document and whose rows the probe is also made with.
 
     Returns:
         The report, what attention was applied, and how the model was made, in words.
 
     Raises:
+        InputError, IntegrityError: see `PackedRows`.
         ConfigError: no model there, one that transformers does not know as a causal language model, or too large.
         AttentionError: the attention cannot be applied.
     """
@@ -86,7 +92,14 @@ def probe_model(
         raise ConfigError(f"{folder}: transformers cannot build this model: {_first_line(error)}") from error
     model.to(place)
     applied = use_packed(model, attention)
-    return probe(model), applied, f"{made}, {dtype} on {place.type}"
+    rows = None if data is None else PackedRows(data)
+    limit = document_limit(model)
+    report = probe(
+        model,
+        tokens=None if rows is None else rows.max_length,
+        longest=None if rows is None else Corpus([rows]).longest(None if limit is None else limit.tokens),
+    )
+    return report, applied, f"{made}, {dtype} on {place.type}"
 
 
 def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import unwrap
 from ..attention.batches import check_batch
 from ..attention.calls import count_calls, expected_calls, is_compiled, layers_of
-from .static import most_tokens
+from .limits import document_limit, row_limit
 
 
 class StepGuard:
@@ -31,7 +31,7 @@ class StepGuard:
         self._config = bare.config
         self._name = str(getattr(bare.config, "_attn_implementation", None))
         self._expected = expected_calls(bare)
-        self._most = most_tokens(model)
+        self._row, self._document = row_limit(model), document_limit(model)
         self._counts: bool | None = None
         self.steps = 0
         """That went well."""
@@ -68,10 +68,16 @@ class StepGuard:
                 "now; something set it in between"
             )
         ids = batch.get("input_ids", batch.get("inputs_embeds"))
-        if self._most is not None and ids is not None and ids.shape[1] > self._most[0]:
+        if self._row is not None and ids is not None and ids.shape[1] > self._row.tokens:
             raise LeakError(
-                f"step {self.steps + 1:,} is not taken: {ids.shape[1]:,} tokens in a row, but {self._most[1]}. Take "
+                f"step {self.steps + 1:,} is not taken: {ids.shape[1]:,} tokens in a row, but {self._row.reason}. Take "
                 "fewer rows a step, or a shorter max_length"
+            )
+        if self._document is not None and (longest := _longest(batch)) > self._document.tokens:
+            raise LeakError(
+                f"step {self.steps + 1:,} is not taken: it has a document of {longest:,} tokens, but "
+                f"{self._document.reason}. Pack with truncate.max_length: {self._document.tokens}, or take another "
+                "model"
             )
 
     def _compare(self, calls: int) -> None:
@@ -84,3 +90,9 @@ class StepGuard:
                 f"{expected} times: some layer attended in another way, which knows no document bounds. Stop here, "
                 "and run packtrain probe"
             )
+
+
+def _longest(batch: Mapping[str, Any]) -> int:
+    """Tokens of the longest document; on a device, which is not waited for, the most that kernels allow for."""
+    bounds = batch["cu_seq_lens_q"]
+    return int(bounds.diff().max()) if bounds.device.type == "cpu" else int(batch["max_length_q"])

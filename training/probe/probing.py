@@ -1,5 +1,6 @@
 """The probe: whether packed documents are apart, on the very callable that trains. Some ten tiny passes."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +15,16 @@ from .diagnosis import diagnose
 from .documents import Batch, Documents, Make, to_device
 from .equivalence import compare
 from .gradient import NoGradientError, influence
+from .limits import document_limit, row_limit
 from .perturbation import perturb
 from .quiet import quiet
-from .report import Check, ProbeReport
-from .static import attention_check, batch_check, dropout_check, layers_check, length_check
+from .report import NOT_NUMBERS, Check, ProbeReport
+from .static import attention_checks, batch_check, dropout_check, layers_check, length_checks
 
 DOCUMENTS = (17, 23, 9)
 """Odd lengths, none a multiple of a kernel's tile."""
+_STATIC = ("batch", "layers", "dropout", "length", "stretch")
+"""Checks that run nothing."""
 
 
 def probe(
@@ -32,6 +36,7 @@ def probe(
     device: torch.device | str | None = None,
     make: Make = flatten,
     tokens: int | None = None,
+    longest: int | None = None,
     dtype: torch.dtype | None = None,
     explain: bool = True,
 ) -> ProbeReport:
@@ -48,6 +53,8 @@ def probe(
         device: where batches go; default that of the model's weights.
         make: packed rows → batch; the trainer's own, such as `partial(flatten, seq_idx=True)`.
         tokens: the most that a batch of one rank will hold, for models that count them along the row.
+        longest: tokens of the data's longest document. With `tokens`, each document is also compared with itself alone
+            in a row of that length that begins with such a document: two forward passes more, of a whole batch each.
         dtype: in which a forward pass is computed, where autocast differs from the weights; default what attention
             gets, or what the weights are. Tells what rounding to expect.
         explain: of a leak, find the setting at fault (more passes).
@@ -63,11 +70,13 @@ def probe(
             f"{type(bare).__name__} is not a model of transformers: it has no config; give one of from_pretrained"
         )
     where = _device_of(model, device)
+    plain = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
     made = Documents(bare.config, documents, seed, make)
     batch = made.packed()
-    checks = [attention_check(model), dropout_check(model), layers_check(model, batch), batch_check(batch)]
-    checks += length_check(model, tokens)
+    checks = [*attention_checks(model), dropout_check(model), layers_check(model, batch), batch_check(batch)]
+    checks += length_checks(model, tokens, longest)
+    shown = (max(documents), sum(documents))
     calls: int | None = None
     matrix: tuple[tuple[float, ...], ...] = ()
     with quiet(model):
@@ -78,13 +87,19 @@ def probe(
             dynamic, matrix = _isolation(model, call, made, where, dtype)
             checks += dynamic
             checks.append(_equivalence(call, made, where, dtype))
+        good = not _on_any_rank(not all(check.passed for check in checks), where)
+        if good and longest is not None and tokens is not None and longest > max(documents):
+            long = Documents(bare.config, _as_long(longest, tokens), seed, make)
+            checks.append(_at_length(call, long, where, dtype, chosen=plain))
+            shown = (max(long.lengths), sum(long.lengths))
         fault = mend = None
-        static = [
-            check for check in checks if not check.passed and check.name in ("batch", "layers", "dropout", "length")
-        ]
+        static = [check for check in checks if not check.passed and check.name in _STATIC]
         failed = [check for check in checks if not check.passed and check not in static]
         if _on_any_rank(any(check.value == "nan" for check in failed), where):
-            fault, mend = "the model's outputs, which are not numbers", "look at its weights, and at their dtype"
+            fault, mend = NOT_NUMBERS, "look at its weights, and at their dtype"
+        elif _on_any_rank(any(check.name == "at length" for check in failed), where):
+            fault = f"lengths: {type(bare).__name__} computes long documents or rows otherwise than short ones"
+            mend = "pack with a smaller truncate.max_length, or take another model"
         elif _on_any_rank(bool(failed), where) and explain:
             diagnosis = diagnose(model, call, made, where, dtype)
             fault, mend = diagnosis.fault, diagnosis.mend
@@ -93,7 +108,8 @@ def probe(
         elif static:
             fault, mend = f"{static[0].name}: {static[0].value}", _mend_of(static[0])
     name = str(getattr(bare.config, "_attn_implementation", "?"))
-    return ProbeReport(type(bare).__name__, name, tuple(checks), fault, mend, calls, matrix)
+    beyond = "; ".join(limit.reason for limit in (document_limit(model), row_limit(model)) if limit)
+    return ProbeReport(type(bare).__name__, name, tuple(checks), fault, mend, calls, matrix, shown, beyond)
 
 
 def _run_once(
@@ -112,7 +128,8 @@ def _run_once(
         return [], None, None
     expected = expected_calls(model)
     good = seen.calls > 0 and (expected == 0 or seen.calls % expected == 0)
-    detail = "" if good else "some layers attend in code of their own, which knows no bounds"
+    detail = "some layers attend in code of their own, which knows no bounds" if expected else "no layer uses it"
+    detail = "" if good else detail
     check = Check("calls", good, f"{seen.calls} of packed attention", f"{max(expected, 1)}, or so many times", detail)
     return [check], seen.calls, seen.dtype
 
@@ -166,6 +183,15 @@ def _perturbation(
     ]
 
 
+def _as_long(longest: int, tokens: int) -> list[int]:
+    """Lengths of documents that fill a row of a batch: a short one, the longest, and more until a short one ends it."""
+    first, last = DOCUMENTS[0], DOCUMENTS[-1]
+    lengths = [first, min(longest, max(tokens - first - last, first))]
+    while (room := tokens - sum(lengths) - last) >= first:
+        lengths.append(min(longest, room))
+    return [*lengths, min(longest, tokens - sum(lengths))]
+
+
 def _equivalence(call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype) -> Check:
     found = compare(call, documents, device, dtype)
     detail = "relative difference of a packed document from itself alone"
@@ -174,10 +200,25 @@ def _equivalence(call: Callable[[Batch], Any], documents: Documents, device: tor
     return Check("equivalence", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", detail)
 
 
+def _at_length(
+    call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype, *, chosen: bool
+) -> Check:
+    """`_equivalence` with documents and a row as long as in training."""
+    size = f"documents of up to {max(documents.lengths):,} tokens in a row of {sum(documents.lengths):,}"
+    try:
+        found = compare(call, documents, device, dtype, chosen=chosen)
+    except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or of positions
+        said = str(error).strip().splitlines()
+        return Check("at length", False, type(error).__name__, "a forward pass", f"{size}: {said[0] if said else ''}")
+    what = "as alone" if found.same else f"document {found.document} is not what it is alone"
+    return Check("at length", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", f"{size}: {what}")
+
+
 def _mend_of(check: Check) -> str:
     return {
         "batch": "take the batches of PackedLoader as they come",
         "length": "take fewer rows a step, or a shorter max_length",
+        "stretch": "pack with a smaller truncate.max_length, or take another model",
         "dropout": "set attention dropout to 0 in the model's config.json",
         "layers": "install the kernels and pass seq_idx, if the architecture supports that; else set batching: padded",
     }[check.name]

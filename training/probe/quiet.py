@@ -25,6 +25,8 @@ def quiet(model: Any) -> Iterator[None]:
     modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    # Rotary embeddings that stretch put other buffers in the place of theirs, and remember for which length.
+    stretched = [(module, vars(module).copy(), module._buffers.copy()) for module in modules if _stretches(module)]
     grads = [(weight, weight.grad) for weight in model.parameters()]
     changed: list[tuple[Any, str, Any]] = []
 
@@ -51,12 +53,19 @@ def quiet(model: Any) -> Iterator[None]:
                 setattr(what, name, value)
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
+            for module, values, held in stretched:
+                vars(module).update(values)
+                module._buffers.update(held)
             with torch.no_grad():
                 for buffer, before in buffers:
                     if buffer.shape == before.shape:
                         buffer.copy_(before)
             for weight, grad in grads:
                 weight.grad = grad
+
+
+def _stretches(module: torch.nn.Module) -> bool:
+    return hasattr(module, "max_seq_len_cached") and hasattr(module, "rope_type")
 
 
 def _is_chance(module: torch.nn.Module, name: str) -> bool:

@@ -6,13 +6,17 @@ from typing import Any
 
 from ...schemas.errors import LeakError
 
+NOT_NUMBERS = "the model's outputs, which are not numbers"
+"""A fault that says nothing of documents."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was looked at."""
 
     name: str
-    """`attention`, `layers`, `batch`, `runs`, `calls`, `isolation`, `control`, `perturbation` or `equivalence`."""
+    """`attention`, `layers`, `batch`, `runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`,
+    `at length`, `dropout`, `length` or `stretch`."""
     passed: bool
     value: str
     """What was found; a number where there is one."""
@@ -38,6 +42,27 @@ class ProbeReport:
     """Calls of packed attention in a forward pass; None where they cannot be counted."""
     influence: tuple[tuple[float, ...], ...] = field(default=())
     """[d][e]: the largest gradient of document d's loss with respect to embeddings of document e."""
+    shown: tuple[int, int] = (0, 0)
+    """Tokens of the longest document and of the row for which documents were compared with themselves alone."""
+    beyond: str = ""
+    """What the model is known to do with longer documents or rows; empty where nothing is known."""
+
+    @property
+    def verdict(self) -> str:
+        """What was shown, in a sentence, and for which lengths."""
+        if self.fault == NOT_NUMBERS:
+            return (
+                "not shown: the model's outputs are not numbers (NaN or infinite), so nothing can be said of documents"
+            )
+        if any(check.name == "runs" for check in self.checks):
+            return "not shown: the model does not run"
+        if not self.isolated:
+            return "NOT isolated: this model must not be trained on packed rows in this way"
+        document, row = self.shown
+        return (
+            "isolated: packed documents do not see each other, and each is as it would be alone. Shown with documents "
+            f"of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
+        )
 
     @property
     def isolated(self) -> bool:
@@ -62,10 +87,21 @@ class ProbeReport:
             for check in self.checks
             if not check.passed
         )
-        raise LeakError(
-            f"{self.model} with attention {self.attention} does not keep packed documents apart: {failed}. "
-            f"At fault: {self.fault or 'unknown'}. {self.mend or 'Set batching: padded, or take another model'}"
-        )
+        raise LeakError(f"{self._opening()}: {failed}. At fault: {self.fault or 'unknown'}. {self._mend()}")
+
+    def _opening(self) -> str:
+        names = {check.name for check in self.checks if not check.passed}
+        if self.fault == NOT_NUMBERS:
+            return f"{self.model} computes outputs that are not numbers (NaN or infinite), before any training"
+        if "runs" in names:
+            return f"{self.model} with attention {self.attention} does not run on a packed batch"
+        if names <= {"dropout"}:
+            return f"{self.model} drops attention weights, which attention {self.attention} does not compute"
+        return f"{self.model} with attention {self.attention} does not keep packed documents apart"
+
+    def _mend(self) -> str:
+        said = self.mend or "set batching: padded, or take another model"
+        return said[0].upper() + said[1:]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """(check, passed or not, value, should be, detail) of each check, for a table."""

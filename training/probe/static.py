@@ -9,9 +9,10 @@ import torch
 
 from ...schemas.errors import BatchError
 from ..attention import BLOCK_NAME, NAME
-from ..attention.apply import configs_of, unwrap
+from ..attention.apply import unwrap
 from ..attention.batches import check_batch
 from ..attention.calls import attention_layers
+from .limits import document_limit, row_limit
 from .report import Check
 
 _RECURRENT = re.compile(
@@ -25,24 +26,30 @@ _NOT_TEXT = re.compile(r"audio|vision|visual|speech|image|video", re.IGNORECASE)
 KERNELS = ("mamba_ssm", "causal_conv1d", "fla")
 
 
-def attention_check(model: Any) -> Check:
-    """The implementation that each part of the model has: transformers warns at most where it falls back."""
+def attention_checks(model: Any) -> list[Check]:
+    """The implementation that each part of the model has: transformers warns at most where it falls back.
+
+    Nothing where no layer has attention that follows transformers' interface: then there is nothing to say of it.
+    """
     bare = unwrap(model)
-    names = {str(getattr(bare.config, "_attn_implementation", None))}
-    names |= {str(getattr(layer.config, "_attn_implementation", None)) for layer in attention_layers(bare)}
+    layers = attention_layers(bare)
+    if not layers:
+        return []
+    names = {str(one.config._attn_implementation) for one in (bare, *layers)}
     said = ", ".join(sorted(names))
     ours = bool(names & {NAME, BLOCK_NAME})
-    return Check(
+    check = Check(
         "attention",
         len(names) == 1 or not ours,
         said,
         "one for all layers",
         "" if ours else "not packtrain's: whether documents are apart depends on the model's own code",
     )
+    return [check]
 
 
 def dropout_check(model: Any) -> Check:
-    """Packed attention has no dropout, and raises in training where a model wants some."""
+    """Packed attention has no dropout, and raises in training where a model wants some. A model's own attention may."""
     bare = unwrap(model)
     wanted = {
         f"{name}={value:g}"
@@ -51,7 +58,9 @@ def dropout_check(model: Any) -> Check:
         if isinstance(value, float) and value > 0 and ("attention_dropout" in name or name in _DROPOUTS)
     }
     said = ", ".join(sorted(wanted)) or "0"
-    return Check("dropout", not wanted, said, "0", "variable-length attention has no dropout" if wanted else "")
+    if bare.config._attn_implementation not in (NAME, BLOCK_NAME):
+        return Check("dropout", True, said, "any", "the model's own attention computes it" if wanted else "")
+    return Check("dropout", not wanted, said, "0", "packed attention has no dropout" if wanted else "")
 
 
 _DROPOUTS = ("attn_dropout", "attn_pdrop", "dropout", "dropout_p")
@@ -107,47 +116,18 @@ def batch_check(batch: Mapping[str, Any]) -> Check:
     return Check("batch", True, "well formed", "bounds, positions, no mask, no cache", "")
 
 
-def length_check(model: Any, tokens: int | None) -> list[Check]:
-    """Of models in which a document is as it would be alone only in rows that are not too long."""
+def length_checks(model: Any, tokens: int | None, longest: int | None) -> list[Check]:
+    """Of models in which a document is computed as it would be alone only up to some length.
+
+    Args:
+        tokens: the most in one batch; None where that is not known.
+        longest: tokens of the longest document; None where that is not known.
+    """
     checks = []
-    if (limit := most_tokens(model)) is not None:
-        said = "not known" if tokens is None else f"{tokens:,} tokens a batch"
-        checks.append(Check("length", tokens is None or tokens <= limit[0], said, f"at most {limit[0]:,}", limit[1]))
-    if (limit := longest_document(model)) is not None:
-        checks.append(Check("stretch", True, "for your information", f"documents up to {limit[0]:,} tokens", limit[1]))
+    for name, found, limit in (("length", tokens, row_limit(model)), ("stretch", longest, document_limit(model))):
+        if limit is not None:
+            of = "a batch" if name == "length" else "a document"
+            said = "not known" if found is None else f"{found:,} tokens {of}"
+            good = found is None or found <= limit.tokens
+            checks.append(Check(name, good, said, f"at most {limit.tokens:,} tokens {of}", limit.reason))
     return checks
-
-
-def most_tokens(model: Any) -> tuple[int, str] | None:
-    """How long a packed row may be before documents in it are no longer as they would be alone, and why.
-
-    Llama 4 scales queries by their place in the whole row, which begins to matter after `floor_scale` tokens.
-    """
-    for config in configs_of(unwrap(model).config):
-        if getattr(config, "attn_temperature_tuning", False) and not all(
-            getattr(config, "no_rope_layers", None) or [1]
-        ):
-            scale = int(getattr(config, "floor_scale", 8192))
-            return scale - 1, f"queries are scaled by their place in the row from token {scale:,} on (floor_scale)"
-    return None
-
-
-def longest_document(model: Any) -> tuple[int, str] | None:
-    """How long documents may be before one changes the positions of the others in its row, and why.
-
-    Rotary embeddings that stretch with the longest sequence (`dynamic`, `longrope`) take all of a row together.
-    """
-    for config in configs_of(unwrap(model).config):
-        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-        kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]
-        for one in kinds:
-            if one.get("rope_type", one.get("type")) in ("dynamic", "longrope"):
-                limit = one.get("original_max_position_embeddings") or getattr(
-                    config, "original_max_position_embeddings", None
-                )
-                limit = int(limit or config.max_position_embeddings)
-                return (
-                    limit,
-                    f"{one.get('rope_type', one.get('type'))} rotary embeddings stretch with the longest document",
-                )
-    return None

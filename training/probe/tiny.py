@@ -43,7 +43,10 @@ def shrink(config: Any) -> Any:
         ValueError, TypeError: the architecture's own checks refuse these sizes.
     """
     data = config.to_dict()
+    stretches = "'dynamic'" in str(data.get("rope_parameters"))
+    kept = {"max_position_embeddings": data["max_position_embeddings"]} if stretches else {}  # where it stretches
     _shrink(data)
+    data |= kept
     for name in getattr(config, "sub_configs", {}):
         if isinstance(data.get(name), dict):
             _shrink(data[name])

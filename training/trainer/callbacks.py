@@ -14,7 +14,7 @@ FIRST_BATCH = 0.01
 """How much the loss of the first packed batch may differ, relatively, from that of its documents one by one."""
 
 
-_SHOWN = ("isolation", "perturbation", "control", "equivalence")
+_SHOWN = ("isolation", "perturbation", "control", "equivalence", "at length")
 """Checks of the probe that are numbers."""
 
 
@@ -69,6 +69,7 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
                     device=args.device,
                     make=partial(flatten, seq_idx=loader.seq_idx),
                     tokens=rows * loader.corpus.max_length,
+                    longest=loader.corpus.longest(),
                 )
             self.report.require()
             if trainer.say is not None and state.is_world_process_zero:

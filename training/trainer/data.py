@@ -4,15 +4,17 @@ Trainer draws all micro-batches of a step before it computes the first. So what 
 the loader stands, but where it stood when the last *finished* step was drawn: `Feed.drew` and `Feed.finished`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, InputError
 from ..corpus import Corpus
+from ..probe.limits import document_limit
 from ..schedule import Schedule
+from .models import learned_positions
 
 
 class Loader(Protocol):
@@ -92,6 +94,34 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
         It has a generator, or its iterator would draw from the global one just after a checkpoint's was restored.
         """
         return DataLoader(self, batch_size=None, num_workers=0, generator=torch.Generator())
+
+
+def refuse_long_documents(model: Any, corpora: Mapping[str, Corpus]) -> None:
+    """Refuse documents that the model has no positions for, or that would change others of their batch.
+
+    Args:
+        corpora: what the data is called in the configuration, and its rows.
+
+    Raises:
+        InputError: says how long the longest document is, and how long it may be.
+    """
+    limit, positions = document_limit(model), learned_positions(model)
+    most = min((one for one in (limit and limit.tokens, positions) if one is not None), default=None)
+    if most is None:
+        return
+    for name, corpus in corpora.items():
+        longest = corpus.longest(beyond=most)
+        if positions is not None and longest > positions:
+            raise InputError(
+                f"{name} has a document of {longest:,} tokens, but the model has embeddings for {positions:,} "
+                "positions; pack with a smaller truncate.max_length, or take another model"
+            )
+        if limit is not None and longest > limit.tokens:
+            raise InputError(
+                f"{name} has a document of {longest:,} tokens, but the model's {limit.reason}: documents would be "
+                "computed otherwise than alone, and otherwise in another batch. Pack with truncate.max_length: "
+                f"{limit.tokens}, or take another model"
+            )
 
 
 def steps_wanted(max_steps: int, feed: Feed) -> int:

@@ -23,15 +23,17 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError, InputError
 from ..attention import check_batch, use_packed
+from ..corpus import Corpus
 from ..loader import PackedLoader
 from ..mixture import Source
 from ..options import choice
+from ..probe.limits import document_limit
 from . import checkpoint
 from .alarm import Alarm
 from .arguments import accumulation
 from .callbacks import Proof, StepClock
 from .console import ConsoleLog, Say
-from .data import Feed, Loader, steps_wanted
+from .data import Feed, Loader, refuse_long_documents, steps_wanted
 from .evaluation import HeldOut, loss_metrics, measure
 from .forward import Forward
 from .loss import LossMean, targets
@@ -105,6 +107,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             data, rows_per_step, parts, args.seed, epochs, split, batching, args.device.type == "cuda", loader or {}
         )
         self.feed = Feed(self.loader)
+        held = {} if eval_data is None else {"the held-out data": Corpus([eval_data.rows])}
+        refuse_long_documents(model, {"the data": self.loader.corpus, **held})
+        self._stretch = document_limit(model)
         steps = steps_wanted(args.max_steps, self.feed)
         _fill_in(args, parts, rows_per_device, steps, experts=may_leave_weights_unused(model))
         if eval_data is not None:
@@ -182,6 +187,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             raise InputError(
                 f"the data has a document of {longest:,} tokens, but the model has embeddings for {self.positions:,} "
                 "positions; pack with a smaller truncate.max_length, or take another model"
+            )
+        if self._stretch is not None and longest > self._stretch.tokens:
+            raise InputError(
+                f"a batch has positions up to {longest:,}, but the model's {self._stretch.reason}; with fixed shapes "
+                "(loader.static_shapes), padding counts as a document: leave them out"
             )
         if self._made_for is not None and longest > self._made_for:
             _LOG.warning(

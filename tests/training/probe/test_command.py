@@ -43,7 +43,39 @@ def test_isolated(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped
     assert code == 0
     assert "its own weights, float32 on cpu" in out
     assert "isolated: packed documents do not see each other" in out
+    assert "Shown with documents of up to 23 tokens in a row of 49" in " ".join(out.split())
     assert "FAILED" not in out
+
+
+def test_documents_as_long_as_the_data_has_them(packtrain, tmp_path: Path, folder: Path) -> None:  # type: ignore[no-untyped-def]
+    model = saved(tmp_path, "llama")
+    code, out, _ = packtrain("probe", model, "--device", "cpu", "--data", str(folder))
+    assert code == 0
+    assert "Shown with documents of up to 150 tokens in a row of 256" in " ".join(out.split())
+    config = json.loads((Path(model) / "config.json").read_text())
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    (Path(model) / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
+    code, out, _ = packtrain("probe", model, "--device", "cpu", "--data", str(folder), "--tiny")
+    assert code == 0
+    (Path(model) / "config.json").write_text(
+        json.dumps({**config, "rope_parameters": rope, "max_position_embeddings": 32})
+    )
+    code, out, _ = packtrain("probe", model, "--device", "cpu")
+    assert code == 0
+    assert "dynamic rotary embeddings change for all documents of a batch when one is longer than 32" in " ".join(
+        out.split()
+    )
+    code, out, _ = packtrain("probe", model, "--device", "cpu", "--data", str(folder))
+    assert code == 1
+    assert "NOT isolated" in out
+    assert "truncate.max_length" in out
+
+
+def test_a_model_without_attention(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = packtrain("probe", saved(tmp_path, "mamba"), "--device", "cpu")
+    assert code == 1
+    assert "no layer of it has attention that packtrain can set" in out
+    assert not any(line.split()[:1] == ["attention"] for line in out.splitlines())
 
 
 def test_a_leak(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -96,6 +96,20 @@ def test_attention_dropout_is_found_before_training_fails_on_it() -> None:
     report = probe(model)
     assert [check.name for check in report.checks if not check.passed] == ["dropout"]
     assert "dropout to 0" in str(report.mend)
+    with pytest.raises(
+        LeakError, match=r"^GPT2LMHeadModel drops attention weights, which attention packed_varlen does"
+    ):
+        report.require()
+
+
+def test_attention_of_the_models_own_may_drop_weights() -> None:
+    report = probe(build("gpt2"))  # eager or sdpa, with dropout
+    dropout = report.check("dropout")
+    assert dropout is not None
+    assert dropout.passed
+    assert "attn" in dropout.value
+    assert "variable-length" not in dropout.detail
+    assert report.isolated
 
 
 def test_the_control_sees_a_model_that_ignores_its_input() -> None:
@@ -121,6 +135,9 @@ def test_outputs_that_are_no_numbers_are_no_leak() -> None:
     report = probe(model)
     assert not report.isolated
     assert report.fault == "the model's outputs, which are not numbers"
+    assert report.verdict.startswith("not shown: the model's outputs are not numbers")
+    with pytest.raises(LeakError, match=r"^LlamaForCausalLM computes outputs that are not numbers"):
+        report.require()
 
 
 def test_the_influence_of_each_document_on_each() -> None:
@@ -140,14 +157,6 @@ def test_a_row_too_long_for_llama_4() -> None:
     report = probe(model, tokens=8192)
     assert [check.name for check in report.checks if not check.passed] == ["length"]
     assert report.mend == "take fewer rows a step, or a shorter max_length"
-
-
-def test_rotary_embeddings_that_stretch_are_told_of() -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    report = probe(build("llama", rope_parameters=rope), explain=False)
-    stretch = report.check("stretch")
-    assert stretch is not None
-    assert "512" in stretch.threshold
 
 
 def test_what_cannot_be_probed() -> None:

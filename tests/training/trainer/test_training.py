@@ -229,6 +229,24 @@ def test_documents_longer_than_the_models_positions(settings: Settings, caplog: 
     assert caplog.text.count("longer than the model's max_position_embeddings (50)") == 1
 
 
+def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Settings, make_packed: Any) -> None:
+    def model(limit: int, kind: str) -> dict[str, Any]:
+        rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 50}
+        return {"config": {**settings()["model"]["config"], "max_position_embeddings": limit, "rope_parameters": rope}}
+
+    refused = r"a document of 150 tokens, but the model's dynamic rotary .* longer than 50 .*truncate.max_length: 50"
+    for keys in ({}, {"batching": "padded"}, {"probe": False}):
+        with pytest.raises(InputError, match=refused):
+            quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}, **keys))
+    lines: list[str] = []
+    train(settings(model=model(150, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
+    assert any("at length" in line for line in lines)
+    quietly(settings(model=model(50, "yarn"), trainer={"max_steps": 1}))
+    padded = {"data": str(make_packed("three", 3)), "rows_per_step": 1, "loader": {"static_shapes": True}}
+    with pytest.raises(InputError, match="padding counts as a document"):
+        quietly(settings(model=model(150, "dynamic"), trainer={"max_steps": 1}, **padded))
+
+
 def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(settings: Settings, tmp_path: Path) -> None:
     keys = {**SGD, "learning_rate": 1e30, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
     with pytest.raises(DivergedError, match=r"not a number at step 2.*trainer.learning_rate"):
