@@ -120,6 +120,7 @@ class Ahead(Driver):
             room = int(1.2 * 4 * prospect.missing_bytes * prospect.engine.tokens_per_byte)
             require_room(room, "encoding", self.scratch)
             encoded = self._encoded(encoding, executor, spec, prospect)
+        self._say_why_missing()
         self.observer.begin("read lengths", 0, "")
         with self.timings.stage("read lengths"):
             seen = self._survey(encoding, encoded, sample)

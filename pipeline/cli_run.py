@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import ConfigError
+from ..schemas.formats import AUTO, default_name
 from ..schemas.hints import did_you_mean
 from . import completion
 from .cli_options import Config, Format, Input, Json, Set, print_json
@@ -212,13 +213,8 @@ def without_file(
     return {
         "out": out,
         "tokenizer": {"path": str(tokenizer)},
-        "sources": [{"name": _source_name(format), "format": format or "auto", "path": list(inputs or [])}],
+        "sources": [{"name": default_name(format or AUTO), "format": format or AUTO, "path": list(inputs or [])}],
     }
-
-
-def _source_name(format: str | None) -> str:
-    """What a source is called where nobody said it."""
-    return "data" if format is None else format.rsplit(":", 1)[-1].strip("_") or "data"
 
 
 def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:

@@ -233,10 +233,9 @@ class Encoding:
             not_taken[file.source] += file.not_taken
         return EncodedInputs(spec, self.cache, places, tuple(records), busy, made, dict(not_taken))
 
-    def say_why_missing(self, tasks: list[EncodeTask], missing: list[EncodeTask]) -> None:
-        """Tell the observer in what parts of the same rows differ, which the cache does hold."""
-        for why in why_missing(self.cache, self.files, tasks, missing):
-            self.observer.note(why)
+    def why_missing(self, tasks: list[EncodeTask], missing: list[EncodeTask]) -> list[str]:
+        """In what parts of the same rows differ that the cache does hold, a sentence a source."""
+        return list(why_missing(self.cache, self.files, tasks, missing))
 
     def forget_damaged(self, executor: Executor, tasks: list[EncodeTask]) -> None:
         """Hold parts of earlier runs against their hashes. What is damaged loses its record, and so is missing."""

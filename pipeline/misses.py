@@ -109,12 +109,8 @@ def why_missing(
         what = f"all {total:,} blocks are" if len(mine) == total else f"{len(mine):,} of {total:,} blocks are"
         what = "its one block is" if total == 1 else what
         fields = list(_fields(best.head, group.head, group.source))
-        if fields and best.head.get("format") != group.head.get("format"):
-            # Its options are others then, too; a list of them would only hide it.
-            were, now = best.head.get("format"), group.head.get("format")
-            told = f"format {were} → {now}, other than the parts of {best.date}"
-            yield f"source {group.source}: {what} encoded anew: {told}"
-            continue
+        if best.head.get("format") != group.head.get("format"):
+            continue  # rows that are read otherwise are other documents; nobody expects their parts
         if not fields:
             yield f"source {group.source}: {what} encoded again: their parts of {best.date} are gone"
             continue

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
+from ..schemas.formats import default_name
 from ..schemas.jsontext import decode_note, parse_json
 from ..schemas.manifest import Manifest
 from .inputs.paths import Found, Kind
@@ -160,7 +160,8 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         earlier = manifest.plan
     lines = list(changed_inputs(earlier.get("inputs", []), plan["inputs"]))
     there, here = ({key: value for key, value in one.items() if key != "inputs"} for one in (earlier, plan))
-    _refuse(store, [*lines, *differences(there, here)])
+    if lines or there != here:
+        _refuse(store, [*lines, *_settings_changed(there, here, derived=not lines)])
 
 
 def check_config(store: Store, config: RunConfig) -> None:
@@ -173,7 +174,8 @@ def check_config(store: Store, config: RunConfig) -> None:
     earlier = manifest.plan if manifest is not None else _read_plan(store)
     if earlier:
         now = json.loads(_plan_bytes(config.identity()))
-        _refuse(store, list(differences(earlier.get("config"), now, "config")))
+        if earlier.get("config") != now:
+            _refuse(store, _settings_changed({"config": earlier.get("config")}, {"config": now}))
 
 
 def _plan_bytes(plan: dict[str, Any]) -> bytes:
@@ -191,14 +193,13 @@ def _read_plan(store: Store) -> dict[str, Any]:
     return plan
 
 
-def _refuse(store: Store, lines: list[str]) -> None:
-    if lines:
-        shown = "\n".join(f"  {line}" for line in lines[:20])
-        more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
-        raise OutputError(
-            f"out: {store.url} belongs to another run. What differs (there → here):\n{shown}{more}\n"
-            "Name another folder with --out (what is encoded already is used again), or delete this one."
-        )
+def _refuse(store: Store, lines: list[str]) -> NoReturn:
+    shown = "\n".join(f"  {line}" for line in lines[:20])
+    more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
+    raise OutputError(
+        f"out: {store.url} belongs to another run. What differs (there → here):\n{shown}{more}\n"
+        "Name another folder with --out (what is encoded already is used again), or delete this one."
+    )
 
 
 def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
@@ -217,16 +218,42 @@ def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> 
             yield f"input {key[1]} of source {key[0]}: {what}"
 
 
-def differences(left: Any, right: Any, where: str = "") -> Iterator[str]:
-    """One line for each field in which two plans differ."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in sorted({*left, *right}):
-            yield from differences(left.get(key), right.get(key), f"{where}.{key}" if where else key)
-    elif isinstance(left, list) and isinstance(right, list):
-        for index, (one, other) in enumerate(zip_longest(left, right)):
-            yield from differences(one, other, f"{where}[{index}]")
-    elif left != right:
-        yield f"{where}: {_short(left)} → {_short(right)}"
+def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: bool = True) -> list[str]:
+    """One line for each setting of a person in which two plans differ.
+
+    Args:
+        derived: where there is none, what follows from other things instead, such as versions.
+    """
+    try:
+        lines = list(_changes(earlier, now, derived))
+    except (KeyError, TypeError, AttributeError, ValueError):  # what lies in a folder may be anything
+        lines = ["its settings cannot be read"]
+    return lines or ([] if not derived else ["it was made by another version of packtrain"])
+
+
+def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Iterator[str]:
+    from .report.config_diff import plan_settings
+
+    lines = []
+    one, other = (plan.get("config", {}).get("sources", []) for plan in (earlier, now))
+    if len(one) == len(other) == 1 and one[0]["name"] != other[0]["name"]:
+        if any(source["name"] != default_name(source["format"]) for source in (*one, *other)):
+            lines.append(f"sources.0.name: {_short(one[0]['name'])} → {_short(other[0]['name'])}")
+        alike = {**one[0], "name": other[0]["name"]}
+        earlier = {**earlier, "config": {**earlier["config"], "sources": [alike]}}
+    found = plan_settings(earlier, now)
+    for change in found:
+        if change.whole_source:
+            lines.append(f"{change.key}: {'is no longer given' if change.b is None else 'was not given'}")
+        elif change.section in ("configuration", "reading"):
+            lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
+    tokenizers = [plan.get("tokenizer", {}) for plan in (earlier, now)]
+    for key, what in (("hash", "tokenizer"), ("template", "chat template")):
+        if tokenizers[0].get(key) != tokenizers[1].get(key):
+            lines.append(f"the {what} is another one")
+    if not lines and derived:
+        lines = [f"{change.section} {change.key}: {_short(change.a)} → {_short(change.b)}" for change in found]
+    yield from lines
 
 
 def _short(value: Any) -> str:

@@ -118,6 +118,7 @@ class Driver:
         self.scratch = scratch_of(self.cache)
         self.timings = Timings()
         self.report: AtEnd | None = None
+        self._why_missing: list[str] = []
 
     def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
         """The manifest, if this very run is finished: inputs compared by sizes and times, in milliseconds.
@@ -180,6 +181,7 @@ class Driver:
             packed = self._pack(executor, packing, survey)
         lock.check()
         manifest = self._commit(plan, packed, rejects, packing.schema)
+        self._say_why_missing()
         if request is not None:
             request.save(self.out)
         self._write_timings()
@@ -190,7 +192,9 @@ class Driver:
         """Scan and resolve, then stop: nothing but the cache's notes is written."""
         here = self.config.run.model_copy(update={"executor": "local", "shard": None})
         with self._executor(here) as executor:
-            return self._prepare(executor)[2]
+            prospect = self._prepare(executor)[2]
+        self._say_why_missing()
+        return prospect
 
     def _prepare(self, executor: Executor) -> tuple[Encoding, EncodeSpec, Prospect]:
         folder = find_tokenizer(self.config.tokenizer.path, self.base)
@@ -221,7 +225,7 @@ class Driver:
             spec = encoding.spec(choice.name, choice.version)
         tasks = encoding.tasks(spec)
         missing = encoding.missing(tasks)
-        encoding.say_why_missing(tasks, missing)
+        self._why_missing = encoding.why_missing(tasks, missing)
         missing_bytes = sum(task.block.end - task.block.start for task in missing)
         total_bytes = sum(task.block.end - task.block.start for task in tasks)
         tokens = int(total_bytes * choice.tokens_per_byte)
@@ -241,6 +245,11 @@ class Driver:
             memory=encoding_need((task.block for task in missing), choice.name) if missing else None,
         )
         return encoding, spec, prospect
+
+    def _say_why_missing(self) -> None:
+        """Only now: of a run that fails, it would hide what matters."""
+        for why in self._why_missing:
+            self.observer.note(why)
 
     def _scan(self) -> list[InputFile]:
         if self.config.run.shard is None:

@@ -16,6 +16,12 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
 }
 """By format, the keys that rename its columns."""
 
+
+def default_name(format: str) -> str:
+    """What a source is called where only its format was given: `text`, or the function of a person's own reader."""
+    return "data" if format == AUTO else format.rsplit(":", 1)[-1].strip("_") or "data"
+
+
 STYLED = ("alpaca", "prompt_completion", "preference")
 """Formats whose rows can be texts that are rendered in one of two styles."""
 CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")

@@ -19,7 +19,12 @@ _LONG = 200
 
 def settings(a: Manifest, b: Manifest) -> list[Setting]:
     """Every key in which the plans of two datasets differ, in the order of their sections."""
-    return [*_configuration(a.plan, b.plan), *_reading(a.plan, b.plan), *_made_with(a.plan, b.plan)]
+    return plan_settings(a.plan, b.plan)
+
+
+def plan_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Setting]:
+    """The same of two plans, or of parts of them."""
+    return [*_configuration(a, b), *_reading(a, b), *_made_with(a, b)]
 
 
 def flat(data: Any, where: str = "") -> dict[str, Any]:

@@ -536,13 +536,14 @@ def test_an_empty_folder_and_a_new_one_are_fine(pack: Packer) -> None:
 
 
 CHANGES: list[tuple[list[object], bytes, str]] = [
-    (["--max-length", 77], TEXT, "config.truncate.max_length: 2048 → 77"),
+    (["--max-length", 77], TEXT, "truncate.max_length: 2048 → 77\nName"),
     (
         ["--set", "seed=1", "--set", "pack.shuffle=false"],
         TEXT,
-        "config.pack.shuffle: true → false\n  config.seed: 42 → 1",
+        "pack.shuffle: true → false\n  seed: 42 → 1\nName",
     ),
-    (["--set", "sources.0.name=b"], TEXT, 'config.sources[0].name: "text" → "b"'),
+    (["--set", "sources.0.name=b"], TEXT, 'sources.0.name: "text" → "b"\nName'),
+    (["--format", "messages"], TEXT, 'sources.messages.format: "text" → "messages"\nName'),
     ([], TEXT * 2, "input in of source text: has changed since (24 → 48 bytes)\n"),
 ]
 

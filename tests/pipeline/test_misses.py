@@ -1,7 +1,6 @@
 """A run that must encode what an earlier one has encoded says in what the two differ."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from packtrain.pipeline.run import Driver, run
 from packtrain.pipeline.sealed import seal
 from packtrain.pipeline.store import LocalStore
 from packtrain.schemas.config import RunConfig
+from packtrain.schemas.errors import InputError
 
 
 class Listening(Silent):
@@ -28,7 +28,13 @@ class Listening(Silent):
 
 
 @pytest.fixture
-def told(little: Any, tmp_path: Path) -> Callable[..., list[str]]:
+def heard() -> Listening:
+    """What the last run said."""
+    return Listening()
+
+
+@pytest.fixture
+def told(little: Any, heard: Listening, tmp_path: Path) -> Callable[..., list[str]]:
     """What runs of the small corpus with changes say of misses: `told(lambda config: …)`."""
     little.copy(tmp_path)
     number = iter(range(100))
@@ -36,7 +42,7 @@ def told(little: Any, tmp_path: Path) -> Callable[..., list[str]]:
     def say(change: Callable[[dict[str, Any]], Any] = lambda config: None, *, dry: bool = False) -> list[str]:
         config = json.loads(little.config.read_text()) | {"out": f"out-{next(number)}"}
         change(config)
-        heard = Listening()
+        heard.notes.clear()
         if dry:
             Driver(RunConfig.model_validate(config), tmp_path, heard).prospect()
         else:
@@ -64,12 +70,25 @@ def test_the_field_that_differs_is_named(told: Callable[..., list[str]]) -> None
     assert told(change) == []
 
 
-def test_another_format_is_all_that_is_said(told: Callable[..., list[str]]) -> None:
-    def change(config: dict[str, Any]) -> None:
-        config["sources"][1].update(format="text" if config["sources"][1]["format"] != "text" else "messages", keys={})
+def test_parts_of_another_format_are_not_spoken_of(told: Callable[..., list[str]], tmp_path: Path) -> None:
+    row = {"text": "some words", "prompt": "some ", "completion": "words"}
+    (tmp_path / "inputs" / "b.jsonl").write_text(json.dumps(row) + "\n")
 
-    note = next(note for note in told(change, dry=True) if note.startswith("source b: "))
-    assert re.search(r"encoded anew: format \w+ → \w+, other than the parts of [0-9-]+$", note)
+    def read_as(format: str) -> Callable[[dict[str, Any]], None]:
+        return lambda config: config["sources"][1].update(format=format, keys={})
+
+    told(read_as("text"))
+    assert told(read_as("prompt_completion")) == []
+
+
+def test_a_run_that_fails_does_not_speak_of_parts(told: Callable[..., list[str]], heard: Listening) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["sources"][1]["max_row_bytes"] = "1MiB"
+        config["truncate"] = {"max_length": 2, "overlong": "error"}
+
+    with pytest.raises(InputError, match="longer than"):
+        told(change)
+    assert not [note for note in heard.notes if " encoded a" in note]
 
 
 def test_the_tokenizer_is_told_from_its_engine(
