@@ -101,7 +101,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes any for a person who closed the input
+            raise error.__cause__ from None
         code = _INTERRUPTED
     # Without standalone mode, the code of a `typer.Exit`, or of an interruption, comes back as the result.
     if code == _INTERRUPTED:

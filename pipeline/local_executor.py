@@ -10,7 +10,6 @@ gives up.
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import time
 from collections import deque
@@ -19,12 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, Literal
 
 from ..schemas.errors import TaskError
 from ..schemas.hints import typed_keys
 from ..schemas.units import duration
+from .child_exit import exit_reason, out_of_memory_kills
 from .executors import Quarantine, Result, Task, named, not_made
 from .interrupts import deaf_to_interrupts, interrupted_later, without_main
 from .local_worker import RemoteError, serve
@@ -34,6 +33,8 @@ _AHEAD = 2
 _AHEAD_BYTES = 1 << 14
 """Only so small a task is sent to a busy worker: a pipe holds it, and the driver never waits for room in one."""
 _FALSE_STARTS = 3
+_START_PAUSES = (0.1, 1.0)
+"""Seconds before a worker's start is tried again: the kernel takes a moment to end a fork server that was killed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +94,7 @@ class LocalExecutor:
         self._policy: Literal["stop", "continue"] = policy
         self._pool: list[_Worker] = []
         self._false_starts = 0
-        self._killed_before = _out_of_memory_kills()
+        self._killed_before = out_of_memory_kills()
         self._closed = False
         methods = multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -203,13 +204,35 @@ class LocalExecutor:
 
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=serve, args=(theirs, typed_keys()), name="packtrain-worker")
-        with without_main(), interrupted_later():
-            process.start()
+        process = self._start_process(theirs)
         theirs.close()
         worker = _Worker(process, ours)
         self._pool.append(worker)
         return worker
+
+    def _start_process(self, pipe: "connection.Connection[bytes, bytes]") -> BaseProcess:
+        """Start a worker. A fork server that was killed shows by a broken pipe; the next start begins another one.
+
+        Raises:
+            TaskError: none can be started.
+        """
+        for pause in (*_START_PAUSES, None):
+            process: BaseProcess = self._context.Process(
+                target=serve, args=(pipe, typed_keys()), name="packtrain-worker"
+            )
+            try:
+                with without_main(), interrupted_later():
+                    process.start()
+            except (EOFError, OSError) as error:
+                if pause is None:
+                    raise TaskError(
+                        f"no worker process can be started ({type(error).__name__}: {error}); the machine is likely "
+                        "out of memory or of processes: free some, or use fewer workers, and run the same command again"
+                    ) from error
+                time.sleep(pause)
+            else:
+                break
+        return process
 
     def _send(self, worker: _Worker, ticket: _Ticket, data: bytes) -> bool:
         """Whether it was sent; a worker that is gone is taken out."""
@@ -310,33 +333,10 @@ class LocalExecutor:
         """How a worker ended, for people."""
         if worker.expired:
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
-        code = worker.process.exitcode or 0
-        if code >= 0:
-            return f"it ended with exit code {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        if -code == signal.SIGKILL:
-            killed = _out_of_memory_kills()
-            if killed is not None and self._killed_before is not None and killed > self._killed_before:
-                return f"killed by {name}: out of memory, as the kernel's own count of such kills says"
-            return f"killed by {name}, which is mostly the kernel when it is out of memory"
-        if -code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE):
-            return f"killed by {name}, a crash in a native library"
-        return f"killed by {name}"
+        return exit_reason(worker.process.exitcode or 0, self._killed_before)
 
 
 def _hang_up(pipe: "connection.Connection[bytes, bytes]") -> None:
     """End a pipe for whoever holds the other end, even if a process forked meanwhile holds this one, too."""
     with suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
-
-
-def _out_of_memory_kills() -> int | None:
-    """How often this machine's kernel has killed a process because memory ran out."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..schemas.errors import TokenizerError
+from ..schemas.errors import TaskError, TokenizerError
 from ..schemas.hints import setting
+from .child_exit import exit_reason, out_of_memory_kills
 from .sealed import seal, unseal
 from .tokenizer_place import find_tokenizer, tokenizer_name
 
@@ -108,6 +109,7 @@ class TokenizerLoading:
         self._key = key
         self._answer = answer
         self._child = child
+        self._kills_before = out_of_memory_kills() if child is not None else None
         self._template_name = template_name
 
     @classmethod
@@ -142,14 +144,7 @@ class TokenizerLoading:
             answer = _of_user(key, memo)
         child = None
         if answer is None:
-            # -P: a folder called transformers in the working directory must not be imported instead.
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(folder.absolute())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | _CHILD_ENVIRONMENT,
-            )
+            child = _start_child(folder)
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
@@ -159,6 +154,7 @@ class TokenizerLoading:
 
         Raises:
             TokenizerError: transformers cannot load the folder; says why, and what the folder holds.
+            TaskError: a signal killed the process that loads it, twice.
         """
         if self._answer is None:
             self._answer = self._ask()
@@ -192,6 +188,15 @@ class TokenizerLoading:
         if self._child is None:
             raise TokenizerError(f"loading the tokenizer folder {self._folder} was cancelled")
         out, err = self._child.communicate()
+        if self._child.returncode < 0:  # a signal says nothing about the folder
+            self._child = _start_child(self._folder)
+            out, err = self._child.communicate()
+            if self._child.returncode < 0:
+                raise TaskError(
+                    f"the process that loads the tokenizer folder {self._folder} died twice: "
+                    f"{exit_reason(self._child.returncode, self._kills_before)}. Free memory, and run the "
+                    "same command again"
+                )
         try:
             answer = msgspec.json.decode(out, type=dict[str, Any])
         except msgspec.MsgspecError:
@@ -209,6 +214,17 @@ class TokenizerLoading:
             _write_atomically(self._memo, seal(out))
             _user_cache().keep({"folder": self._key}, out)
         return answer
+
+
+def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
+    # -P: a folder called transformers in the working directory must not be imported instead.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(folder.absolute())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | _CHILD_ENVIRONMENT,
+    )
 
 
 def load_tokenizer(

@@ -13,7 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, TaskError
+from ..child_exit import exit_reason, out_of_memory_kills
 from .paths import choose_split
 
 PATIENCE = 5
@@ -30,6 +31,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     Raises:
         ConfigError: there is no such dataset, subset or split, or the hub cannot be reached and the dataset was not
             loaded before.
+        TaskError: a signal killed the process that loads it, twice.
     """
     name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
     local = Path(name).is_dir()
@@ -50,14 +52,23 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         "revision": revision or None,
         "cache": str(cache / "hub"),
     }
-    done = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    kills = out_of_memory_kills()
+    for _ in range(2):  # a signal says nothing about the dataset
+        done = subprocess.run(
+            [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode >= 0:
+            break
+    else:
+        raise TaskError(
+            f"{where}: the process that loads {name} died twice: {exit_reason(done.returncode, kills)}. Free memory, "
+            "and run the same command again"
+        )
     lines = done.stdout.strip().splitlines()
     try:
         answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}

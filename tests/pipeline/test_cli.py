@@ -141,6 +141,17 @@ def test_mistakes_are_told_in_a_line(
 # The demo
 
 
+def test_an_unexpected_end_of_file_is_no_interruption() -> None:
+    """typer takes every EOFError for Ctrl-D; a broken pipe to a child raises it, too."""
+    code = (
+        "import sys; from packtrain.pipeline import cli\n"
+        "@cli.app.command()\ndef broken() -> None:\n    raise EOFError('a pipe')\n"
+        "sys.argv = ['packtrain', 'broken']\ncli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (1, "EOFError: a pipe")
+
+
 def test_the_demo_runs_in_an_empty_folder(demo: tuple[Path, float, str]) -> None:
     folder, _, out = demo
     assert [path.name for path in folder.iterdir()] == ["runs"]

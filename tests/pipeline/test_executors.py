@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,19 @@ def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: LocalExecutor, erro
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
+    """multiprocessing says EOFError of it, which the command line took for an interruption."""
+    for workers in (1, 2):
+        executor = LocalExecutor(workers)
+        forkserver.ensure_running()
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        os.kill(server, signal.SIGKILL)
+        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        assert sorted(executor.map(tasks.double, range(20))) == list(range(0, 40, 2))
+        executor.close()
 
 
 def test_workers_end_with_a_driver_that_is_killed(tasks: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from packtrain.pipeline import tokenizer as module
 from packtrain.pipeline.tokenizer import TokenizerLoading, TokenizerSpec, load_tokenizer
 from packtrain.pipeline.tokenizer_place import tokenizer_name
-from packtrain.schemas.errors import TokenizerError
+from packtrain.schemas.errors import TaskError, TokenizerError
 from packtrain.stages.engines import make_engine
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
@@ -283,6 +283,31 @@ def test_a_process_that_dies_is_reported(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(subprocess, "Popen", dying)
     with pytest.raises(TokenizerError, match="the process that loads it ended with 1: out of luck"):
         load_tokenizer(folder)
+
+
+class Killed(subprocess.Popen[bytes]):
+    """A child that is killed as soon as it runs; the first `left` of them."""
+
+    left = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if Killed.left:
+            Killed.left -= 1
+            self.kill()
+
+
+def test_a_child_that_is_killed_is_tried_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Killed)
+    Killed.left = 1
+    assert load_tokenizer(folder).hash
+    Killed.left = 2
+    with pytest.raises(
+        TaskError, match=r"folder .* died twice: killed by SIGKILL.*out of memory.* Free memory"
+    ) as error:
+        load_tokenizer(folder)
+    assert error.value.exit_code == 1
+    assert Killed.left == 0
 
 
 def test_transformers_is_not_imported_here(folder: Path, cache: Path, spec: TokenizerSpec) -> None:
