@@ -32,7 +32,7 @@ from .report.lengths import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, p
 from .report.options import ReportOptions
 from .report.rejects import rejects_among
 from .report.sampling import Sampled, sampled
-from .report.saving import batch_size
+from .report.saving import batch_size, expected_packing
 from .report.shares import Heads, training_of
 from .report.spoken import many
 from .report.stock import read_stock
@@ -165,7 +165,7 @@ class Ahead(Driver):
         from .. import __version__
 
         absent = {"packing": _LATER}
-        choice = batch = flow = training = None
+        choice = batch = flow = training = packing = None
         if seen.encoding.pairs:
             absent = {
                 "choice": f"{_PAIRS} `truncate.max_length` is the longest that one may be.",
@@ -175,6 +175,9 @@ class Ahead(Driver):
         else:
             with self.timings.stage("compare lengths"):
                 choice = self._choice(seen, options, sample)
+            packing = expected_packing(choice, options)
+            if packing is not None:
+                absent.pop("packing")
             batch = self._batch(choice)
             if batch is None:
                 absent["batch"] = "There is no packed row."
@@ -200,7 +203,7 @@ class Ahead(Driver):
             choice=choice,
             flow=flow,
             training=training,
-            packing=None,
+            packing=packing,
             batch=batch,
             trust=self._trust(seen, sample),
             absent=absent,

@@ -15,6 +15,7 @@ from .cli_report_options import (
     Hidden,
     Layers,
     Lengths,
+    MaxLengthLimit,
     Model,
     Output,
     Parameters,
@@ -38,6 +39,7 @@ def plan(
     ] = None,
     output: Output = None,
     lengths: Lengths = None,
+    max_length_limit: MaxLengthLimit = None,
     batch: Batch = 8,
     model: Model = None,
     parameters: Parameters = None,
@@ -75,7 +77,9 @@ def plan(
     from .stores import resolve_place
 
     check_page(output)
-    options = report_options(lengths, batch, model, parameters, layers, hidden, world_size, everything)
+    options = report_options(
+        lengths, max_length_limit, batch, model, parameters, layers, hidden, world_size, everything
+    )
     given: Path | dict[str, Any]
     base: Path | None = None
     if config is not None:

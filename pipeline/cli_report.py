@@ -11,6 +11,7 @@ from .cli_report_options import (
     Hidden,
     Layers,
     Lengths,
+    MaxLengthLimit,
     Model,
     Output,
     Parameters,
@@ -24,6 +25,7 @@ def report(
     folder: Folder,
     output: Output = None,
     lengths: Lengths = None,
+    max_length_limit: MaxLengthLimit = None,
     batch: Batch = 8,
     model: Model = None,
     parameters: Parameters = None,
@@ -46,7 +48,9 @@ def report(
     from .report.terminal import print_report
 
     check_page(output)
-    options = report_options(lengths, batch, model, parameters, layers, hidden, world_size, everything, rows=rows)
+    options = report_options(
+        lengths, max_length_limit, batch, model, parameters, layers, hidden, world_size, everything, rows=rows
+    )
     dataset = open_dataset(folder)
     made = report_of_dataset(dataset, options)
     if as_json:

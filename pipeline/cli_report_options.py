@@ -17,6 +17,15 @@ Lengths = Annotated[
         metavar="N,N,…", help="Lengths to compare; the configured one is added.", show_default="256 to 131072"
     ),
 ]
+MaxLengthLimit = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        metavar="N",
+        help="The longest max_length that your memory affords: no longer one is advised.",
+        show_default="none",
+    ),
+]
 Batch = Annotated[
     int, typer.Option(min=1, help="Documents of a padded batch, and of an optimizer step without packing.")
 ]
@@ -65,6 +74,7 @@ def check_page(output: Path | None) -> None:
 
 def report_options(
     lengths: str | None,
+    max_length_limit: int | None,
     batch: int,
     model: Path | None,
     parameters: float | None,
@@ -101,6 +111,7 @@ def report_options(
         shape = shape_of_numbers(parameters, layers, hidden)
     return ReportOptions(
         lengths=_lengths(lengths) if lengths is not None else CANDIDATES,
+        max_length_limit=max_length_limit,
         batch=batch,
         world_size=world_size,
         shape=shape,

@@ -18,7 +18,7 @@ from .inert import inert, inert_line
 from .pairs_view import show_pair
 from .reader import Finished
 from .stores import Store
-from .units import plural
+from .units import plural, share
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -142,7 +142,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     console.print(
         Text(
             f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
-            f"({used / capacity:.1%}), {trained:,} trained"
+            f"({share(used / capacity)}), {trained:,} trained"
         )
     )
     left, right = ("", "") if has_colour(console) else ("⟦", "⟧")

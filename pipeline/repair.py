@@ -280,6 +280,9 @@ class Repairer(Driver):
     def _request(self) -> Request | None:
         return None  # its inputs may be gone
 
+    def _write_timings(self) -> None:
+        """Keep those of the run: the report says how long it took to make the dataset, not to repair it."""
+
 
 def _records(manifest: Manifest) -> list[Any]:
     shards = [shard for split in manifest.splits.values() for shard in split.shards]

@@ -35,7 +35,12 @@ DEAR = 0.1
 
 
 def advise(
-    points: Sequence[Point], config: RunConfig, lengths: Histogram, batch: int, more: float = 1.0
+    points: Sequence[Point],
+    config: RunConfig,
+    lengths: Histogram,
+    batch: int,
+    more: float = 1.0,
+    limit: int | None = None,
 ) -> Advice | None:
     """A length and a strategy; None where no document has a token.
 
@@ -44,8 +49,9 @@ def advise(
         lengths: of the documents.
         batch: documents of a padded batch.
         more: times the documents of the points that there are in all.
+        limit: the longest length to recommend. Where all compared ones are longer, the shortest is.
     """
-    table = _Table(points, config, more)
+    table = _Table(points, config, more, limit)
     if not table.total:
         return None
     pick = table.pick()
@@ -68,11 +74,14 @@ class _Pick:
 class _Table:
     """The points by strategy and length."""
 
-    def __init__(self, points: Sequence[Point], config: RunConfig, more: float) -> None:
+    def __init__(self, points: Sequence[Point], config: RunConfig, more: float, limit: int | None) -> None:
         self.config = config
         self.more = more
         self.at = {(one.strategy, one.max_length): one for one in points}
-        self.lengths = sorted({one.max_length for one in points})
+        self.compared = sorted({one.max_length for one in points})
+        self.limit = limit
+        affordable = [one for one in self.compared if limit is None or one <= limit]
+        self.lengths = affordable or self.compared[:1]
         some = points[0]
         labels, tokens = some.labels + some.labels_lost, some.tokens + some.tokens_lost
         self.trained = labels > 0
@@ -158,7 +167,7 @@ class _Table:
         """What the next longer length costs, and what for."""
         if not point.documents_cut and not point.tokens_lost:
             return "no document is longer" if self.more == 1 else "no document that was read is longer"
-        after = next((length for length in self.lengths if length > pick.max_length), None)
+        after = next((length for length in self.compared if length > pick.max_length), None)
         if after is None:
             return "it is the longest that was compared"
         other = self.at[pick.strategy, after]
@@ -173,11 +182,13 @@ class _Table:
     def reasons(self, pick: _Pick, lengths: Histogram, batch: int) -> "list[str]":
         """What led to it, and what else there is to know."""
         point = self.at[pick.strategy, pick.max_length]
-        out = [*pick.why, self._documents(pick, point, lengths)]
+        # Where splitting a few documents saves most, it comes first.
+        out = [*self._outliers(pick), *pick.why, self._documents(pick, point, lengths)]
         out += self._before(pick)
+        if self.limit is not None and self.lengths != self.compared:
+            out.append(f"Longer lengths than {self.limit:,}, the limit that was given, are compared but not advised.")
         if not pick.reached:
             out.append(f"No length compared keeps {share(KEEPS)} of the {self.what} in whole documents.")
-        out += self._outliers(pick)
         out += self._fill(pick, point)
         out += self._strategies(pick, point)
         out += self._configured(pick, point)
@@ -266,7 +277,7 @@ class _Table:
                 "documents fit into one."
             )
         work = share(point.attention_flops / point.flops) if point.flops else "0 %"
-        after = next((length for length in self.lengths if length > pick.max_length), None)
+        after = next((length for length in self.compared if length > pick.max_length), None)
         then = ""
         if after is not None and (other := self.at[pick.strategy, after]).flops:
             later = share(other.attention_flops / other.flops)

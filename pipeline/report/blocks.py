@@ -1,6 +1,6 @@
 """What a page is made of: sections with charts, tables and text, before any HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,27 @@ class Switch:
     """(choice, what it shows)."""
 
 
-Block = Grid | Chart | Words | Markup | Heading | Switch
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Details that the page shows only when the reader opens them. Without JavaScript, charts in it are words."""
+
+    title: str
+    """What the reader finds inside."""
+    blocks: Sequence["Block"]
+
+
+Block = Grid | Chart | Words | Markup | Heading | Switch | Fold
+
+
+def walk(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Every block, those in folds and panels too."""
+    for block in blocks:
+        yield block
+        if isinstance(block, Fold):
+            yield from walk(block.blocks)
+        elif isinstance(block, Switch):
+            for _, panel in block.panels:
+                yield from walk(panel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...schemas.report import Choice, Histogram, Point
 from ...stages.sweep import STRATEGIES
-from .blocks import Block, Chart, Grid, Heading, Markup, Words
+from .blocks import Block, Chart, Fold, Grid, Markup, Words
 from .by_source import SOURCES_HEAD, source_cells, source_tables
 from .charts_base import length_axis, note, panel_title, percent_axis, place, spreads
 from .choice_notes import own_way
@@ -29,22 +29,19 @@ def choice_blocks(choice: Choice) -> list[Block]:
     if choice.advice is not None:
         advice = choice.advice
         said = f" {sentence(advice.sentence)}" if advice.sentence != choice.sentence else ""
-        told = f"Advised: {advice.max_length:,} with {escaped(strategy_words(advice.strategy), 80)}."
-        head = f"<p><strong>{told}</strong>{said}</p>"
+        advised = f"Advised: {advice.max_length:,} with {escaped(strategy_words(advice.strategy), 80)}."
         reasons = "".join(f"<li>{sentence(reason)}</li>" for reason in advice.reasons)
-        blocks.append(
-            Markup(
-                f'<div class="advice">{head}<ul>{reasons}</ul></div>'
-                if reasons
-                else f'<div class="advice">{head}</div>'
-            )
-        )
-    blocks += [_lost(choice), _lengths_grid(choice)]
-    for title, rows in source_tables(choice):
-        blocks.append(Grid(title, SOURCES_HEAD, [source_cells(one) for one in rows]))
-    blocks += [*map(Words, choice.notes), Heading("What each length costs")]
-    blocks += [_work(choice), _attention(choice), _fill(choice), _cut(choice)]
-    blocks += [_all_points(choice)]
+        why = f"<details><summary>Why</summary><ul>{reasons}</ul></details>" if reasons else ""
+        blocks.append(Markup(f'<div class="advice"><p><strong>{advised}</strong>{said}</p>{why}</div>'))
+    blocks.append(_lost(choice))
+    by_source = [
+        Grid(title, SOURCES_HEAD, [source_cells(one) for one in rows]) for title, rows in source_tables(choice)
+    ]
+    if by_source:
+        blocks.append(Fold("What each source loses", by_source))
+    costs = [_lengths_grid(choice), *map(Words, choice.notes)]
+    charts = [_work(choice), _fill(choice), _cut(choice), _attention(choice)]
+    blocks.append(Fold("What each length costs: rows, fill, work", [*costs, *charts, _all_points(choice)]))
     return blocks
 
 
@@ -148,7 +145,7 @@ def _lost(choice: Choice) -> Chart:
         "shapes": shapes,
         "annotations": [panel_title("trained tokens lost", 1.0, 6 + 17 * len(notes)), *notes],
         "margin": {"t": 32 + 17 * len(notes)},
-        "legend": {"y": -0.17},
+        "legend": {"y": -0.26},
     }
     if one.count and len(one.edges) == len(one.counts) + 1:
         whole = max(sum(one.counts), 1)
@@ -192,7 +189,7 @@ def _lost(choice: Choice) -> Chart:
         traces,
         layout,
         _matrix(choice, "Trained tokens lost", lambda point: share(1 - kept(point), 2)),
-        480,
+        310,
     )
 
 
@@ -255,7 +252,7 @@ def _work(choice: Choice) -> Chart:
     grid = _matrix(
         choice, f"Floating-point operations of an epoch, with {choice.shape.name}", lambda point: flops(point.flops)
     )
-    title = "Work of an epoch"
+    title = f"Work of an epoch, with {choice.shape.name}"
     return _panel(choice, "choice-work", title, f"times {against}, logarithmic", traces, axis, alt, grid)
 
 
@@ -278,7 +275,8 @@ def _attention(choice: Choice) -> Chart:
         lambda point: f"{flops(point.attention_flops)} ({share(part(point))})",
     )
     axis = percent_axis(most)
-    return _panel(choice, "choice-attention", "Attention's share of it", "of the work", traces, axis, alt, grid)
+    title = f"Attention's share of the work, with {choice.shape.name}"
+    return _panel(choice, "choice-attention", title, "of the work", traces, axis, alt, grid)
 
 
 def _fill(choice: Choice) -> Chart:
@@ -336,7 +334,7 @@ def _lengths_grid(choice: Choice) -> Grid:
         "fill",
         "above the bound",
         "attention",
-        "work",
+        f"work, with {choice.shape.name}",
     ]
     own = _configured(choice)
     rows = []

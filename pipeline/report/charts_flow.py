@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...schemas.report import Fate, Flow, Link, Reject
-from .blocks import Block, Chart, Grid, Heading, Markup, Switch, Words
+from .blocks import Block, Chart, Fold, Grid, Heading, Markup, Switch, Words
 from .charts_base import plain_words
 from .markup import escaped, plain_label, table_of
 from .palette import KINDS
@@ -42,14 +42,11 @@ def flow_blocks(flow: Flow) -> list[Block]:
 
 
 def _fate(at: int, fate: Fate, *, whole: bool) -> list[Block]:
-    blocks: list[Block] = []
-    for links, what, height in ((fate.tokens, "tokens", 420), (fate.rows, "rows", 0), (fate.examples, "examples", 0)):
-        if not links:
-            continue
-        if height and (chart := _sankey(f"flow-{at}", fate, links, every=whole)) is not None:
-            blocks.append(chart)
-        else:
-            blocks.append(_grid(links, what))
+    chart = _sankey(f"flow-{at}", fate, fate.tokens, every=whole)
+    blocks: list[Block] = [chart] if chart is not None else []
+    grids = [_grid(links, what) for links, what in ((fate.rows, "rows"), (fate.examples, "examples")) if links]
+    if grids:
+        blocks.append(Fold("What became of rows and examples", grids))
     return blocks or [Words("Nothing of this source was read.")]
 
 
@@ -106,7 +103,7 @@ def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Cha
     alt = (
         f"Flow of the tokens of {of}: {large(whole)} at the widest place, {large(trained)} trained, {large(lost)} lost."
     )
-    height = min(640, 240 + 26 * len(nodes))
+    height = min(640, 130 + 18 * len(nodes))
     layout = {"margin": {"l": 4, "r": 4, "t": 10, "b": 14}}
     return Chart(name, f"Where the tokens of {of} went", alt, [trace], layout, _grid(told, "tokens"), height)
 
@@ -176,7 +173,7 @@ def _rejects(flow: Flow) -> list[Block]:
         blocks.append(grid)
     if flow.rejects:
         head = ["where", "source", "reason", "what was found"]
-        grid = Grid("Examples of them", head, (), text_columns=4)
+        grid = Grid("Examples of them", head, (), folded=True, text_columns=4)
         blocks.append(Markup(table_of(grid, list(_reject_rows(flow.rejects)))))
     if flow.rejects_file:
         blocks.append(Words(f"All of them are listed in {flow.rejects_file}."))

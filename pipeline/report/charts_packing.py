@@ -6,8 +6,8 @@ from typing import Any
 from ...schemas.report import BatchSize, Packing, SplitPacking
 from ..units import duration
 from .balance_view import balance_note
-from .blocks import Block, Chart, Grid, Heading, Words
-from .charts_base import bar_style, category_axis, histogram_chart, panel_title, percent_axis, place, series_style
+from .blocks import Block, Chart, Fold, Grid, Words
+from .charts_base import bar_style, category_axis, histogram_chart, panel_title, percent_axis, series_style
 from .charts_choice import strategy_words
 from .markup import plain_label
 from .palette import STRATEGY_STYLES
@@ -21,35 +21,42 @@ def packing_blocks(packing: Packing) -> list[Block]:
     """Charts and tables."""
     # The split that is trained on comes first.
     splits = sorted(packing.splits, key=lambda one: one.split != "train")
-    blocks: list[Block] = [_splits(packing, splits)]
-    blocks += [
-        chart
-        for chart in (
-            histogram_chart(
-                "packing-fill",
-                "Fill of a row, padding to align included" if padded(packing) else "Fill of a row",
-                "rows",
-                [(one.split, one.fills) for one in splits],
-                "",
-                percent=True,
-            ),
-            histogram_chart(
-                "packing-documents",
-                "Documents of a row",
-                "rows",
-                [(one.split, one.documents) for one in splits],
-                "documents",
-            ),
-        )
-        if chart is not None
-    ]
+    blocks: list[Block] = [_splits(packing, splits)] if splits else []
     if len(packing.savings) > 1:
-        blocks += [Heading("What packing saves"), _savings(packing)]
-        if said := beside_time(packing):
-            blocks.append(Words(said))
+        blocks.append(_savings(packing))
+    details = (
+        ("Against padding-free batches", _beside(packing)),
+        ("How full each row is, and how many documents it holds", _rows(packing, splits)),
+        ("Balance over ranks, and the order of rows", _waiting(packing)),
+    )
+    blocks += [Fold(title, inside) for title, inside in details if inside]
+    return blocks
+
+
+def _beside(packing: Packing) -> list[Block]:
+    """What packing buys where padding-free batches take about as long."""
+    said = beside_time(packing)
+    return [Words(said)] if said is not None else []
+
+
+def _rows(packing: Packing, splits: Sequence[SplitPacking]) -> list[Block]:
+    """Histograms of rows."""
+    fill = "Fill of a row, padding to align included" if padded(packing) else "Fill of a row"
+    fills = [(one.split, one.fills) for one in splits]
+    documents = [(one.split, one.documents) for one in splits]
+    charts = [
+        histogram_chart("packing-fill", fill, "rows", fills, "", percent=True),
+        histogram_chart("packing-documents", "Documents of a row", "rows", documents, "documents"),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def _waiting(packing: Packing) -> list[Block]:
+    """How long ranks wait for the slowest, and whether rows drift."""
+    blocks: list[Block] = []
     if packing.balance:
-        blocks += [Heading("Balance over ranks"), _balance(packing)]
-        if said := balance_note(packing):
+        blocks.append(_balance(packing))
+        if (said := balance_note(packing)) is not None:
             blocks.append(Words(said))
     if packing.order_after is not None:
         before = (
@@ -149,9 +156,9 @@ def _savings(packing: Packing) -> Chart:
         [strategy_words(one.strategy), f"{one.slots:,}", f"{one.steps:,}", flops(one.flops), duration(one.seconds)]
         for one in packing.savings
     ]
-    caption = f"An epoch, at {flops(packing.device_flops)} a second, of {packing.shape.name}"
-    grid = Grid(caption, ["batches", "tokens computed", "steps", "work", "estimated time"], rows)
-    return Chart("packing-savings", "An epoch, batched in other ways", alt, traces, layout, grid, 420)
+    assumed = f"assuming {packing.shape.name} and {flops(packing.device_flops)}/s"
+    grid = Grid("An epoch by way to batch", ["batches", "tokens computed", "steps", "work", "estimated time"], rows)
+    return Chart("packing-savings", f"What packing saves in an epoch, {assumed}", alt, traces, layout, grid, 270)
 
 
 def _balance(packing: Packing) -> Chart:
@@ -206,16 +213,15 @@ def _balance(packing: Packing) -> Chart:
         for label, one in zip(labels, packing.balance, strict=True)
     ]
     grid = Grid("The slowest rank over the mean of the ranks", ["", *(name for name, *_ in kinds)], rows)
-    return Chart(
-        "packing-balance", "How much longer the slowest rank takes", alt, traces, layout, grid, 190 + 90 * len(labels)
-    )
+    title = f"How much longer the slowest rank takes, with {packing.shape.name}"
+    return Chart("packing-balance", title, alt, traces, layout, grid, 190 + 90 * len(labels))
 
 
 # Batches
 
 
 def batch_blocks(batch: BatchSize) -> list[Block]:
-    """A chart and a table."""
+    """Tables."""
     labels = batch.labels_a_row / batch.examples_a_row if batch.examples_a_row else 0.0
     facts = Grid(
         "On average",
@@ -224,6 +230,7 @@ def batch_blocks(batch: BatchSize) -> list[Block]:
             ["a packed row", count(batch.tokens_a_row), count(batch.labels_a_row), f"{batch.examples_a_row:,.2f}"],
             ["an example", count(batch.tokens_an_example), count(labels), "1"],
         ],
+        folded=bool(batch.recipes),
     )  # fmt: skip
     if not batch.recipes:
         return [facts]
@@ -248,44 +255,4 @@ def batch_blocks(batch: BatchSize) -> list[Block]:
         "examples in them",
         "steps an epoch",
     ]
-    grid = Grid("The same tokens in a step, packed", head, rows, text_columns=0)
-    x, y = [place(one.examples) for one in batch.recipes], [place(one.rows) for one in batch.recipes]
-    trace = {
-        "type": "scatter",
-        "mode": "lines+markers+text",
-        "x": x,
-        "y": y,
-        "text": [f"{one.rows:,}" for one in batch.recipes],
-        "textposition": "top left",
-        "cliponaxis": False,
-        "line": {"color": "@one", "width": 2.5},
-        "marker": {"color": "@one", "size": 8},
-        "hovertext": [
-            f"{one.examples:,} unpacked examples<br>{count(one.tokens)} tokens a step<br>{one.rows:,} packed rows"
-            for one in batch.recipes
-        ],
-        "hoverinfo": "text",
-        "showlegend": False,
-    }
-    ticks = sorted({one.examples for one in batch.recipes})
-    powers = range(int(min(y)), int(max(y)) + 2, 1 if max(y) - min(y) < 8 else 2)
-    layout = {
-        "xaxis": {
-            "tickvals": [place(tick) for tick in ticks],
-            "ticktext": [f"{tick:,}" for tick in ticks],
-            "title": {
-                "text": "unpacked examples of an optimizer step",
-                "standoff": 6,
-                "font": {"size": 12, "color": "@quiet"},
-            },
-        },
-        "yaxis": {"tickvals": list(powers), "ticktext": [f"{1 << max(power, 0):,}" for power in powers]},
-        "annotations": [panel_title("packed rows with as many tokens")],
-        "margin": {"t": 34},
-    }
-    middle = batch.recipes[len(batch.recipes) // 2]
-    alt = (
-        f"Line: {middle.examples:,} unpacked examples hold as many tokens as {middle.rows:,} packed rows; "
-        "it grows in proportion."
-    )
-    return [Chart("batch-rows", "Packed rows for a recipe's batch", alt, [trace], layout, grid, 330), grid, facts]
+    return [Grid("The same tokens in a step, packed", head, rows, folded=True, text_columns=0), facts]

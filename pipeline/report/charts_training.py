@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...schemas.report import SourceShare, Training
-from .blocks import Block, Chart, Grid, Heading, Markup, Words
+from .blocks import Block, Chart, Fold, Grid, Heading, Markup, Words
 from .charts_base import (
     bar_style,
     category_axis,
@@ -36,8 +36,7 @@ def training_blocks(training: Training) -> list[Block]:
     blocks: list[Block] = []
     if sources:
         blocks.append(_shares(sources))
-        blocks += _lengths(sources)
-        blocks += [_counts(sources), Words(_COUNTED)]
+        blocks += [*_lengths(sources), Fold("Turns and boundaries", [_counts(sources), Words(_COUNTED)])]
     blocks.append(Heading("Packed rows as text" if not training.pairs else "Pairs as text"))
     if training.rows or training.pairs:
         blocks.append(Markup(rows_markup(training.rows) if training.rows else pairs_markup(training.pairs)))
@@ -102,7 +101,7 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     title = "Trained share by source"
     if len(sources) > len(drawn):
         title += f": the {len(drawn)} largest of {len(sources):,}"
-    return Chart("training-shares", title, alt, traces, layout, grid, 130 + 40 * len(drawn))
+    return Chart("training-shares", title, alt, traces, layout, grid, 118 + 36 * len(drawn))
 
 
 def _lengths(sources: Sequence[SourceShare]) -> list[Block]:
@@ -128,7 +127,7 @@ def _lengths(sources: Sequence[SourceShare]) -> list[Block]:
             blocks.append(quantile_grid(title, series, unit))
         if plain:
             blocks.append(Words(f"Of plain text all is trained; its prompts are not drawn: {some(plain)}."))
-    return [Heading("How long examples are"), *blocks] if blocks else []
+    return [Fold("How long examples are", blocks)] if blocks else []
 
 
 def _counts(sources: Sequence[SourceShare]) -> Grid:

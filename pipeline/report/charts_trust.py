@@ -2,7 +2,7 @@
 
 from ...schemas.report import Stage, Trust
 from ..units import duration, plural, rate, size
-from .blocks import Block, Chart, Grid, Heading, Markup, Words
+from .blocks import Block, Chart, Fold, Grid, Markup, Words
 from .charts_base import bar_style, category_axis, panel_title
 from .markup import escaped, plain_label, table_of
 
@@ -26,25 +26,26 @@ def trust_blocks(trust: Trust) -> list[Block]:
             "Fingerprints",
             ["what", "of this dataset"],
             [[what, value] for what, value in facts if value],
+            folded=True,
             text_columns=2,
         )
     ]
+    if trust.configuration:
+        blocks.append(Fold("The configuration to make it again", [Words(trust.configuration, code=True)]))
     stages = [stage for stage in trust.stages if stage.seconds >= 0]
     if stages:
-        blocks.append(_stages(stages))
+        blocks.append(Fold("How long it took", [_stages(stages)]))
     if trust.versions:
         rows = [list(pair) for pair in trust.versions.items()]
-        blocks.append(Grid("Versions", ["package", "version"], rows, text_columns=2))
+        blocks.append(Grid("Versions", ["package", "version"], rows, folded=True, text_columns=2))
     if trust.inputs:
         inputs = [
             [escaped(one.source), escaped(one.file), _short(one.hash), escaped(size(one.bytes))] for one in trust.inputs
         ]
         rest = trust.inputs_in_all - len(inputs)
         caption = "Inputs" + (f": the first {len(inputs):,} of {trust.inputs_in_all:,}" if rest > 0 else "")
-        grid = Grid(caption, ["source", "file", "hash", "bytes"], (), len(inputs) > 6, 3)
+        grid = Grid(caption, ["source", "file", "hash", "bytes"], (), True, 3)
         blocks.append(Markup(table_of(grid, inputs)))
-    if trust.configuration:
-        blocks += [Heading("The configuration to make it again"), Words(trust.configuration, code=True)]
     return blocks
 
 

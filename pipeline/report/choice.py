@@ -55,7 +55,8 @@ def choose(stock: Stock, config: RunConfig, options: ReportOptions, *, documents
     lengths.add(stock.lengths)
     histogram = lengths.logarithmic(exact=documents == documents_in_all)
     more = max(documents_in_all / documents, 1.0) if documents else 1.0
-    advice = advise(points, config, histogram, options.batch, more) if documents else None
+    limit = options.max_length_limit
+    advice = advise(points, config, histogram, options.batch, more, limit) if documents else None
     sources = _sources(stock, config, advice.max_length, advice.strategy, how) if advice is not None else []
     configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
     if advice is not None and own != (advice.max_length, advice.strategy):

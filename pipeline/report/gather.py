@@ -1,7 +1,7 @@
 """The report of a finished dataset: every section by itself, and a reason in the place of one that cannot be told."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -21,11 +21,10 @@ from .options import ReportOptions
 from .rejects import rejects_of
 from .rows_look import RowLook, RowWeight, look_at, read_weights
 from .rows_packing import Order, order_of, split_packing
-from .saving import batch_size, savings_of
+from .saving import batch_size, packing_sentence, savings_of
 from .shares import training_of
 from .shown import Shown, shown_rows
 from .shown_pairs import shown_pairs
-from .spoken import many, share, times
 from .trust import trust_of
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
@@ -165,8 +164,9 @@ class _Gathering:
                 options.device_flops,
                 options.shape,
             )
-        packing = Packing(
-            sentence="",
+        shown = next((one for one in splits if one.split == main), splits[0])
+        return Packing(
+            sentence=packing_sentence(shown.rows, shown.bound, shown.fill, manifest.max_length, savings, choice),
             max_length=manifest.max_length,
             strategy=config["strategy"],
             splits=splits,
@@ -178,7 +178,6 @@ class _Gathering:
             shape=options.shape,
             device_flops=options.device_flops,
         )
-        return _with_sentence(packing, main, choice)
 
     def _batch(self) -> BatchSize | None:
         manifest, main = self.dataset.manifest, self._main()
@@ -188,23 +187,3 @@ class _Gathering:
         examples = total.examples_packed.get(main, 0) + total.examples_repeated
         tokens = sum(window.tokens for window in split.windows)  # alignment padding left out
         return batch_size(split.rows, tokens, split.trained, examples)
-
-
-def _with_sentence(packing: Packing, main: str, choice: Choice | None) -> Packing:
-    split = next((one for one in packing.splits if one.split == main), packing.splits[0])
-    words = [f"{many(split.rows, 'row')} of {packing.max_length:,} tokens, {share(split.fill)} full"]
-    if split.bound:
-        words[0] += (
-            "; no plan needs fewer" if split.rows == split.bound else f"; no plan needs fewer than {split.bound:,}"
-        )
-    words[0] += "."
-    if len(packing.savings) > 1 and choice is not None:
-        padded, mine = packing.savings[0], packing.savings[-1]
-        if mine.slots:
-            steps = padded.steps / max(mine.steps, 1)
-            words.append(
-                f"Padded in batches of {choice.batch:,} documents, an epoch would compute "
-                f"{times(padded.slots / mine.slots)} as many tokens, in {times(steps)} as many steps: "
-                f"{choice.batch:,} documents need the memory of {choice.batch:,} rows."
-            )
-    return replace(packing, sentence=" ".join(words))

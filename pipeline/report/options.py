@@ -17,6 +17,8 @@ class ReportOptions:
 
     lengths: tuple[int, ...] = CANDIDATES
     """Lengths to compare; the configuration's own is added."""
+    max_length_limit: int | None = None
+    """The longest length that is advised; longer ones are compared all the same."""
     batch: int = 8
     """Documents of a padded batch, and of an unpacked optimizer step."""
     world_size: int = 8

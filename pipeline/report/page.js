@@ -88,7 +88,7 @@
   }
 
   function shown(element) {
-    return element.clientWidth > 0;
+    return element.clientWidth > 0 && !element.closest("details:not([open])");
   }
 
   function redraw() {
@@ -98,7 +98,7 @@
   for (const element of charts) element.style.minHeight = element.dataset.height + "px";
   const near = new IntersectionObserver(
     (entries) => {
-      for (const entry of entries) if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+      for (const entry of entries) if (entry.isIntersecting && !drawn.has(entry.target) && shown(entry.target)) draw(entry.target);
     },
     { rootMargin: "400px" }
   );
@@ -117,6 +117,13 @@
   }
   if (document.readyState === "complete") idle(rest);
   else window.addEventListener("load", () => idle(rest));
+
+  // What is folded has no width until it is opened.
+  for (const fold of document.querySelectorAll("details")) {
+    fold.addEventListener("toggle", () => {
+      for (const element of fold.querySelectorAll(".chart")) if (!drawn.has(element) && shown(element)) draw(element);
+    });
+  }
 
   let wait = 0;
   let wideBefore = window.innerWidth;
@@ -152,7 +159,7 @@
       panel.hidden = false;
       panel.dataset.folded = "";
     }
-    for (const element of charts) draw(element, PAPER);
+    for (const element of charts) if (shown(element)) draw(element, PAPER);
   });
   window.addEventListener("afterprint", () => {
     printing = false;
@@ -215,9 +222,10 @@
       }
       for (const row of rows) {
         row.hidden = !row.querySelector(".doc-text:not([hidden])");
-        if (wanted && !row.hidden) row.querySelector("details").open = true;
+        if (!wanted || row.hidden) continue;
+        for (const fold of [row.querySelector("details"), row.closest("details")]) if (fold) fold.open = true;
       }
-      said.textContent = found + " of " + documents.length + " " + (input.dataset.what || "documents");
+      said.textContent = wanted ? found + " of " + documents.length + " " + input.dataset.what : "";
     });
   }
 

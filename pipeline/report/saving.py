@@ -1,7 +1,8 @@
 """What packing saves against padding, and what batch of rows holds what a batch of examples held."""
 
 from ...schemas.report import BatchSize, Choice, Packing, Recipe, Saving, Shape
-from .spoken import many
+from .options import ReportOptions
+from .spoken import many, share, times
 
 EXAMPLES = tuple(1 << power for power in range(3, 11))
 """8 to 1,024."""
@@ -45,6 +46,59 @@ def savings_of(
     flops = flops_of(tokens, squares, shape)
     out.append(Saving(strategy, tokens, -(-rows // choice.batch), flops, flops / device_flops))
     return out
+
+
+def packing_sentence(
+    rows: int, bound: int, fill: float, max_length: int, savings: list[Saving], choice: Choice | None
+) -> str:
+    """How full the rows are, and what padding would cost instead.
+
+    Args:
+        bound: no plan has fewer rows; 0 where it is not known.
+        savings: as `savings_of` gives them.
+    """
+    words = [f"{many(rows, 'row')} of {max_length:,} tokens, {share(fill)} full"]
+    if bound:
+        words[0] += "; no plan needs fewer" if rows == bound else f"; no plan needs fewer than {bound:,}"
+    words[0] += "."
+    if len(savings) > 1 and choice is not None and savings[-1].slots:
+        padded, mine = savings[0], savings[-1]
+        tokens, steps = times(padded.slots / mine.slots), times(padded.steps / max(mine.steps, 1))
+        words.append(
+            f"Padded in batches of {choice.batch:,} documents, an epoch would compute {tokens} as many tokens, in "
+            f"{steps} as many steps: a padded batch of {choice.batch:,} needs as much memory as {choice.batch:,} "
+            "packed rows."
+        )
+    return " ".join(words)
+
+
+def expected_packing(choice: Choice, options: ReportOptions) -> Packing | None:
+    """What a run would pack, from the comparison of lengths; None where there is no document.
+
+    Of a sample, everything is taken as many times as there are more documents.
+    """
+    strategy = "bfd" if choice.strategy == "none" else choice.strategy
+    points = [one for one in choice.points if (one.strategy, one.max_length) == (strategy, choice.max_length)]
+    if not points or not choice.documents or choice.strategy == "none":
+        return None
+    point, more = points[0], choice.documents_in_all / choice.documents
+    rows, tokens = round(point.rows * more), round((point.tokens + point.padding) * more)
+    squares = round(point.squares * more)
+    savings = savings_of(choice, strategy, rows, tokens, squares, options.device_flops, options.shape)
+    bound = point.bound if more == 1 else 0
+    return Packing(
+        sentence=packing_sentence(rows, bound, point.fill, choice.max_length, savings, choice),
+        max_length=choice.max_length,
+        strategy=strategy,
+        splits=[],
+        world_size=options.world_size,
+        balance=[],
+        order_before=None,
+        order_after=None,
+        savings=savings,
+        shape=options.shape,
+        device_flops=options.device_flops,
+    )
 
 
 def beside_time(packing: Packing) -> str | None:

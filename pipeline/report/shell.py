@@ -4,12 +4,12 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .blocks import Block, Chart, Grid, Heading, Markup, Page, PageSection, Switch, Words
+from .blocks import Block, Chart, Fold, Grid, Heading, Markup, Page, PageSection, Switch, Words, walk
 from .margins import margins
 from .markup import escaped, sentence, table
 from .palette import scheme, variables
@@ -47,7 +47,12 @@ def render(page: Page) -> bytes:
     Raises:
         PacktrainError: plotly's script is not where its package has it.
     """
-    charts = {chart.name: _figure(chart) for section in page.sections for chart in _charts(section.blocks)}
+    charts = {
+        block.name: _figure(block)
+        for section in page.sections
+        for block in walk(section.blocks)
+        if isinstance(block, Chart)
+    }
     style = variables() + _beside("page.css")
     plotly = plotly_script() if charts else ""
     scripts = [*([plotly] if plotly else []), _beside("page.js")]
@@ -115,15 +120,6 @@ def _data(value: Any) -> str:
 # Figures
 
 
-def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
-    for block in blocks:
-        if isinstance(block, Chart):
-            yield block
-        elif isinstance(block, Switch):
-            for _, panel in block.panels:
-                yield from _charts(panel)
-
-
 def _figure(chart: Chart) -> dict[str, Any]:
     layout = _under(BASE, chart.layout)
     layout["margin"] = {**margins(chart.traces, layout, chart.height, wide=chart.wide), **layout["margin"]}
@@ -162,23 +158,30 @@ def _head(page: Page) -> str:
 
 
 def _contents(page: Page) -> str:
-    items = "".join(
-        f'<li><a href="#{escaped(section.name)}">{escaped(section.title)}</a> '
-        f"<span>{sentence(section.sentence)}</span></li>\n"
-        for section in page.sections
-    )
-    return f'<nav aria-label="Contents"><ol>\n{items}</ol></nav>'
+    """Every question with its answer: what most readers came for. The sections below show why, and do not repeat it."""
+    return f'<nav aria-label="Answers"><ol>\n{"".join(map(_answer, page.sections))}</ol></nav>'
+
+
+def _answer(section: PageSection) -> str:
+    title = escaped(section.title)
+    if section.blocks:
+        title = f'<a href="#{escaped(section.name)}">{title}</a>'
+    return f"<li><strong>{title}</strong> <span>{sentence(section.sentence)}</span></li>\n"
 
 
 def _main(page: Page) -> str:
-    return '<main id="main" tabindex="-1">\n' + "\n".join(map(_section, page.sections)) + "\n</main>"
+    return (
+        '<main id="main" tabindex="-1">\n'
+        + "\n".join(_section(one) for one in page.sections if one.blocks)
+        + "\n</main>"
+    )
 
 
 def _section(section: PageSection) -> str:
     name = escaped(section.name)
     return (
         f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{escaped(section.title)}</h2>\n'
-        f'<p class="sentence">{sentence(section.sentence)}</p>\n{_blocks(section.blocks)}</section>'
+        f"{_blocks(section.blocks)}</section>"
     )
 
 
@@ -209,6 +212,9 @@ def _block(block: Block) -> str:
             return f"<h3>{escaped(block.text, 300)}</h3>"
         case Switch():
             return _switch(block)
+        case Fold():
+            title = escaped(block.title, 300)
+            return f'<details class="fold"><summary>{title}</summary>\n{_blocks(block.blocks)}</details>'
 
 
 def _chart(chart: Chart) -> str:

@@ -78,7 +78,7 @@ def _choice(console: Console, choice: Choice) -> None:
     with_other = choice.advice is not None and choice.advice.strategy != strategy
     word = f"advised, {choice.advice.strategy}" if choice.advice is not None and with_other else "advised"
     table = _table(
-        f"Other lengths, {own_way(choice)}",
+        f"Other lengths, {own_way(choice)}; FLOPs with {choice.shape.name}",
         ("max_length", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in near:
@@ -90,7 +90,7 @@ def _choice(console: Console, choice: Choice) -> None:
     console.print(table)
     others = [one for one in choice.points if one.max_length == choice.max_length]
     table = _table(
-        f"Other strategies, {choice.max_length:,} tokens",
+        f"Other strategies at {choice.max_length:,} tokens",
         ("strategy", "trained lost", "cut or out", "rows", "fill", "FLOPs", ""),
     )
     for one in others:
@@ -152,19 +152,8 @@ def _training(console: Console, training: Training) -> None:
 
 
 def _packing(console: Console, packing: Packing) -> None:
-    table = _table("By split", ("split", "rows", "bound", "gap", "fill", "documents a row", "shards"))
-    for one in packing.splits:
-        _add(
-            table,
-            one.split,
-            f"{one.rows:,}",
-            f"{one.bound:,}" if one.bound else "–",
-            share(one.gap, 3) if one.bound else "–",
-            share(one.fill, 2),
-            f"{one.pieces / one.rows:,.1f}" if one.rows and one.pieces else "–",
-            f"{one.shards:,}",
-        )
-    console.print(table)
+    if packing.splits:
+        console.print(_by_split(packing))
     for balance in packing.balance:
         each = "one row" if balance.rows_each == 1 else f"{balance.rows_each} rows"
         _say(
@@ -176,7 +165,9 @@ def _packing(console: Console, packing: Packing) -> None:
         _say(console, f"  {note}", "dim")
     if packing.savings:
         table = _table(
-            f"An epoch at {packing.max_length:,} tokens", ("batches", "tokens computed", "steps", "FLOPs", "estimated")
+            f"An epoch at {packing.max_length:,} tokens, assuming {packing.shape.name} and "
+            f"{flops(packing.device_flops)}/s",
+            ("batches", "tokens computed", "steps", "FLOPs", "estimated"),
         )
         for saving in packing.savings:
             _add(
@@ -190,6 +181,22 @@ def _packing(console: Console, packing: Packing) -> None:
         console.print(table)
     if note := beside_time(packing):
         _say(console, f"  {note}", "dim")
+
+
+def _by_split(packing: Packing) -> Table:
+    table = _table("By split", ("split", "rows", "bound", "gap", "fill", "documents a row", "shards"))
+    for one in packing.splits:
+        _add(
+            table,
+            one.split,
+            f"{one.rows:,}",
+            f"{one.bound:,}" if one.bound else "–",
+            share(one.gap, 3) if one.bound else "–",
+            share(one.fill, 2),
+            f"{one.pieces / one.rows:,.1f}" if one.rows and one.pieces else "–",
+            f"{one.shards:,}",
+        )
+    return table
 
 
 def _trust(console: Console, trust: Trust) -> None:

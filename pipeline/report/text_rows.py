@@ -14,20 +14,24 @@ _STRIPS = "<li>strips: a block is a document, its lower, darker part what is tra
 def rows_markup(rows: Sequence[ShownRow]) -> str:
     """All of it, with the search."""
     documents = sum(len(row.documents) for row in rows)
-    return _searched("documents", documents, "".join(_row(at, row) for at, row in enumerate(rows)), _STRIPS)
+    return _searched("documents", documents, [_row(at, row) for at, row in enumerate(rows)], _STRIPS)
 
 
 def pairs_markup(pairs: Sequence[ShownPair]) -> str:
     """The same of preference pairs, each with its three texts."""
-    return _searched("pairs", len(pairs), "".join(_pair(at, pair) for at, pair in enumerate(pairs)))
+    return _searched("pairs", len(pairs), [_pair(at, pair) for at, pair in enumerate(pairs)])
 
 
-def _searched(what: str, count: int, body: str, key: str = "") -> str:
+def _searched(what: str, count: int, articles: Sequence[str], key: str = "") -> str:
+    body = "".join(articles[:1])
+    if len(articles) > 1:
+        more = many(len(articles) - 1, "more row" if key else "more pair")
+        body += f'<details class="fold"><summary>{more}</summary>\n{"".join(articles[1:])}</details>'
     return (
-        '<p class="choose" hidden><label for="find">Find an example by its id</label>'
+        f'<p class="choose" hidden><label for="find">Find an example by its id among the {count:,} {what} shown</label>'
         f'<input type="search" id="find" aria-controls="rows" data-output="found" data-what="{what}" '
         'autocomplete="off" spellcheck="false">'
-        f'<output id="found" aria-live="polite">{count} of {count} {what}</output></p>\n'
+        f'<output id="found" aria-live="polite"></output></p>\n'
         f'<ul class="key" aria-label="How to read the rows"><li><mark class="sample">underlined</mark>: trained</li>'
         f"<li>plain: seen, not trained</li>{key}</ul>\n"
         f'<div id="rows">{body}</div>'
@@ -63,13 +67,17 @@ def _row(at: int, row: ShownRow) -> str:
         f"{row.tokens:,} of {row.capacity:,} tokens ({share(row.tokens / max(row.capacity, 1))}), "
         f"{many(len(row.documents), 'document')}, {trained:,} tokens trained"
     )
-    words = f"The text of {many(len(row.documents), 'document')}"
-    texts = "".join(_document(f"row-{at}-{place}", place, document) for place, document in enumerate(row.documents, 1))
+    texts = [_document(f"row-{at}-{place}", place, document) for place, document in enumerate(row.documents, 1)]
+    # The first row shows a document at once: what is trained of it is what a reader came to see.
+    shown = 0 if at else 1
+    first, rest, more = "".join(texts[:shown]), "".join(texts[shown:]), "other " if shown else ""
+    count = len(texts) - shown
+    folded = f"<details><summary>The text of {count:,} {more}document{'s' * (count != 1)}</summary>{rest}</details>"
     return (
         f'<article class="row" aria-labelledby="row-{at}">'
         f'<h4 id="row-{at}">Row {row.row:,} of {escaped(row.split, 80)}</h4>'
         f"<p>{told}</p>{_strip(row, told)}"
-        f"<details{' open' if at == 0 else ''}><summary>{words}</summary>{texts}</details></article>\n"
+        f"{first}{folded if count else ''}</article>\n"
     )
 
 

@@ -112,7 +112,10 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
         assert before.prompts == then.prompts
         assert before.completions == then.completions
     assert ahead.training.sentence == after.training.sentence
-    assert "packing" in ahead.absent
+    assert ahead.packing is not None
+    assert after.packing is not None
+    assert ahead.packing.savings == after.packing.savings
+    assert ahead.packing.sentence == after.packing.sentence
     assert ahead.trust is not None
     assert after.trust is not None
     assert (ahead.trust.tokenizer, ahead.trust.engine) == (after.trust.tokenizer, after.trust.engine)

@@ -48,6 +48,13 @@ def test_every_file_is_made_again(little: Any, damaged: Path) -> None:
     assert verify(damaged, deep=True).sound
 
 
+def test_the_report_still_says_how_long_the_run_took(damaged: Path) -> None:
+    times = (damaged / "_run" / "timings.json").read_bytes()
+    (damaged / "documents.parquet").unlink()
+    assert repair(damaged).rebuilt
+    assert (damaged / "_run" / "timings.json").read_bytes() == times
+
+
 def test_all_at_once_by_the_command(little: Any, damaged: Path, packtrain: Callable[..., Any]) -> None:
     chance = random.Random(4)
     for path in sorted(damaged.rglob("*")):

@@ -1,10 +1,13 @@
 """The page in headless Chromium, opened from disk."""
 
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import packtrain
 import pytest
+import yaml
 from packtrain.pipeline.report.page import report_page
 from packtrain.pipeline.report.shell import render
 from packtrain.schemas.report import Report
@@ -34,6 +37,13 @@ def test_it_opens_without_a_word_draws_every_chart_and_finds_documents(look: Any
     with look(file) as (page, looked):
         charts = page.query_selector_all(".chart")
         assert len(charts) > 12
+        folded = page.query_selector_all(".fold .chart")
+        assert len(folded) > 6
+        assert not any(chart.query_selector(".main-svg") for chart in folded), "drawn when they are opened"
+        for fold in page.query_selector_all(".fold > summary"):
+            if fold.is_visible():
+                fold.click()
+        page.wait_for_timeout(300)
         hidden = [chart for chart in charts if not chart.is_visible()]
         assert len(hidden) == 2, "the flow of each source but the one that is chosen"
         for chart in charts:
@@ -50,6 +60,30 @@ def test_it_opens_without_a_word_draws_every_chart_and_finds_documents(look: Any
         quiet(looked, file)
 
 
+WORDS = """() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let count = 0;
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement, fold = element.closest('details:not([open])');
+    if (element.closest('script, style, noscript, svg') || (fold && !element.closest('summary'))) continue;
+    if (element.checkVisibility()) count += (texts.currentNode.textContent.match(/\\S+/g) || []).length;
+  }
+  return count;
+}"""
+
+
+def test_the_demos_page_is_short(look: Any, tmp_path: Path) -> None:
+    """Before anything is opened: six answers on the first screen, then one picture of each."""
+    demo = files("packtrain.pipeline.demo")
+    config = yaml.safe_load((demo / "demo.yaml").read_text())
+    packtrain.run(config | {"out": str(tmp_path / "demo")}, base=Path(str(demo)))
+    with look(tmp_path / "demo" / "report.html", viewport={"width": 1280, "height": 900}) as (page, _):
+        answers = page.locator("nav ol").bounding_box()
+        assert answers["y"] + answers["height"] < 900
+        assert page.evaluate("document.documentElement.scrollHeight") <= 4000
+        assert 300 < page.evaluate(WORDS) <= 900
+
+
 def points_say_their_numbers(page: Any) -> None:
     page.locator("#choice-lost").scroll_into_view_if_needed()
     point = page.locator("#choice-lost .scatterlayer .point").first.bounding_box()
@@ -63,7 +97,7 @@ def points_say_their_numbers(page: Any) -> None:
 
 
 def documents_are_found_with_the_keyboard(page: Any) -> None:
-    assert page.text_content("#found") == "6 of 6 documents"
+    assert "among the 6 documents shown" in page.text_content("label[for=find]")
     page.focus("#find")
     page.keyboard.type("PART-40.jsonl:2")
     assert page.text_content("#found") == "1 of 6 documents"
@@ -72,7 +106,7 @@ def documents_are_found_with_the_keyboard(page: Any) -> None:
     page.fill("#find", "nowhere")
     assert page.text_content("#found") == "0 of 6 documents"
     page.fill("#find", "")
-    assert page.text_content("#found") == "6 of 6 documents"
+    assert page.text_content("#found") == ""
     assert page.locator("mark.hit").count() == 0
 
 
@@ -112,8 +146,9 @@ def test_without_javascript_sentences_and_tables_are_there(look: Any, file: Path
     with look(file, java_script_enabled=False) as (page, looked):
         assert report.packing is not None
         assert report.flow is not None
-        assert page.locator("p.sentence:visible").count() == 6
-        assert page.get_by_text(report.packing.sentence).last.is_visible()
+        assert page.locator("nav li span:visible").count() == 6
+        assert page.get_by_text(report.packing.sentence).count() == 1, "said once"
+        assert page.get_by_text(report.packing.sentence).is_visible()
         assert page.locator(".panel:visible").count() == len(report.flow.fates)
         assert page.locator("noscript p").count() > 0
         assert not page.is_visible("#find")

@@ -171,6 +171,24 @@ def test_one_giant_conversation_is_named() -> None:
     assert any("Few documents ask for so much" in one and "overlong: split" in one for one in choice.advice.reasons)
 
 
+def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
+    stock = stock_of([3000] * 400 + [200] * 2000)
+    free = choice_of(stock)
+    assert free.advice is not None
+    assert free.advice.max_length == 4096
+    limited = choice_of(stock, max_length_limit=1024)
+    assert limited.advice is not None
+    assert limited.advice.max_length <= 1024
+    assert limited.points == free.points, "longer ones are compared all the same"
+    assert any("the limit that was given" in reason for reason in limited.advice.reasons)
+
+
+def test_splitting_a_few_documents_comes_first_where_it_saves_most() -> None:
+    advice = choice_of(stock_of([100] * 5000 + [60_000] * 20)).advice
+    assert advice is not None
+    assert "overlong: split" in advice.reasons[0]
+
+
 def test_too_long_for_any_length() -> None:
     choice = choice_of(stock_of([200_000] * 40, 0.5), lengths=(1024, 4096))
     assert choice.advice is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packtrain.pipeline.report.blocks import Grid, Words
+from packtrain.pipeline.report.blocks import Grid, Words, walk
 from packtrain.pipeline.report.by_source import MUCH, source_tables, source_warning
 from packtrain.pipeline.report.charts_choice import choice_blocks
 from packtrain.pipeline.report.choice import choose
@@ -45,13 +45,14 @@ def test_page_and_terminal_tell_what_sources_lose() -> None:
     stock, sources = of_sources(chat=([500] * 20_000, 0.5), meetings=([60_000] * 2, 0.99), code=([300] * 40, 0.5))
     choice = choice_of(stock, configured(sources=sources, pack={"align": 16}))
     blocks = choice_blocks(choice)
-    configured_grid, grid = (one for one in blocks if isinstance(one, Grid) and one.caption.startswith("By source"))
+    grids = [one for one in walk(blocks) if isinstance(one, Grid)]
+    configured_grid, grid = (one for one in grids if one.caption.startswith("By source"))
     assert configured_grid.caption == "By source, at the configured 2,048 with bfd"
     assert [list(one) for one in configured_grid.rows] == [list(one) for one in grid.rows]
     told = ["meetings", "2", "60,000", "0", "2 (100 %)", "100 %", "100 %"]
     assert [list(one) for one in grid.rows][1] == told
     assert [one[0] for one in grid.rows] == ["chat", "meetings", "code"]
-    assert [one.text for one in blocks if isinstance(one, Words)] == choice.notes
+    assert [one.text for one in walk(blocks) if isinstance(one, Words)] == choice.notes
     console = Console(file=StringIO(), width=160)
     print_report(console, Report(FORMAT, "run", "out", "", "", None, choice=choice))
     assert isinstance(console.file, StringIO)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.blocks import Chart, Grid, Page, PageSection, Switch, Words
+from packtrain.pipeline.report.blocks import Chart, Grid, Page, PageSection, Switch, Words, walk
 from packtrain.pipeline.report.charts_base import legend_under
 from packtrain.pipeline.report.charts_flow import file_link, flow_blocks
 from packtrain.pipeline.report.margins import margins
@@ -54,19 +54,7 @@ class Outline(HTMLParser):
 
 
 def charts(page: Page) -> list[Chart]:
-    found: list[Chart] = []
-
-    def walk(blocks: Any) -> None:
-        for block in blocks:
-            if isinstance(block, Chart):
-                found.append(block)
-            elif isinstance(block, Switch):
-                for _, panel in block.panels:
-                    walk(panel)
-
-    for section in page.sections:
-        walk(section.blocks)
-    return found
+    return [block for section in page.sections for block in walk(section.blocks) if isinstance(block, Chart)]
 
 
 def empty_report(**keys: Any) -> Report:

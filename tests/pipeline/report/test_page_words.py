@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.report.balance_view import balance_note
-from packtrain.pipeline.report.blocks import Block, Chart, Grid, Switch, Words
+from packtrain.pipeline.report.blocks import Block, Chart, Grid, Switch, Words, walk
 from packtrain.pipeline.report.change_words import change_of, relative, signed, than
 from packtrain.pipeline.report.changes import InputsChange, Measure, Side
 from packtrain.pipeline.report.charts_base import histogram_chart
@@ -42,7 +42,7 @@ def packing_of(report: Report) -> Packing:
 
 
 def words(blocks: Sequence[Block]) -> list[str]:
-    return [block.text for block in blocks if isinstance(block, Words)]
+    return [block.text for block in walk(blocks) if isinstance(block, Words)]
 
 
 def said(report: Report) -> str:
@@ -58,7 +58,7 @@ def test_counts_are_called_what_they_count(report: Report) -> None:
     assert report.training is not None
     one = replace(report.training.sources[0], turns_cut=7, turns_without_end=5, truncated=3)
     blocks = training_blocks(replace(report.training, sources=[one]))
-    (grid,) = (block for block in blocks if isinstance(block, Grid) and "boundaries" in block.caption)
+    (grid,) = (block for block in walk(blocks) if isinstance(block, Grid) and "boundaries" in block.caption)
     cells = dict(zip(grid.head, grid.rows[0], strict=True))
     assert (cells["turns cut"], cells["turns without end token"], cells["examples truncated"]) == ("7", "5", "3")
     assert any("A boundary parts" in text for text in words(blocks))
@@ -89,7 +89,7 @@ def test_plain_text_has_no_prompts_to_draw(report: Report) -> None:
     chat = report.training.sources[0]
     text = replace(chat, source="texts", prompts=lengths(*[1] * 50), completions=lengths(*range(1, 90)))
     blocks = training_blocks(replace(report.training, sources=[chat, text]))
-    (prompts,) = (block for block in blocks if isinstance(block, Chart) and block.name == "training-prompts")
+    (prompts,) = (block for block in walk(blocks) if isinstance(block, Chart) and block.name == "training-prompts")
     assert [trace["name"] for trace in prompts.traces] == [chat.source]
     assert [row[0] for row in prompts.table.rows] == [chat.source, "texts"]
     assert "Of plain text all is trained; its prompts are not drawn: texts." in words(blocks)
