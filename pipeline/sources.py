@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Protocol
 
 import blake3
@@ -21,9 +22,10 @@ import msgspec
 
 from ..schemas.errors import InputError, RowRejectedError
 from ..stages.prep import Format, Prepared
-from ..stages.prep.jsontext import check_depth
+from ..stages.prep.rowjson import check_depth
 from .inputs.blocks import Block, BlockRows, InputFile, changed
 from .inputs.containers import HEAD, Container, detect
+from .inputs.folders import irregular
 from .inputs.lines import read_range, scan_lines, split_lines
 from .inputs.misfits import LOOKED_AT, misfit
 from .inputs.paths import Found, Kind, find_inputs, labels
@@ -151,6 +153,8 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
     """
     try:
         before = path.stat()
+        if not S_ISREG(before.st_mode):
+            raise InputError(irregular(path, before))
         with path.open("rb", buffering=0) as file:
             head = os.pread(file.fileno(), HEAD, 0)
         container, packing = detect(path, str(path), head)

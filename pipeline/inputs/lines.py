@@ -168,8 +168,6 @@ def scan_lines(path: Path, size: int, max_row_bytes: int) -> tuple[list[Block], 
     """
     whole = blake3.blake3()
     with path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
-        os.pread(descriptor, 1, 0)  # a pipe is told at once that it is none that we can come back to
         head = file.read(len(BOM))
         while 0 < len(head) < len(BOM) and (more := file.read(len(BOM) - len(head))):
             head += more

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import RowRejectedError
-from ...stages.prep.jsontext import check_depth
+from ...stages.prep.rowjson import check_depth
 from .containers import TAKEN, mistaken
 
 LOOKED_AT = 1 << 16

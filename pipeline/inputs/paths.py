@@ -1,6 +1,5 @@
 """What `path` of a source names: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
 
-import glob
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.hints import did_you_mean
 from ...schemas.jsontext import parse_json
 from .blocks import split_name
-from .containers import is_data
+from .folders import MAGIC, data_files, matches, regular
 
 if TYPE_CHECKING:
     from ...schemas.config import SourceConfig
@@ -117,58 +116,46 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
     path = Path(text) if Path(text).is_absolute() else base / text
     try:
         str(path).encode()
-        stat = path.stat()
+        is_folder = S_ISDIR(path.stat().st_mode)
     except UnicodeEncodeError:
-        raise ConfigError(
-            f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
-        ) from None
+        is_folder = False
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        if not set("*?[") & set(text):
+        if path.is_symlink():
+            is_folder = False
+        elif not MAGIC & set(text):
             raise ConfigError(
                 f"{where}: there is no file {path}; check the spelling, or the folder you are in"
             ) from None
-        _refuse_split(source, text)
-        # Folders that are named by a pattern are not entered: a pattern says itself how deep it goes.
-        names = sorted(name for name in glob.glob(str(path), recursive=True) if Path(name).is_file())  # noqa: PTH207
-        if not names:
-            raise ConfigError(f"{where}: no file is like {path}; check the pattern, or the folder you are in") from None
-        for name in names:
-            yield from _local(name, source, where, base) if not set("*?[") & set(name) else [_stat(Path(name))]
-        return
+        else:
+            # Folders that are named by a pattern are not entered: a pattern says itself how deep it goes.
+            _refuse_split(source, text)
+            files = matches(path, where)
+            if not files:
+                raise ConfigError(
+                    f"{where}: no file is like {path}; check the pattern, or the folder you are in"
+                ) from None
+            yield from (_file(file, where) for file in files)
+            return
     except OSError as error:
         raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; mend that, or name another") from None
-    if not S_ISDIR(stat.st_mode):
+    if not is_folder:
         _refuse_split(source, text)
-        yield Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+        yield _file(path, where)
     elif (path / _STATE).is_file() or (path / _DICT).is_file():
         yield from _saved(path, source, where)
     else:
         _refuse_split(source, text)
-        files = sorted(one for one in _walk(path) if is_data(one.name))
+        files = data_files(path, where)
         if not files:
             raise ConfigError(
                 f"{where}: {path} is a folder without data files (.jsonl, .csv, .parquet, .arrow, also .gz or .zst); "
                 "name the files, or a pattern"
             )
-        yield from map(_stat, files)
+        yield from (_file(file, where) for file in files)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Files below a folder; what begins with a dot or an underscore is somebody's notes."""
-    try:
-        for path in folder.iterdir():
-            if path.name.startswith((".", "_")):
-                continue
-            if path.is_dir():
-                yield from _walk(path)
-            elif path.is_file():
-                yield path
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}; mend that, or name its files") from error
-
-
-def _stat(path: Path) -> Found:
-    stat = path.stat()
+def _file(path: Path, where: str) -> Found:
+    stat = regular(path, where)
     return Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
 
 
@@ -176,7 +163,9 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
     """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote."""
     if not (folder / _STATE).is_file():
         splits = _json(folder / _DICT).get("splits", [])
-        folder = folder / choose_split(splits, source.split, where, str(folder))
+        split = choose_split(splits, source.split, where, str(folder))
+        _within(folder, split, _DICT)
+        folder = folder / split
     elif source.split is not None:
         state = _json(folder / _STATE).get("_split")
         if state != source.split:
@@ -193,10 +182,17 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"{folder / _STATE} names no data files; save the dataset again")
     for name in map(str, names):
+        _within(folder, name, _STATE)
         path = folder / name
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"{folder} is not whole: its {_STATE} names {name}, which is missing; copy it again")
-        yield _stat(path)
+        yield _file(path, where)
+
+
+def _within(folder: Path, name: str, file: str) -> None:
+    """Refuse a name that would lead out of the folder in which it was found."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise InputError(f"{folder / file} names {name!r}, which lies outside of its folder; save the dataset again")
 
 
 def _json(path: Path) -> dict[str, Any]:

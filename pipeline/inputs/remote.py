@@ -43,6 +43,8 @@ def find_urls(text: str, where: str) -> Iterator[tuple[str, int, int]]:
             if info["type"] == "directory":
                 every = fs.find(path, detail=True)
                 infos = [every[name] for name in sorted(every) if is_data(name) and not _hidden(name, path)]
+            elif info["type"] != "file":
+                raise ConfigError(f"{where}: {text} is not a regular file; write its rows to a file, and name that")
             else:
                 infos = [info]
         if not infos:

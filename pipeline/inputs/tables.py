@@ -10,7 +10,7 @@ import blake3
 import pyarrow as pa
 
 from ...schemas.errors import InputError, RowRejectedError
-from ...stages.prep.jsontext import decode_json, exact
+from ...stages.prep.rowjson import decode_json, exact
 from .blocks import BlockRows, Records
 
 STEP = 64

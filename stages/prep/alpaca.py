@@ -10,7 +10,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Format, Options, PublicForm
 from .conversation import Style, turn
-from .jsontext import decode_json
+from .rowjson import decode_json
 from .turns import per_turn
 
 _WITH_INPUT = (

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import Example
-from .jsontext import MAX_DEPTH, TOO_DEEP, check_depth, pruned
+from .rowjson import TOO_DEEP, check_depth, pruned
 
 PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
 """Which columns an example has when it is written for other tools to read (see `public_row`)."""
@@ -94,7 +95,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
         """
         Args:
             row_type: what rows are decoded to.
-            nested: the columns that hold messages or tools; see `jsontext.pruned`.
+            nested: the columns that hold messages or tools; see `rowjson.pruned`.
         """
         self.options = options
         self._nested = nested

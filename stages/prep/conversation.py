@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
-from .jsontext import decode_json
+from .rowjson import decode_json
 
 Style: TypeAlias = Literal["plain", "chat"]
 """How a prompt and a completion that are texts are rendered: joined as they are, or as two turns."""

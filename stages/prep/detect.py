@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ...schemas.errors import ConfigError, RowRejectedError
 from ...schemas.formats import FORMAT_KEYS
-from .jsontext import decode_json
+from .rowjson import decode_json
 from .sharegpt import ROLES
 from .tokenized import MASKS
 

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 from .base import PLACE, Format, Options, PublicForm
-from .jsontext import unmarked
 from .messages import MessagesFormat, MessagesOptions
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
+from .rowjson import unmarked
 from .sharegpt import ShareGPTFormat, ShareGPTOptions
 from .text import TextFormat
 from .tokenized import MASKS, TokenizedFormat

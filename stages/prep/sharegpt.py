@@ -10,7 +10,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Format, Options, PublicForm
 from .conversation import Objects, check_messages, media_fields, objects_of, refuse_media, tools_of, turn
-from .jsontext import decode_json
+from .rowjson import decode_json
 from .turns import per_turn
 
 ROLES = {

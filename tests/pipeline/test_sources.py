@@ -155,12 +155,54 @@ def test_a_file_that_changes_is_found(folder: Path) -> None:
 
 def test_what_cannot_be_read_in_any_order_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    descriptor = os.open(tmp_path / "pipe", os.O_RDWR)
-    try:
-        with pytest.raises(InputError, match="pipe cannot be read: Illegal seek"):
-            scan_file("source", "pipe", tmp_path / "pipe", MAX, tmp_path / "cache")
-    finally:
-        os.close(descriptor)
+    (tmp_path / "pipe.jsonl").symlink_to("pipe")
+    for name in ("pipe", "pipe.jsonl", "/dev/zero", "/dev/urandom"):
+        path = tmp_path / name
+        with pytest.raises(InputError, match=r"is a (named pipe|device), and inputs are regular files; write its rows"):
+            scan_file("source", "pipe", path, MAX, tmp_path / "cache")
+        with pytest.raises(ConfigError, match=r"^sources.chat.path: .* is a (named pipe|device), and inputs are reg"):
+            find_inputs(source(path), tmp_path)
+    with pytest.raises(ConfigError, match=r"pipe\.jsonl is a named pipe"):
+        find_inputs(source("*.jsonl"), tmp_path)
+    with pytest.raises(ConfigError, match=r"pipe\.jsonl is a named pipe"):
+        find_inputs(source(tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match=r"file:///dev/zero is not a regular file"):
+        find_inputs(source("file:///dev/zero"), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["data", "data/**/*.jsonl", "data/**"])
+def test_a_loop_of_links_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "data/deep").mkdir(parents=True)
+    (tmp_path / "data/a.jsonl").write_text("x")
+    (tmp_path / "data/deep/b.jsonl").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/c.jsonl").write_text("x")
+    (tmp_path / "data/link").symlink_to("../elsewhere")
+    assert [one.path.name for one in find_inputs(source(path), tmp_path)] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    for name in ("one", "two"):
+        (tmp_path / "data" / name).symlink_to(".")
+    with pytest.raises(ConfigError, match=r"data/(one|two) leads to .*data, which is read already: a link to it"):
+        find_inputs(source(path), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["", "*", "**/*.jsonl"])
+def test_names_and_links_that_cannot_be_followed(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a.jsonl").write_text("x")
+    link = tmp_path / "gone.jsonl"
+    link.symlink_to("nowhere.jsonl")
+    with pytest.raises(ConfigError, match=r"gone\.jsonl is a link to nowhere\.jsonl, which cannot be followed"):
+        find_inputs(source(tmp_path / path), tmp_path)
+    with pytest.raises(ConfigError, match=r"gone\.jsonl is a link to nowhere\.jsonl, which cannot be followed"):
+        find_inputs(source(link), tmp_path)
+    link.unlink()
+    link.symlink_to("gone.jsonl")
+    with pytest.raises(ConfigError, match=r"gone\.jsonl"):
+        find_inputs(source(tmp_path / path), tmp_path)
+    link.unlink()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")).write_text("x")
+    with pytest.raises(ConfigError, match=r"caf.*is not UTF-8, and ids are made of it; rename it") as caught:
+        find_inputs(source(tmp_path / path), tmp_path)
+    str(caught.value).encode()
 
 
 def source(*paths: object) -> SourceConfig:

@@ -97,6 +97,19 @@ def test_split_is_for_what_has_splits(tree: Path) -> None:
 # --- datasets.save_to_disk ---
 
 
+def test_a_saved_dataset_names_no_files_outside_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret.arrow").write_bytes(b"x")
+    (tmp_path / "saved").mkdir()
+    for name in ("../secret.arrow", str(tmp_path / "secret.arrow")):
+        (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        with pytest.raises(InputError, match=r"state\.json names .*which lies outside of its folder"):
+            find_inputs(source("saved"), tmp_path)
+    (tmp_path / "saved/state.json").unlink()
+    (tmp_path / "saved/dataset_dict.json").write_text(json.dumps({"splits": ["../saved"]}))
+    with pytest.raises(InputError, match=r"dataset_dict\.json names .*which lies outside of its folder"):
+        find_inputs(source("saved"), tmp_path)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     import datasets

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 
 from ...schemas.errors import RowRejectedError
+from ...schemas.jsontext import MAX_DEPTH
 
-MAX_DEPTH = 100
-"""Lists and objects within one another. What reads a row later on needs several Python frames for each level, and
-templates many more; a limit of our own does not depend on how deep the stack already is."""
 TOO_DEEP = "too_deep"
+"""Nested beyond `MAX_DEPTH`. What reads a row later on needs several Python frames for each level, and templates many
+more; a limit of our own does not depend on how deep the stack already is."""
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 
