@@ -1,11 +1,30 @@
 """The manifest of a finished dataset: the one thing that says that it is finished. Cheap to import."""
 
+from pathlib import Path
+
 from ..schemas.errors import IntegrityError
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
-from .stores import Store
+from ..schemas.names import check_tree
+from .store import LocalStore
+from .stores import Store, open_store, resolve_place
 
 MANIFEST = "manifest.json"
+
+
+def open_output(folder: str | Path) -> Store:
+    """The store of a folder that a run wrote, as a person named it, or its URL.
+
+    Whoever reads or repairs a dataset comes through here. Together with the names that `Manifest` refuses, it keeps
+    them inside: nothing that stands there leads out of the folder, and everything is a regular file.
+
+    Raises:
+        IntegrityError: something in it is a link that leads out, a named pipe or the like.
+    """
+    store = open_store(resolve_place(str(folder), Path.cwd()))
+    if isinstance(store, LocalStore):
+        check_tree(store.root)
+    return store
 
 
 def read_manifest(store: Store) -> Manifest | None:

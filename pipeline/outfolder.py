@@ -13,6 +13,7 @@ from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreErro
 from ..schemas.formats import default_name
 from ..schemas.jsontext import decode_note, parse_json
 from ..schemas.manifest import Manifest
+from ..schemas.names import check_tree
 from .inputs.paths import Found, Kind
 from .manifests import MANIFEST as MANIFEST
 from .manifests import read_manifest as read_manifest
@@ -105,9 +106,11 @@ def check_folder(store: Store) -> None:
 
     Raises:
         OutputError: it is a file, or it has content that no run of packtrain put there.
+        IntegrityError: something in it leads out of it.
     """
     try:
         if isinstance(store, LocalStore):
+            check_tree(store.root)
             there = next(path for path in (store.root, *store.root.parents) if path.exists())
             if not there.is_dir():
                 raise OutputError(f"out: {there} is a file; name a folder")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import IntegrityError
 from ..schemas.jsontext import decode_note
+from ..schemas.names import check_hash, check_name
 from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_runs
 from .stores import Store
@@ -95,6 +96,11 @@ class PartList:
     """In the order of the catalogue."""
     sources: list[int] = field(default_factory=list)
     """Which source each belongs to."""
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            check_name(part.name)
+            check_hash(part.hash)
 
 
 def read_parts(out: Store, name: str) -> PartList:

@@ -11,9 +11,9 @@ from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.hints import did_you_mean
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.rows import PACKED, PREFERENCE
-from .outfolder import read_manifest
+from .manifests import open_output, read_manifest
 from .store import LocalStore
-from .stores import Store, open_store, resolve_place
+from .stores import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ def open_dataset(folder: str | Path) -> Finished:
 
     Raises:
         InputError: there is none in the folder.
-        IntegrityError: its manifest is damaged.
+        IntegrityError: its manifest is damaged; something in it leads out of the folder, or is not a file.
     """
-    store = open_store(resolve_place(str(folder), Path.cwd()))
+    store = open_output(folder)
     if isinstance(store, LocalStore) and not store.root.is_dir():
         state = "is a file" if store.root.exists() else "does not exist"
         raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")

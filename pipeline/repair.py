@@ -25,6 +25,7 @@ from .encode import EncodeSpec
 from .encoding import EncodedInputs, Encoding, cache_root
 from .executors import Executor
 from .inputs.blocks import InputFile
+from .manifests import open_output
 from .observer import Observer, Silent
 from .outfolder import MANIFEST, PLAN, Request, changed_inputs, check_config, read_manifest
 from .packing import Packed
@@ -33,7 +34,7 @@ from .recall import Asked, recall, recall_files, recall_formats, recall_spec, re
 from .resolve import EngineChoice
 from .run import Driver
 from .store import LocalStore, hash_file
-from .stores import Store, open_store, resolve_place
+from .stores import Store
 from .verify import Finding, verify
 
 ASIDE = "_run/manifest.damaged"
@@ -84,10 +85,10 @@ def repair(
         InputError: there is no finished dataset; or an input that is needed is gone or has changed.
         ConfigError: nothing says how the dataset was made; give `config`.
         OutputError: `config` is another run's.
-        IntegrityError: what comes out is not what the manifest says.
+        IntegrityError: what comes out is not what the manifest says; something in the folder leads out of it.
     """
     observer = observer or Silent()
-    out = open_store(resolve_place(str(folder), Path.cwd()))
+    out = open_output(folder)
     if isinstance(out, LocalStore) and out.root.is_file():
         raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
     asked = _asked(out, config, base)

@@ -9,9 +9,11 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -135,7 +137,8 @@ class LocalStore:
     def read(self, name: str) -> bytes | None:
         """The whole content, or None where there is no such name."""
         try:
-            return self.path(name).read_bytes()
+            with open_regular(self.path(name)) as file:
+                return file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -302,6 +305,18 @@ def _runs(process: int) -> bool:
     return state != "Z"  # dead, but in a container nobody may have taken note
 
 
+def open_regular(path: Path) -> FileIO:
+    """A file to read. A named pipe or a device, which could keep its reader waiting for ever, is an OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return FileIO(descriptor, "rb")
+
+
 def hash_file(path: Path, *, sha256: bool = False) -> Put:
     """Size and BLAKE3 of a file, read in pieces; its SHA-256 too where that is asked for."""
     digest = blake3.blake3()
@@ -309,7 +324,7 @@ def hash_file(path: Path, *, sha256: bool = False) -> Put:
     size = 0
     buffer = bytearray(_READ)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         while count := file.readinto(buffer):
             digest.update(view[:count])
             if second is not None:

@@ -9,12 +9,12 @@ from ..schemas.errors import InputError, StoreError
 from ..schemas.jsontext import decode_note
 from .checking import CheckTask, check_files
 from .driver_lock import FAILED, Failure, Leases
-from .manifests import MANIFEST
+from .manifests import MANIFEST, open_output
 from .outfolder import PLAN
 from .pack import PackResult
 from .parts import PartFile
 from .sealed import unseal
-from .stores import Store, open_store, resolve_place
+from .stores import Store
 
 _RECORD = re.compile(r"_run/(?:[a-z]+/)?shards/\d+\.json")
 
@@ -29,7 +29,7 @@ def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
         InputError: it is unfinished.
     """
     try:
-        store = open_store(resolve_place(str(folder), Path.cwd()))
+        store = open_output(folder)
         if store.exists(MANIFEST) or not (store.exists(PLAN) or Leases(store).judge()):
             return
         raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {_state(store, deep)}")

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from .fingerprint import fingerprint
 from .layout import Certificate
 from .ledger import Ledger
+from .names import check_hash, check_name
 
 FORMAT = 3
 
@@ -23,6 +26,9 @@ class FileRecord:
     """BLAKE3 of the content."""
     sha256: str
     """Of the content: what a trainer's image checks downloads with, and anybody with `sha256sum`."""
+
+    def __post_init__(self) -> None:
+        _check_record(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class ShardRecord:
     """Labels that count."""
     max_docs: int
     """Most documents in one row: how long `cu_seq_lens` must be where its size is fixed."""
+
+    def __post_init__(self) -> None:
+        _check_record(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class Manifest:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError: another version of packtrain wrote it.
+            ValueError: another version of packtrain wrote it; a name in it leads out of the folder.
             KeyError, TypeError: the data has another shape.
         """
         if data["format"] != FORMAT:
@@ -136,11 +145,25 @@ class Manifest:
             schema=data["schema"],
             splits={
                 name: SplitRecord(
-                    shards=tuple(ShardRecord(**shard) for shard in split["shards"]),
-                    windows=tuple(Certificate(**window) for window in split["windows"]),
+                    shards=msgspec.convert(split["shards"], tuple[ShardRecord, ...]),
+                    windows=msgspec.convert(split["windows"], tuple[Certificate, ...]),
                 )
                 for name, split in data["splits"].items()
             },
-            files=tuple(FileRecord(**file) for file in data["files"]),
+            files=msgspec.convert(data["files"], tuple[FileRecord, ...]),
             ledger=Ledger.from_json(data["ledger"]),
         )
+
+
+def _check_record(record: FileRecord | ShardRecord) -> None:
+    """Files are found by names, and copies of them by hashes.
+
+    Raises:
+        ValueError: one of them could lead elsewhere; a size is negative.
+    """
+    check_name(record.name)
+    check_hash(record.hash)
+    if record.sha256:
+        check_hash(record.sha256)
+    if record.bytes < 0:
+        raise ValueError(f"{record.name} has {record.bytes} bytes")

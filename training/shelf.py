@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
+from ..schemas.names import check_file
 from ..schemas.units import duration, size
 from .cache import CACHE_BYTES, Held, ShardCache
 from .part import Part
@@ -78,10 +79,12 @@ class LocalShelf:
 
     def read(self, name: str) -> bytes:
         """See `Shelf`."""
+        check_file(self.folder, name)
         return (self.folder / name).read_bytes()
 
     def hold(self, name: str, bytes: int, sha256: str) -> Held:
-        """See `Shelf`. Raises IntegrityError where the file is missing or has another size."""
+        """See `Shelf`. Raises IntegrityError where the file is missing, has another size, or lies elsewhere."""
+        check_file(self.folder, name)
         path = self.folder / name
         try:
             found = path.stat().st_size

@@ -1,0 +1,161 @@
+"""Datasets of other people: what lies in them is neither believed, nor followed out of their folder, nor run."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.repair import repair
+from packtrain.pipeline.verify import verify
+from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.fingerprint import fingerprint
+from packtrain.schemas.names import check_name
+from packtrain.training.rows import PackedRows
+
+SECRET = "nobody but me reads this"
+
+
+@pytest.fixture
+def foreign(little: Any, tmp_path: Path) -> Path:
+    """A dataset as somebody else could hand it on."""
+    little.copy(tmp_path)
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def patience() -> Iterator[None]:
+    """Ends a test that hangs."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest, and give it the hash that goes with it."""
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["hash"]
+    change(content)
+    path.write_text(json.dumps({"hash": fingerprint(content), **content}), encoding="utf-8")
+
+
+def read_all(folder: Path) -> None:
+    """As a loader does."""
+    rows = PackedRows(folder)
+    for index in range(len(rows)):
+        rows.row(index)
+    assert rows.sizes
+    rows.documents()
+
+
+def everybody(folder: Path) -> dict[str, Callable[[], object]]:
+    """Whoever opens a dataset and reads all of it."""
+    return {
+        "open": lambda: open_dataset(folder),
+        "verify": lambda: verify(folder, deep=True),
+        "repair": lambda: repair(folder),
+        "loader": lambda: read_all(folder),
+    }
+
+
+BAD_NAMES = [
+    "../secret",
+    "/etc/passwd",
+    "shards/../../secret",
+    "shards//x",
+    "",
+    ".",
+    "a/./b",
+    "s3://b/x",
+    "a\\b",
+    "a\nb",
+]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_in_a_manifest_stays_in_the_folder(foreign: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+
+    def shard(content: dict[str, Any]) -> None:
+        content["splits"]["train"]["shards"][0]["name"] = name
+
+    def file(content: dict[str, Any]) -> None:
+        content["files"][0]["name"] = name
+
+    whole = (foreign / "manifest.json").read_bytes()
+    for change in (shard, file):
+        (foreign / "manifest.json").write_bytes(whole)
+        forge(foreign, change)
+        for who, opens in everybody(foreign).items():
+            if who != "repair":  # which makes the manifest again
+                with pytest.raises(IntegrityError, match="is not a name below the folder"):
+                    opens()
+    assert (tmp_path / "secret").read_text() == SECRET
+
+
+def test_a_hash_in_a_manifest_is_a_hash(foreign: Path) -> None:
+    forge(foreign, lambda content: content["splits"]["train"]["shards"][0].update(sha256="../../../../etc/passwd"))
+    for who in ("open", "verify", "loader"):
+        with pytest.raises(IntegrityError, match="is not a hash"):
+            everybody(foreign)[who]()
+
+
+def test_names_that_packtrain_writes_are_names(foreign: Path) -> None:
+    for path in foreign.rglob("*"):
+        check_name(path.relative_to(foreign).as_posix())
+
+
+@pytest.mark.parametrize(
+    "which", ["train/shards/*.arrow", "rejects.jsonl", "_run/plan.json", "_run/parts.json", "_run/layout/*"]
+)
+def test_links_out_of_the_folder_are_not_followed(foreign: Path, tmp_path: Path, which: str) -> None:
+    path = next(foreign.glob(which))
+    outside = tmp_path / "outside"
+    path.replace(outside)
+    path.symlink_to(outside)
+    before = {one: one.is_symlink() or one.read_bytes() for one in foreign.rglob("*") if one.is_file()}
+    for who, opens in everybody(foreign).items():
+        if who != "loader" or "shards" in which:  # it has no need of the others
+            with pytest.raises(IntegrityError, match=r"is a link that leads out of .*, and is not followed"):
+                opens()
+    assert {one: one.is_symlink() or one.read_bytes() for one in foreign.rglob("*") if one.is_file()} == before
+    path.unlink()
+    path.symlink_to(os.path.relpath(foreign / "inside", path.parent))
+    outside.replace(foreign / "inside")
+    verify(foreign)  # a link within it is as good as a file
+
+
+@pytest.mark.parametrize("which", ["train", "_run"])
+def test_nothing_is_written_through_a_linked_folder(foreign: Path, tmp_path: Path, which: str) -> None:
+    (foreign / which).replace(tmp_path / "outside")
+    (foreign / which).symlink_to(tmp_path / "outside")
+    before = {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()}
+    for damage in (lambda: None, lambda: (foreign / "manifest.json").write_text("{}")):
+        damage()
+        with pytest.raises(IntegrityError, match="leads out of"):
+            repair(foreign)
+    assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("which", ["manifest.json", "train/shards/*.arrow", "documents.parquet", "_run/plan.json"])
+def test_a_named_pipe_keeps_nobody_waiting(foreign: Path, which: str, packtrain: Callable[..., Any]) -> None:
+    path = next(foreign.glob(which))
+    path.unlink()
+    os.mkfifo(path)
+    for command in (["verify"], ["verify", "--deep"], ["repair"], ["inspect"], ["report"], ["loader", "--steps", "1"]):
+        done = packtrain(*command, str(foreign))
+        if command[0] == "loader" and which != "manifest.json":
+            continue  # which has no need of the others, or not of this shard
+        assert done.code == 1, done
+        assert "is not a regular file, and is not opened" in done.err, done
