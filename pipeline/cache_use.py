@@ -8,9 +8,28 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from .store import LocalStore
+from .store import LocalStore, open_regular
 
 NAME = ".in-use"
+TAG = "CACHEDIR.TAG"
+"""Marks a folder as a cache, also for programs that back up or search: https://bford.info/cachedir/"""
+_FOLDERS = "blocks copies drafts encoded engines history hub locks remote scans shards specs tokenizers windows"
+"""What packtrain makes in a cache. A folder that holds anything else is used as a cache, but never marked as one."""
+_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
+_TEXT = (
+    _SIGNATURE
+    + b""" Everything in it can be made again: packtrain clean --cache removes what is not needed.
+"""
+)
+
+
+def is_cache(folder: Path) -> bool:
+    """Whether packtrain has marked a folder as a cache of its own."""
+    try:
+        with open_regular(folder / TAG) as file:
+            return bool(file.read(len(_SIGNATURE)) == _SIGNATURE)
+    except OSError:
+        return False
 
 
 class CacheUse:
@@ -52,7 +71,7 @@ class CacheAlone:
 
     def take(self) -> bool:
         """Whether nobody uses it. Never waits."""
-        self._file = _open(self.cache, make=self.cache.root.is_dir())
+        self._file = _open(self.cache, make=False)
         if self._file is None:
             return True
         try:
@@ -77,6 +96,8 @@ def _open(cache: LocalStore, *, make: bool) -> int | None:
     try:
         if make:
             cache.root.mkdir(parents=True, exist_ok=True)
+            if all(name in _FOLDERS.split() or name.startswith(".") for name in cache.top()):
+                cache.put_bytes(TAG, _TEXT)
         return os.open(cache.root / NAME, os.O_RDWR | (os.O_CREAT if make else 0), 0o666)
     except OSError:
         return None

@@ -21,6 +21,10 @@ def inspect(
     tokenizer: Annotated[
         Path | None, typer.Option(help="The tokenizer's folder.", show_default="the one of the run")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Of an example: the run's configuration, whose own readers may be run.", show_default=False),
+    ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Of a row: show token by token, with ids.")] = False,
     width: Annotated[
         int | None, typer.Option(min=20, help="Of an example: columns.", show_default="the terminal's")
@@ -38,10 +42,10 @@ def inspect(
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
             raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
-        _inspect_example(folder, example, doc, tokenizer, width, full=full, as_json=as_json)
+        _inspect_example(folder, example, doc, tokenizer, config, width, full=full, as_json=as_json)
         return
-    if full or width is not None:
-        raise ConfigError("--full and --width are for one example; give --id or --doc as well")
+    if full or width is not None or config is not None:
+        raise ConfigError("--full, --width and --config are for one example; give --id or --doc as well")
     dataset = open_dataset(folder)
     place = tokenizer or tokenizer_folder(dataset.store)
     decoder = load_decoder(place) if place is not None else None
@@ -59,6 +63,7 @@ def _inspect_example(
     id: str | None,
     doc: int | None,
     tokenizer: Path | None,
+    config: Path | None,
     width: int | None,
     *,
     full: bool,
@@ -70,7 +75,7 @@ def _inspect_example(
     from .show import Teller
     from .story import story_json
 
-    follower = Follower(open_dataset(folder), tokenizer)
+    follower = Follower(open_dataset(folder), tokenizer, config)
     story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
     if as_json:
         print_json(story_json(story))

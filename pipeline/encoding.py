@@ -30,7 +30,7 @@ from .resolve import EngineChoice, ResolveTask, SampleSource, choice_key, guess_
 from .sealed import seal, unseal
 from .sources import InputFile
 from .store import LocalStore
-from .stores import Store, ask_all, beside, resolve_place
+from .stores import Store, ask_all, cache_beside, resolve_place
 from .tokenizer import TokenizerSpec
 from .worker import perform
 
@@ -322,4 +322,4 @@ def cache_root(config: RunConfig, out: str, base: Path) -> str:
     """
     if config.cache is not None:
         return resolve_place(config.cache, base)
-    return beside(out, ".packtrain-cache")
+    return cache_beside(out)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
+from .configfile import load_config
 from .follow_cache import CachedParts, EncodedDocument, Spot, open_parts
 from .follow_fate import cuts_of, decide, rejected
 from .follow_ids import Address, Document, Documents, parse_id
@@ -28,19 +29,22 @@ class Follower:
 
     Args:
         tokenizer: a folder whose tokenizer gives tokens their text; by default the run's.
+        config: the run's configuration. A source that a person's own function reads needs it: such code is run only
+            where a person names it.
 
     Raises:
+        ConfigError: from every method: it needs `config`.
         InputError: from every method: there is no such example; the nearest ids are named.
         IntegrityError: from every method: a file of the folder is missing or damaged.
     """
 
-    def __init__(self, dataset: Finished, tokenizer: Path | None = None) -> None:
+    def __init__(self, dataset: Finished, tokenizer: Path | None = None, config: Path | None = None) -> None:
         self.dataset = dataset
         self.config = config_of(dataset)
         self.documents = Documents(dataset)
         opened = open_parts(dataset, self.documents)
         self.cached = opened if isinstance(opened, CachedParts) else None
-        self.inputs = Inputs(dataset, self.config, self.cached)
+        self.inputs = Inputs(dataset, self.config, self.cached, load_config(config) if config is not None else None)
         self.stages = Stages(dataset, self.config, self.inputs, self.cached, tokenizer)
         self.notes = [opened] if isinstance(opened, str) else []
         self.notes += self.stages.notes

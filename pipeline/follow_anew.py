@@ -22,8 +22,10 @@ from ..stages.prep import FORMATS, Options, Prepared, ReaderOptions, make_format
 from ..stages.rendered import Runs, solid
 from .encode import EncodeSpec, make_renderer
 from .follow_origin import Inputs, Origin
+from .outfolder import REQUEST
 from .reader import Finished
-from .readers import is_reader
+from .readers import is_reader, reader_file, reader_options
+from .recall import refuse_code
 from .sources import columns_of
 from .stores import Store
 
@@ -45,7 +47,8 @@ def prepare_row(dataset: Finished, config: RunConfig, inputs: Inputs, source: st
     """What prep makes of a source row, by the run's own format and condition.
 
     Raises:
-        ConfigError: the row is read by a person's own function, which is gone or has changed.
+        ConfigError: the row is read by a person's own function, which is gone or has changed, or which nobody but the
+            dataset names.
     """
     noted = dataset.manifest.plan["formats"][source]
     form = make_format(noted["format"], _options(noted, config, inputs, source))
@@ -69,32 +72,26 @@ def _options(noted: dict[str, Any], config: RunConfig, inputs: Inputs, source: s
     options_type = FORMATS[noted["format"]].options_type
     if options_type is not ReaderOptions:
         return msgspec.convert(noted["options"], options_type)
-    path = inputs.reader(source)
-    try:
-        code = path.read_text(encoding="utf-8") if path is not None else None
-    except (OSError, UnicodeDecodeError):
-        code = None
-    if path is None or code is None:
+    if inputs.given is None:
+        refuse_code(config, inputs.dataset.store.where(REQUEST))
+        raise AssertionError("its format names a reader")
+    given, base = inputs.given
+    written = next((one.format for one in given.sources if one.name == source), "")
+    if not is_reader(written) or written.split(":")[2] != noted["options"]["function"]:
         raise ConfigError(
-            f"the reader of source {source} is gone, so its rows cannot be read as the run read them; put its file back"
+            f"--config: source {source} was read by {noted['options']['function']}() of a reader, and not as "
+            f"{written or 'nothing'}; give the configuration of the run"
         )
+    path = reader_file(written, base, f"sources.{source}.format")
+    try:
+        code = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}, which reads source {source}, cannot be read: {error}; put its file back") from None
     if blake2b(code.encode(), digest_size=16).hexdigest() != noted["options"]["code"]:
         raise ConfigError(
             f"{path}, which reads source {source}, has changed since the run, and is not run here; put the old one back"
         )
-    written = next(one.format for one in config.sources if one.name == source)
-    assert is_reader(written)
-    module = written.split(":")[1]
-    inside = path.name == "__init__.py"
-    above = path.parents[module.count(".") + inside]
-    return ReaderOptions(
-        function=noted["options"]["function"],
-        code=code,
-        per_turn=noted["options"]["per_turn"],
-        path=str(path),
-        package=module if inside else module.rpartition(".")[0],
-        folder=str(above),
-    )
+    return reader_options(written, base, f"sources.{source}.format", per_turn=noted["options"]["per_turn"])
 
 
 def find_spec(dataset: Finished, cache: Store) -> EncodeSpec | None:

@@ -14,6 +14,7 @@ from ..stages.arrays import view
 from .follow_ids import Address, Document, Documents
 from .parts import EncodedPart, PartFile, PartList, PartRecord
 from .reader import Finished
+from .recall import recall_cache
 from .sealed import unseal
 from .stores import Store, open_store, scratch_of
 
@@ -208,7 +209,10 @@ def open_parts(dataset: Finished, documents: Documents) -> CachedParts | str:
     if kept is None:
         return f"{dataset.store.where(PARTS)} is gone, which said where the encoded parts lie"
     listed = decode_note(kept, PartList)
-    cache = open_store(listed.cache)
+    place = recall_cache(dataset.store, listed.cache)
+    if place is None:
+        return f"the cache is gone: {listed.cache} is not a cache of packtrain's"
+    cache = open_store(place)
     heads = []
     for file in listed.parts:
         try:

@@ -74,18 +74,24 @@ def request_of(dataset: Finished) -> Request | None:
 
 
 class Inputs:
-    """The inputs of a finished run, as far as they are still there."""
+    """The inputs of a finished run, as far as they are still there.
 
-    def __init__(self, dataset: Finished, config: RunConfig, cached: CachedParts | None) -> None:
+    Args:
+        given: the run's configuration and its folder, as a person named them: only their readers are run.
+    """
+
+    def __init__(
+        self,
+        dataset: Finished,
+        config: RunConfig,
+        cached: CachedParts | None,
+        given: tuple[RunConfig, Path] | None = None,
+    ) -> None:
         self.dataset = dataset
+        self.given = given
         self.config = config
         self.cached = cached
         self.request = request_of(dataset)
-
-    def reader(self, source: str) -> Path | None:
-        """The module of a source that is read by a person's own function."""
-        mine = self._listed(source)
-        return Path(mine[-1][1]) if mine else None
 
     def row(self, address: Address, spot: Spot | None) -> Origin:
         """The source row of an address.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import PacktrainError
+from ..schemas.errors import ConfigError, PacktrainError
 from ..schemas.rows import Kind
 from ..stages.prep import Prepared
 from .follow_anew import Again, Anew, find_spec, prepare_row
@@ -41,12 +41,18 @@ class Stages:
         self._again: Again | None = None
 
     def prepared(self, story: Story) -> Prepared | None:
-        """What prep makes of the story's row; None where the row is not at hand, or its reader is not."""
+        """What prep makes of the story's row; None where the row is not at hand, or its reader has changed.
+
+        Raises:
+            ConfigError: nobody but the dataset names the reader.
+        """
         if story.origin.state is not State.SAME:
             return None
         try:
             return prepare_row(self._dataset, self._config, self._inputs, story.address.source, story.origin)
         except PacktrainError as error:
+            if self._inputs.given is None and isinstance(error, ConfigError):
+                raise
             story.notes.append(str(error))
             return None
 

@@ -1,7 +1,9 @@
 """What a run writes down about itself, so that a damaged output can be mended without asking for it all again.
 
 The notes hold paths and times, and stand in `_run`. They are believed only as far as hashes agree: with the plan, the
-parts and in the end the manifest.
+parts and in the end the manifest. Somebody else may have written them. So no code that they name is run, nothing is
+fetched from a URL that they name, and nothing is written at a place of theirs that is not a cache of packtrain's: for
+these, a person names the configuration.
 """
 
 from collections.abc import Sequence
@@ -13,17 +15,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..schemas.config import RunConfig
-from ..schemas.errors import PacktrainError
+from ..schemas.errors import ConfigError, PacktrainError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.jsontext import decode_note
 from ..stages.prep import FORMATS
+from .cache_use import is_cache
 from .encode import EncodeSpec
-from .formats import SourceFormat, resolve_format
+from .formats import SourceFormat
 from .inputs.blocks import Block, InputFile, Place
 from .live_notes import _PLACES
 from .readers import is_reader
 from .sealed import seal, unseal
-from .stores import Store
+from .stores import Store, cache_beside, is_url
 from .tokenizer import TokenizerSpec
 
 CONFIG = "_run/config.json"
@@ -57,19 +60,72 @@ def remember(out: Store, config: RunConfig, base: Path, cache: Store, files: Seq
 
 
 def recall(out: Store) -> Asked | None:
-    """What `remember` wrote down; None where it is gone or damaged."""
+    """What `remember` wrote down; None where it is gone or damaged.
+
+    Its cache is one that a note may name, or the place of one beside `out`.
+    """
     data = unseal(out.read(CONFIG))
     if data is None:
         return None
     try:
         noted = decode_note(data, dict[str, Any])
-        return Asked(RunConfig.model_validate(noted["config"]), Path(noted["base"]), noted["cache"])
+        config = RunConfig.model_validate(noted["config"])
+        cache = recall_cache(out, noted["cache"]) or cache_beside(out.url)
+        return Asked(config, Path(noted["base"]), cache)
     except (ValueError, KeyError, TypeError):  # written by another version
         return None
 
 
+def recall_cache(out: Store, place: str) -> str | None:
+    """The cache that a note names; None where it is not for a note to name.
+
+    Args:
+        out: where the note stands.
+        place: a folder of this machine counts where packtrain has marked it as a cache, a URL in the bucket of `out`.
+    """
+    if not is_url(place):
+        return place if Path(place).is_absolute() and is_cache(Path(place)) else None
+    mine, theirs = urlsplit(out.url), urlsplit(place)
+    return place if (mine.scheme, mine.netloc) == (theirs.scheme, theirs.netloc) else None
+
+
+def refuse_code(config: RunConfig, what: str) -> None:
+    """Refuse a configuration of a note that names a person's own reader.
+
+    Args:
+        what: the note, for the message.
+
+    Raises:
+        ConfigError: says what would do.
+    """
+    for source in config.sources:
+        if is_reader(source.format):
+            raise ConfigError(
+                f"source {source.name} is read by {source.format}, which {what} names. packtrain runs only code that "
+                "you name yourself: give the run's configuration with --config"
+            )
+
+
+def refuse_urls(config: RunConfig, what: str) -> None:
+    """Refuse a configuration of a note that names what would have to be fetched.
+
+    Raises:
+        ConfigError: says what would do.
+    """
+    paths = [path for source in config.sources for path in source.path]
+    for path in (*paths, config.tokenizer.path):
+        if is_url(path):
+            raise ConfigError(
+                f"{_without_secrets(path)} would have to be fetched, because {what} names it. packtrain fetches only "
+                "what you name yourself: give the run's configuration with --config"
+            )
+
+
 def recall_files(out: Store) -> list[InputFile] | None:
-    """The inputs as they were cut; None where that is gone or damaged. They may be gone themselves."""
+    """The inputs as they were cut; None where that is gone or damaged. They may be gone themselves.
+
+    What was fetched from a URL is not fetched again on the word of a note.
+    """
     data = unseal(out.read(SCAN))
     if data is None:
         return None
@@ -78,25 +134,24 @@ def recall_files(out: Store) -> list[InputFile] | None:
         for noted in decode_note(data, dict[str, Any])["files"]:
             blocks = tuple(_block(entry) for entry in noted.pop("blocks"))
             file = msgspec.convert({**noted, "blocks": ()}, InputFile, dec_hook=_path)
-            files.append(replace(file, blocks=blocks))
+            files.append(replace(file, blocks=blocks, far=None))
     except (ValueError, KeyError, TypeError, AttributeError):  # written by another version
         return None
     return files
 
 
-def recall_formats(config: RunConfig, base: Path, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:
-    """The format of every source as the plan has it; None where a person's own reader is gone or has changed."""
+def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:
+    """The format of every source as the plan has it; None where this version reads it otherwise.
+
+    Raises:
+        ConfigError: a source is read by a person's own function.
+    """
+    refuse_code(config, CONFIG)
     out: dict[str, SourceFormat] = {}
     for source in config.sources:
         noted = plan["formats"][source.name]
-        if is_reader(source.format):
-            try:
-                form = resolve_format(source, base, ())
-            except PacktrainError:
-                return None
-        else:
-            kind = FORMATS[noted["format"]].options_type
-            form = SourceFormat(noted["format"], msgspec.convert(noted["options"], kind))
+        kind = FORMATS[noted["format"]].options_type
+        form = SourceFormat(noted["format"], msgspec.convert(noted["options"], kind))
         if form.payload() != noted:
             return None
         out[source.name] = form

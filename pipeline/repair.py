@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import FileRecord, Manifest
+from ..schemas.run_section import RunSection
 from .configfile import load_config
 from .documents import NAME as DOCUMENTS
 from .documents import RECORD as DOCUMENTS_RECORD
@@ -30,7 +31,17 @@ from .observer import Observer, Silent
 from .outfolder import MANIFEST, PLAN, Request, changed_inputs, check_config, read_manifest
 from .packing import Packed
 from .prospect import Prospect
-from .recall import Asked, recall, recall_files, recall_formats, recall_spec, recall_tokenizer
+from .recall import (
+    CONFIG,
+    Asked,
+    recall,
+    recall_files,
+    recall_formats,
+    recall_spec,
+    recall_tokenizer,
+    refuse_code,
+    refuse_urls,
+)
 from .resolve import EngineChoice
 from .run import Driver
 from .store import LocalStore, hash_file
@@ -83,7 +94,8 @@ def repair(
 
     Raises:
         InputError: there is no finished dataset; or an input that is needed is gone or has changed.
-        ConfigError: nothing says how the dataset was made; give `config`.
+        ConfigError: nothing says how the dataset was made; or its notes name code to run, or URLs to fetch: give
+            `config`.
         OutputError: `config` is another run's.
         IntegrityError: what comes out is not what the manifest says; something in the folder leads out of it.
     """
@@ -120,7 +132,9 @@ def _mend(
                 f"{out.where('_run')} does not say any more how this was made; give the configuration of the run "
                 "with --config"
             )
-        if not recalled:
+        if recalled:
+            refuse_code(asked.config, out.where(CONFIG))
+        else:
             check_config(out, asked.config)
         for name in bad:
             _forget(out, name)
@@ -153,6 +167,8 @@ def _with_new_manifest(
             f"{out.where(MANIFEST)} is damaged, and {out.where('_run')} does not say how this was made; run the "
             "configuration again with another --out (what is encoded already is used again)"
         )
+    if recalled:
+        refuse_code(asked.config, out.where(CONFIG))
     out.replace_bytes(ASIDE, out.read(MANIFEST) or b"")
     out.remove(MANIFEST)
     driver = Repairer(asked, out, plan, None, recalled, observer)
@@ -192,6 +208,8 @@ class Repairer(Driver):
         observer: Observer,
     ) -> None:
         config = asked.config.model_copy(update={"out": out.url, "cache": asked.cache})
+        if recalled:  # where to work, with whom and in which folder is not for a note to say
+            config = config.model_copy(update={"run": RunSection()})
         super().__init__(config, asked.base, observer)
         self.known = plan
         self.manifest = manifest
@@ -203,6 +221,8 @@ class Repairer(Driver):
         taken = self._take_up() if self.recalled else None
         if taken is not None:
             return taken
+        if self.recalled:
+            refuse_urls(self.config, self.out.where(CONFIG))
         self.recalled = False
         return super()._prepare(executor)
 
@@ -210,7 +230,7 @@ class Repairer(Driver):
         """From the notes of the run; None where they do not suffice."""
         plan, config = self.known, self.config
         files, spec = recall_files(self.out), recall_spec(self.cache, plan)
-        formats = recall_formats(config, self.base, plan)
+        formats = recall_formats(config, plan)
         if files is None or spec is None or formats is None or plan["config"] != _plain(config.identity()):
             return None
         hashes = [(one["source"], one["file"], one["hash"]) for one in plan["inputs"]]
@@ -229,8 +249,8 @@ class Repairer(Driver):
         missing = encoding.missing(encoding.tasks(spec))
         for task in missing:
             origin = task.origin
-            far = origin is not None and (origin.url or origin.path.exists())
-            if self.recalled and not far and not task.path.exists():
+            there = task.path.exists() or (origin is not None and origin.path.exists())
+            if self.recalled and not there:
                 raise InputError(
                     f"{task.path} is gone, and so is what was encoded from it ({task}); put it back, or give a "
                     "configuration that says where it is now with --config"

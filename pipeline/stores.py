@@ -147,6 +147,15 @@ def beside(place: str, name: str) -> str:
     return f"{above}/{name}"
 
 
+def cache_beside(out: str) -> str:
+    """Where the cache is unless a configuration says otherwise.
+
+    Raises:
+        ConfigError: the output is a whole bucket.
+    """
+    return beside(out, ".packtrain-cache")
+
+
 def default_scratch() -> Path:
     """Where this machine keeps copies of what is far away, unless `run.scratch` says otherwise."""
     if own := os.environ.get("PACKTRAIN_CACHE"):

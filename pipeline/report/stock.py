@@ -22,7 +22,7 @@ from ..catalogue import PartPlace
 from ..deciding import Mixer
 from ..parts import EncodedPart, PartList, Segment
 from ..reader import Finished
-from ..recall import recall, recall_spec
+from ..recall import recall, recall_cache, recall_spec
 from ..sealed import unseal
 from ..selecting import Refused, mask_of, splitter_of
 from ..stores import ask_all, open_store, scratch_of
@@ -85,7 +85,10 @@ def stock_of(dataset: Finished, options: ReportOptions) -> FoundStock | str:
         return f"{dataset.store.where('_run')} does not say any more what this was packed from"
     try:
         listed = decode_note(data, PartList)
-        cache = open_store(listed.cache)
+        place = recall_cache(dataset.store, listed.cache)
+        if place is None:
+            return f"the cache is gone: {listed.cache} is not a cache of packtrain's"
+        cache = open_store(place)
         records = ask_all(cache, lambda part: unseal(cache.read(f"{part.name.rpartition('-')[0]}.json")), listed.parts)
         sizes = [decode_note(record, _Size) for record in records]
         for part, size in zip(listed.parts, sizes, strict=True):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,13 @@ from typing import Any
 import pytest
 from packtrain.pipeline.reader import open_dataset
 from packtrain.pipeline.repair import repair
+from packtrain.pipeline.run import run
+from packtrain.pipeline.sealed import seal, unseal
 from packtrain.pipeline.verify import verify
 from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.fingerprint import fingerprint
 from packtrain.schemas.names import check_name
+from packtrain.stages.prep.reader import _module
 from packtrain.training.rows import PackedRows
 
 SECRET = "nobody but me reads this"
@@ -159,3 +164,111 @@ def test_a_named_pipe_keeps_nobody_waiting(foreign: Path, which: str, packtrain:
             continue  # which has no need of the others, or not of this shard
         assert done.code == 1, done
         assert "is not a regular file, and is not opened" in done.err, done
+
+
+@pytest.fixture
+def with_reader(tmp_path: Path, tiny_tokenizer: Path) -> Path:
+    """A dataset that a reader was used for, whose code leaves a mark wherever it runs. Its cache is gone."""
+    home = tmp_path / "theirs"
+    home.mkdir()
+    code = f"open({str(tmp_path / 'ran')!r}, 'a').close()\ndef read(row):\n    return {{'text': row['a']}}\n"
+    (home / "mine.py").write_text(code)
+    (home / "rows.jsonl").write_text("".join(json.dumps({"a": f"up and down {n}"}) + "\n" for n in range(30)))
+    config = {
+        "out": "out",
+        "cache": "cache",
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": "own", "format": "python:mine:read", "path": "rows.jsonl"}],
+        "truncate": {"max_length": 64},
+        "run": {"workers": 1},
+    }
+    (home / "run.yaml").write_text(json.dumps(config))
+    run(home / "run.yaml")
+    forget(tmp_path)
+    return home
+
+
+def forget(folder: Path) -> None:
+    """As a new process does, which has run no reader."""
+    _module.cache_clear()
+    (folder / "ran").unlink()
+
+
+def test_code_that_a_dataset_names_is_never_run(
+    with_reader: Path, tmp_path: Path, packtrain: Callable[..., Any]
+) -> None:
+    out = with_reader / "out"
+    for cache in (True, False):
+        if not cache:
+            shutil.rmtree(with_reader / "cache")
+        for command in (["inspect", "--id", "own/rows:2"], ["inspect", "--doc", "1"], ["repair"]):
+            if command[0] == "repair":
+                next(out.glob("shards/*")).write_bytes(b"damaged")
+            done = packtrain(*command, out)
+            assert done.code == 2, done
+            assert (
+                "packtrain runs only code that you name yourself: give the run's configuration with --config"
+                in done.err
+            )
+            assert "python:mine:read" in done.err
+            assert not (tmp_path / "ran").exists()
+        for command in (["verify"], ["report"], ["loader", "--steps", "1"], ["inspect"], ["clean", "--out"]):
+            packtrain(*command, out)
+            assert not (tmp_path / "ran").exists(), command
+        done = packtrain("repair", out, "--config", with_reader / "run.yaml")
+        assert done.code == 0, done
+        forget(tmp_path)
+    done = packtrain("inspect", out, "--id", "own/rows:2", "--config", with_reader / "run.yaml")
+    assert done.code == 0, done
+    assert "up and down 1" in done.out
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
+    out = with_reader / "out"
+    (out / "manifest.json").write_text("{}")
+    done = packtrain("repair", out)
+    assert (done.code, (tmp_path / "ran").exists()) == (2, False), done
+    assert (out / "manifest.json").read_text() == "{}"
+
+
+def noted(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a run noted of its configuration."""
+    path = folder / "_run" / "config.json"
+    content = json.loads(unseal(path.read_bytes()) or b"")
+    change(content)
+    path.write_bytes(seal(json.dumps(content).encode()))
+
+
+def test_repair_fetches_nothing_that_only_a_note_names(
+    foreign: Path, tmp_path: Path, packtrain: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("it connects")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    shutil.rmtree(tmp_path / "cache")
+    (foreign / "_run" / "scan.json").unlink()
+    next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
+    for url in ("http://127.0.0.1:9/x.jsonl", "s3://bucket/x.jsonl", "hf://owner/name", "file:///etc/passwd"):
+        noted(foreign, lambda content, url=url: content["config"]["sources"][0].update(path=[url]))  # type: ignore[misc]
+        done = packtrain("repair", foreign)
+        assert done.code == 2, done
+        assert f"{url} would have to be fetched, because " in done.err
+        assert "give the run's configuration with --config" in done.err
+
+
+def test_repair_writes_nothing_where_only_a_note_says(foreign: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "encoded").mkdir(parents=True)
+    (mine / "encoded" / "thesis.txt").write_text(SECRET)
+    for elsewhere in (mine, tmp_path / "new", "relative"):
+        noted(foreign, lambda content, place=elsewhere: content.update(cache=str(place)))  # type: ignore[misc]
+        noted(foreign, lambda content: content["config"]["run"].update(scratch=str(tmp_path / "scratch")))
+        noted(foreign, lambda content: content.update(base=str(tmp_path)))
+        next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
+        assert repair(foreign).sound
+        assert [path.name for path in mine.rglob("*")] == ["encoded", "thesis.txt"]
+        assert not (tmp_path / "new").exists()
+        assert not (tmp_path / "scratch").exists()
+    assert (tmp_path / ".packtrain-cache" / "encoded").is_dir()

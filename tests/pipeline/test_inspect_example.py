@@ -15,7 +15,7 @@ from packtrain.pipeline.follow import Follower
 from packtrain.pipeline.follow_tokens import Fate
 from packtrain.pipeline.reader import Finished, open_dataset
 from packtrain.pipeline.story import Story, story_json
-from packtrain.schemas.errors import InputError
+from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.rows import IGNORE_INDEX, Kind
 
@@ -509,8 +509,11 @@ def test_a_reader_of_a_persons_own(configure: Configure, tmp_path: Path) -> None
     config = configure(
         sources=[{"name": "own", "format": "python:mine:read", "path": write(tmp_path / "own.jsonl", rows)}]
     )
-    packtrain.run(config, base=tmp_path)
-    follower = Follower(open_dataset(Path(config["out"])))
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    packtrain.run(tmp_path / "run.yaml")
+    with pytest.raises(ConfigError, match="only code that you name yourself: give the run's configuration"):
+        Follower(open_dataset(Path(config["out"]))).by_id("own/own:2")
+    follower = Follower(open_dataset(Path(config["out"])), config=tmp_path / "run.yaml")
     story = follower.by_id("own/own:2")
     assert story.example is not None
     assert story.example.text == "left and right"

@@ -66,7 +66,7 @@ def probe_model(
     logging.set_verbosity_error()  # this process does nothing else, and the table says what matters
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder}/config.json: {_first_line(error)}") from error
     weights = any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
@@ -80,7 +80,9 @@ def probe_model(
     made = "tiny, weights at random" if tiny else "weights at random" if random or not weights else "its own weights"
     try:
         if made == "its own weights":
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=DTYPES[dtype], trust_remote_code=False, local_files_only=True
+            )
         else:
             _refuse_too_large(AutoModelForCausalLM, config, DTYPES[dtype], place)
             with torch.random.fork_rng(devices=[]):

@@ -1,10 +1,13 @@
 """The finished model in a folder of its own: weights, configuration, and beside them tokenizer and chat template."""
 
 import logging
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError
+from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
 from ..rows import PackedRows
 from ..shelf import LocalShelf
@@ -12,10 +15,28 @@ from ..shelf import LocalShelf
 _LOG = logging.getLogger(__name__)
 _REQUEST = "_run/request.json"
 """Where a run notes the tokenizer's folder and template, for this machine."""
+_TEMPLATE_BYTES = 1 << 20
 
 
-def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, str | None] | None:
-    """(folder, chat template that replaces its own), or None where this machine has none.
+@dataclass(frozen=True, slots=True)
+class NotedTemplate:
+    """A chat template that replaced the tokenizer's own, as a run noted it."""
+
+    named: str
+    """Its text, the path of a file, or the name of one of the tokenizer's own."""
+    hash: str
+    """BLAKE3 of its text."""
+
+
+Found = tuple[Path, NotedTemplate | None]
+"""A tokenizer's folder, and the template that replaces its own."""
+
+
+def find_tokenizer(given: Path | None, rows: PackedRows) -> Found | None:
+    """(folder, the chat template that replaces its own), or None where this machine has none.
+
+    The note may be somebody else's. A file that it names is taken for the template only if the dataset was packed with
+    its very text: anything else of this machine must not get into what is handed on.
 
     Args:
         given: what the configuration names; it must be there.
@@ -36,10 +57,14 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, str | No
         folder = Path(noted["path"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a note beside the data: without it the model is exported alone, and that is said
-    return (folder, noted.get("chat_template")) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    named = noted.get("chat_template")
+    template = NotedTemplate(str(named), str(rows.manifest.plan["tokenizer"]["template"])) if named else None
+    return folder, template
 
 
-def export_model(trainer: Any, folder: Path, found: tuple[Path, str | None] | None, *, merge: bool = False) -> None:
+def export_model(trainer: Any, folder: Path, found: Found | None, *, merge: bool = False) -> None:
     """Write the model that a trainer holds, and its tokenizer. Every rank calls it: weights may be sharded.
 
     Args:
@@ -82,7 +107,7 @@ def _save_merged(trainer: Any, folder: Path) -> None:
         model.save_pretrained(str(folder))
 
 
-def export_tokenizer(found: tuple[Path, str | None] | None, folder: Path) -> bool:
+def export_tokenizer(found: Found | None, folder: Path) -> bool:
     """Put tokenizer and chat template beside a model. Returns whether there were any.
 
     Raises:
@@ -99,23 +124,30 @@ def export_tokenizer(found: tuple[Path, str | None] | None, folder: Path) -> boo
 
     home, template = found
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(home))
+        tokenizer = AutoTokenizer.from_pretrained(str(home), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {home}: {error}") from error
     if template is not None:
-        tokenizer.chat_template = _template(template, tokenizer)
+        tokenizer.chat_template = _text(template, tokenizer.chat_template)
     tokenizer.save_pretrained(str(folder))
     return True
 
 
-def _template(named: str, tokenizer: Any) -> str:
-    """The template itself, of what a run's `tokenizer.chat_template` may be: text, a file, or a name."""
-    if "{" in named:
-        return named
-    if Path(named).is_file():
-        return Path(named).read_text(encoding="utf-8")
-    own = tokenizer.chat_template
+def _text(template: NotedTemplate, own: Any) -> Any:
+    """The text that has the hash; else what the tokenizer has.
+
+    Args:
+        own: the tokenizer's template, or several by their names.
+    """
+    named = template.named
+    texts = [named]
     if isinstance(own, dict) and named in own:
-        return str(own[named])
+        texts.append(str(own[named]))
+    if "{" not in named and Path(named).is_file():
+        with suppress(OSError, ValueError), Path(named).open("rb") as file:
+            texts.append(file.read(_TEMPLATE_BYTES).decode())
+    for text in texts:
+        if hash_bytes(text.encode()) == template.hash:
+            return text
     _LOG.warning("the chat template %r that packed the data was not found; the tokenizer's own is exported", named)
-    return str(own)
+    return own
