@@ -127,7 +127,7 @@ def run(
             run_json(manifest, driver.out.url, "finished", time.perf_counter() - began, made.place if made else None)
         )
         return
-    print_summary(console, manifest, driver.out.url, time.perf_counter() - began)
+    print_summary(console, manifest, driver.out.url, time.perf_counter() - began, driver.advice)
     if made is not None:
         say(console, f"report: {made.place}")
         if made.warning is not None:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -249,8 +250,12 @@ def packing_table(manifest: Manifest) -> Table:
     return table
 
 
-def print_summary(console: Console, manifest: Manifest, out: str, seconds: float) -> None:
-    """The closing words of a run."""
+def print_summary(console: Console, manifest: Manifest, out: str, seconds: float, advice: Sequence[str] = ()) -> None:
+    """The closing words of a run.
+
+    Args:
+        advice: see `run.Driver.advice`.
+    """
     table = ledger_table(manifest.ledger)
     unbounded = console.options.update(max_width=1 << 20)
     if console.measure(table, options=unbounded).maximum > console.width:
@@ -270,15 +275,8 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
     if rejected:
         what = plural(rejected, "row or example was", "rows or examples were")
         say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
-    if cut := total.examples_dropped.get("cut_untrained", 0):
-        console.print(
-            Text(
-                f"truncation left nothing to train in {cut:,} of {total.examples_made:,} examples, which were dropped; "
-                "raise truncate.max_length, or keep the other end (truncate.keep)",
-                style="yellow",
-            ),
-            soft_wrap=True,
-        )
+    for line in advice:
+        say(console, line, "yellow")
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
         console.print(
             Text(

@@ -101,6 +101,34 @@ class Twins:
                 yield np.concatenate(pieces)
 
 
+class Repeats:
+    """Counts documents that say what an earlier one says, and leaves none out.
+
+    Of more than `BUCKET` documents, only a share of all digests is compared, by their last bits: what is equal has
+    equal digests, so the count of the share stands for all.
+
+    Args:
+        documents: in all, whether or not they are added.
+    """
+
+    def __init__(self, documents: int) -> None:
+        self.share = max(1, -(-documents // BUCKET))
+        """Digests for each one that is compared; 1 counts exactly."""
+        self._held: list[NDArray[np.uint64]] = []
+        self._found: int | None = None
+
+    def add(self, digests: NDArray[np.uint64]) -> None:
+        """Add the (K, 2) halves of the digests of documents that are packed."""
+        self._held.append(digests if self.share == 1 else digests[digests[:, 1] % np.uint64(self.share) == 0])
+
+    def count(self) -> int:
+        """How many of those added an earlier one is equal to. Nothing can be added afterwards."""
+        if self._found is None:
+            self._found = len(repeated_ones(np.concatenate(self._held))) * self.share if self._held else 0
+            self._held = []
+        return self._found
+
+
 class Mixer:
     """Finds how often documents are packed, by source: what `repeat` and `weight` of the configuration ask for.
 

@@ -20,7 +20,7 @@ from ..stages.pairs import PairCut, PairLengths, PairLimits
 from ..stages.selection import Selection
 from ..stages.truncate import Keep, Limits, Overlong
 from .catalogue import Catalogue, Holdout, read_catalogue
-from .deciding import decide
+from .deciding import Repeats, decide
 from .encoding import EncodedInputs
 from .observer import Observer
 from .packing import PARTS, Packing
@@ -94,7 +94,7 @@ class PairPacking(Packing):
             Limits(config.truncate.max_length, Overlong.WHOLE),
             Holdout(config.holdout.fraction, config.holdout.by == "group", config.seed),
             self.names,
-            digests=config.duplicates == "drop",
+            digests=True,
         )
         lengths = _lengths(read)
         cut = self.limits.cut(lengths)
@@ -139,6 +139,8 @@ class PairPacking(Packing):
         survey = Survey(
             self._opened(), tuple(split_names(self.config)), len(catalogue.parts), cuts=[0] * len(self.names)
         )
+        if self.config.duplicates == "keep":
+            survey.repeats = Repeats(len(catalogue))
         everything = Lot(np.arange(len(catalogue.parts)), np.arange(len(catalogue)), chosen)
         survey.add(everything, self.names, self.config, cuts=False)
         return survey

@@ -28,6 +28,7 @@ from ..schemas.run_section import RunSection
 from .accounts import fate_of_rows, nothing_left
 from .backends import open_executor
 from .cache_use import CacheUse
+from .closing_advice import on_duplicates, on_untrained
 from .commit import commit, put_record
 from .conditions import check_conditions
 from .configfile import load_config
@@ -118,6 +119,8 @@ class Driver:
         self.scratch = scratch_of(self.cache)
         self.timings = Timings()
         self.report: AtEnd | None = None
+        self.advice: list[str] = []
+        """What a person may want to change, when the run is finished."""
         self._why_missing: list[str] = []
 
     def finished(self, *, verify_inputs: bool = False) -> Manifest | None:
@@ -182,6 +185,7 @@ class Driver:
         lock.check()
         manifest = self._commit(plan, packed, rejects, packing.schema)
         self._say_why_missing()
+        self.advice = list(self._advise(survey, encoded, manifest))
         if request is not None:
             request.save(self.out)
         self._write_timings()
@@ -245,6 +249,16 @@ class Driver:
             memory=encoding_need((task.block for task in missing), choice.name) if missing else None,
         )
         return encoding, spec, prospect
+
+    def _advise(self, survey: Survey, encoded: EncodedInputs, manifest: Manifest) -> Iterator[str]:
+        total = manifest.ledger.total()
+        sizes = [record.examples for record in encoded.records]
+        for said in (
+            on_untrained(self.config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
+            on_duplicates(survey, total),
+        ):
+            if said is not None:
+                yield said
 
     def _say_why_missing(self) -> None:
         """Only now: of a run that fails, it would hide what matters."""

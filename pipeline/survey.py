@@ -21,7 +21,7 @@ from ..schemas.ledger import Ledger
 from ..stages.arrays import numbers
 from .accounts import account_documents
 from .catalogue import Catalogue, Holdout, PartPlace, read_catalogue
-from .deciding import Decisions, Mixer, Twins, decide
+from .deciding import Decisions, Mixer, Repeats, Twins, decide
 from .selecting import Chosen, Refused, limits_of, mask_of, select_alone, source_bounds
 from .splitting import turns_cut
 from .windows import LOT_DOCUMENTS, LOT_PARTS, Gathering, Lot, Window, groups, parts_in
@@ -47,6 +47,8 @@ class Survey:
     """By split: (parts,) stretches that are planned."""
     packed: list[pa.Array] = field(default_factory=list)
     """(documents,) whether each is packed: a bit a document, lot by lot."""
+    repeats: Repeats | None = None
+    """What the packed documents say again, where duplicates are kept."""
 
     def add(self, lot: Lot, names: Sequence[str], config: RunConfig, *, cuts: bool = True) -> None:
         """Add what is decided about a lot.
@@ -71,6 +73,8 @@ class Survey:
         if cuts:
             self.cuts = [a + b for a, b in zip(self.cuts, cuts_before_packing(chosen, config, len(names)), strict=True)]
         self.packed.append(numbers(chosen.packed))
+        if self.repeats is not None and catalogue.digests is not None:
+            self.repeats.add(catalogue.digests[chosen.packed])
 
 
 class Surveyor:
@@ -116,15 +120,19 @@ class Surveyor:
         """
         config = self._config
         survey = Survey(ledger, tuple(split_names(config)), len(self._places), cuts=[0] * len(self._names))
+        if config.duplicates == "keep":
+            survey.repeats = Repeats(int(self._starts[-1]))
         if int(self._starts[-1]) <= LOT_DOCUMENTS and len(self._places) <= LOT_PARTS:
             lots: Iterator[Lot] = iter([self._whole()])
         else:
             refused = Refused()
             self._decide(refused)
-            lots = self._lots(np.arange(len(self._places)), refused=refused)
+            lots = self._lots(np.arange(len(self._places)), digests=survey.repeats is not None, refused=refused)
             lots = self._checked(lots, refused)
         for lot in lots:
             survey.add(lot, self._names, config)
+        if survey.repeats is not None:
+            survey.repeats.count()
         return survey
 
     def window(self, parts: NDArray[np.int64], split: str) -> Window:
@@ -137,7 +145,7 @@ class Surveyor:
 
     def _whole(self) -> Lot:
         parts = np.arange(len(self._places))
-        (lot,) = self._lots(parts, digests=self._config.duplicates == "drop", most=LOT_DOCUMENTS)
+        (lot,) = self._lots(parts, digests=True, most=LOT_DOCUMENTS)
         decide(lot.chosen, self._config)
         self._kept = lot
         return lot

@@ -1,0 +1,81 @@
+"""What a finished run advises: every number is what a run with that setting really gives."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packtrain.pipeline import deciding
+from packtrain.pipeline.deciding import Repeats
+from packtrain.pipeline.outfolder import read_manifest
+from packtrain.pipeline.store import LocalStore
+
+
+@pytest.fixture
+def packed(
+    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+) -> Callable[..., tuple[str, Any]]:
+    """Packs chats of many lengths, some twice; gives what was said, and the ledger's total."""
+    cache = new_cache(tiny_tokenizer)
+    lines = []
+    for number in range(60):
+        turns = []
+        for turn in range(number % 3 + 1):
+            turns += [
+                {"role": "user", "content": f"Question {number} {turn} " + "why " * (number * 3 % 70)},
+                {"role": "assistant", "content": f"Answer {number} {turn}."},
+            ]
+        lines.append(json.dumps({"messages": turns}) + "\n")
+    (tmp_path / "chats.jsonl").write_text("".join(lines + lines[:7]))
+
+    def pack(*options: object) -> tuple[str, Any]:
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        done = packtrain(
+            "run", "--input", tmp_path / "chats.jsonl", "--tokenizer", tiny_tokenizer, "--out", out,
+            "--workers", 1, "--set", f"cache={cache}", "--no-report", *options,
+        )  # fmt: skip
+        assert done.code == 0, done
+        manifest = read_manifest(LocalStore(out))
+        assert manifest is not None
+        return done.out, manifest.ledger.total()
+
+    return pack
+
+
+def test_what_would_keep_what_is_cut_before_anything_trained(packed: Callable[..., tuple[str, Any]]) -> None:
+    said, total = packed("--max-length", 64)
+    dropped = total.examples_dropped["cut_untrained"]
+    (line,) = re.findall(r"truncation left nothing to train in .*", said)
+    assert f"in {dropped} of 67 examples, which were dropped; of them, " in line
+    advice = re.findall(r"((?:--set|--max-length) \S+) keeps (\d+)", line)
+    assert [hint.split()[-1] for hint, _ in advice[:3]] == ["mask=assistant", "truncate.keep=end", "128"]
+    for hint, count in advice:
+        _, other = packed("--max-length", 64, *hint.split())
+        assert dropped - other.examples_dropped.get("cut_untrained", 0) == int(count) > 0, hint
+
+
+def test_duplicates_are_counted_and_kept(packed: Callable[..., tuple[str, Any]]) -> None:
+    said, total = packed("--max-length", 2048)
+    assert sum(total.examples_packed.values()) == 67
+    assert "7 of 67 packed examples (10.4%) say the same as an earlier one; --set duplicates=drop leaves" in said
+    said, total = packed("--max-length", 2048, "--set", "duplicates=drop")
+    assert total.examples_dropped == {"duplicate": 7}
+    assert "say the same" not in said
+
+
+def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    digests = rng.integers(0, 2**64, (40_000, 2), dtype=np.uint64)
+    digests[30_000:] = digests[:10_000]
+    exact = Repeats(len(digests))
+    monkeypatch.setattr(deciding, "BUCKET", 5_000)
+    estimate = Repeats(len(digests))
+    for repeats in (exact, estimate):
+        for chunk in np.split(digests, 8):
+            repeats.add(chunk)
+    assert (exact.share, exact.count()) == (1, 10_000)
+    assert estimate.share == 8
+    assert 9_000 < estimate.count() < 11_000
