@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
-from .rendered import Rendered, Runs, runs_of, unproved_runs
+from .rendered import Rendered, Runs, runs_of
 from .symbol import DERIVATIONS, INSPECTIONS, Atom, Atoms, Record, Step, TraceAbortedError
 from .turns import ASSISTANT, GENERATION, Manner, Turn, UnprovedError, Word, common_prefix, find_turns, generated_turns
 
@@ -27,19 +27,22 @@ _MAX_VALUES = 0xFFF0
 
 
 class Trace:
-    """A compiled trace: call `run` with the contents of a row."""
+    """One path through a template: the guards that choose it, and a program that renders its rows.
 
-    def __init__(self, program: list[Instruction], literals: list[str], output: "_Output") -> None:
-        self.checked = 0
-        """Rows that it answered as jinja2 did. The renderer counts."""
-        self.unchecked = 0
-        """Rows that went out as it answered them."""
+    A path on which the template does what cannot be traced has guards too, so that its rows are recognised.
+
+    Attributes:
+        why_not: why the rows of this path cannot be rendered here, or "".
+    """
+
+    def __init__(self, program: list[Instruction], literals: list[str], output: "_Output | None", why_not: str) -> None:
+        self.why_not = why_not
         self._program = program
         self._literals = literals
         self._output = output
 
-    def run(self, contents: list[str]) -> Rendered | None:
-        """The row's rendering, or None where a guard does not hold."""
+    def values(self, contents: list[str]) -> list[str] | None:
+        """What the program makes of the contents of a row, or None where a guard does not hold."""
         values = contents + self._literals
         for function, argument, outcome in self._program:
             result = function(values[argument])
@@ -47,7 +50,11 @@ class Trace:
                 values.append(result)
             elif result is not outcome:
                 return None
-        return self._output(values)
+        return values
+
+    def rendered(self, values: list[str]) -> Rendered | None:
+        """The rendering of a row whose guards hold, or None where its path cannot be traced."""
+        return self._output(values) if self._output is not None else None
 
 
 _Output: TypeAlias = Callable[[list[str]], Rendered]
@@ -100,7 +107,7 @@ class Compiler:
         """The compiled trace.
 
         Raises:
-            TraceAbortedError: what belongs to whom depends on the contents.
+            TraceAbortedError: what belongs to whom depends on the contents, or is not proved.
         """
         whole = len(self.skeleton)
         inside = 0 < self.prompt < len(self.roles)
@@ -118,10 +125,8 @@ class Compiler:
                     cut=self._cut,
                 )
         except UnprovedError as error:
-            if inside:
-                self.head(self.prompt)
-                return self._compile([self.atoms, self.heads[self.prompt]], self._unproved(error.reason))
-            return self._compile([self.atoms], self._unproved(error.reason))
+            # What is true of the skeleton is true of all rows, but what is not may still be true of some.
+            raise TraceAbortedError(error.reason) from error
         begin = 0 if not self.prompt else whole
         if inside:
             begin = self._begin(turns)
@@ -186,21 +191,6 @@ class Compiler:
             owners.append(found[-1])
         return owners
 
-    def _unproved(self, reason: str) -> "Callable[[list[Any]], _Output]":
-        prompt, everything = self.prompt, len(self.roles)
-
-        def make(taking: list[Any]) -> _Output:
-            def output(values: list[str]) -> Rendered:
-                text = "".join(taking[0](values))
-                begin = 0 if not prompt else len(text)
-                if len(taking) > 1:
-                    begin = common_prefix("".join(taking[1](values)), text)
-                return Rendered(text, begin, unproved_runs(begin, len(text), min(prompt, everything - 1)), reason)
-
-            return output
-
-        return make
-
     def _proved(self, runs: Runs, begin: int) -> Trace:
         """Literals are split where runs end, so that a run ends where a piece does."""
         pieces: list[Atom] = []
@@ -224,9 +214,7 @@ class Compiler:
         _, kinds, indices, trains = runs
         picking = operator.itemgetter(*which) if len(which) > 1 else lambda sums: (sums[which[0]],)
 
-        def make(taking: list[Any]) -> _Output:
-            (take,) = taking
-
+        def make(take: Callable[[Any], Any]) -> _Output:
             def output(values: list[str]) -> Rendered:
                 parts = take(values)
                 picked = picking(tuple(accumulate(map(len, parts))))
@@ -235,45 +223,59 @@ class Compiler:
 
             return output
 
-        return self._compile([tuple(pieces)], make)
+        return compile_record(self.record, len(self.roles), tuple(pieces), make)
 
-    def _compile(self, outputs: list[Atoms], make: "Callable[[list[Any]], _Output]") -> Trace:
-        """Numbers the values anew: contents, then literals, then what the needed operations make."""
-        record, contents = self.record, len(self.roles)
-        needed = {atom for atom in chain(*outputs) if isinstance(atom, int)}
-        steps: list[Step] = []
-        for step in reversed(record.steps):  # only what a guard or the text depends on
-            if step.is_guard or step.outcome in needed:
-                steps.insert(0, step)
-                needed.update(
-                    (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
-                )
 
-        literals: dict[str, int] = {"": contents}
-        for atom in chain(*outputs, *(step.args for step in steps if step.name == "cat")):
-            if isinstance(atom, str):
-                literals.setdefault(atom, contents + len(literals))
-        number: dict[Atom, int] = {index: index for index in range(contents)}
-        number.update(literals)
+def compile_record(
+    record: Record,
+    contents: int,
+    pieces: Atoms = (),
+    make: "Callable[[Callable[[Any], Any]], _Output] | None" = None,
+    why_not: str = "",
+) -> Trace:
+    """Renumbers the values: contents, then literals, then what the needed operations make.
 
-        def taking(atoms: Atoms) -> Callable[[Any], Any]:
-            # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
-            return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
+    Args:
+        contents: how many messages there are.
+        pieces: of the text.
+        make: from what takes the pieces out of the values to what renders a row; None where nothing can.
+        why_not: see `Trace`.
+    """
+    needed = {atom for atom in pieces if isinstance(atom, int)}
+    steps: list[Step] = []
+    for step in reversed(record.steps):  # only what a guard or the text depends on
+        if step.is_guard or step.outcome in needed:
+            steps.append(step)
+            needed.update(
+                (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
+            )
+    steps.reverse()
 
-        program: list[Instruction] = []
-        size = contents + len(literals)
-        for step in steps:
-            if step.is_guard:
-                guard = INSPECTIONS[step.name](*step.args)
-                program.append((guard, number[step.source], bool(step.outcome)))
-                continue
-            if step.name == "cat":
-                program.append((_join(taking(step.args)), slice(None), None))
-            else:
-                program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
-            number[step.outcome] = size
-            size += 1
-        return Trace(program, list(literals), make([taking(atoms) for atoms in outputs]))
+    literals: dict[str, int] = {"": contents}
+    for atom in chain(pieces, *(step.args for step in steps if step.name == "cat")):
+        if isinstance(atom, str):
+            literals.setdefault(atom, contents + len(literals))
+    number: dict[Atom, int] = {index: index for index in range(contents)}
+    number.update(literals)
+
+    def taking(atoms: Atoms) -> Callable[[Any], Any]:
+        # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
+        return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
+
+    program: list[Instruction] = []
+    size = contents + len(literals)
+    for step in steps:
+        if step.is_guard:
+            guard = INSPECTIONS[step.name](*step.args)
+            program.append((guard, number[step.source], bool(step.outcome)))
+            continue
+        if step.name == "cat":
+            program.append((_join(taking(step.args)), slice(None), None))
+        else:
+            program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
+        number[step.outcome] = size
+        size += 1
+    return Trace(program, list(literals), make(taking(pieces)) if make is not None else None, why_not)
 
 
 def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:

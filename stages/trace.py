@@ -18,8 +18,10 @@ from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
 from jinja2.visitor import NodeTransformer
 
+from ..schemas.errors import PacktrainError
 from ..schemas.rows import Messages
-from .compiled import CLOSE, OPEN, Compiler, Trace, skeleton
+from .bounded import TemplateLimitError
+from .compiled import CLOSE, OPEN, Compiler, Trace, compile_record, skeleton
 from .symbol import MARK, UNDERSTOOD, Atoms, Record, Symbol, SymbolParts, TraceAbortedError, concat
 from .template import (
     BoundedEnvironment,
@@ -84,7 +86,11 @@ class Tracer:
         self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
 
     def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
-        """Traces a row.
+        """The path of a row.
+
+        It depends on the contents by its guards alone: every row for which they hold has this path. So it does not
+        matter which of them was traced, nor when. One on which the template does what cannot be traced, or refuses
+        the row, renders nothing.
 
         Args:
             roles: one per message.
@@ -92,9 +98,19 @@ class Tracer:
             prompt: how many of the messages are the prompt.
 
         Raises:
-            TraceAbortedError: the template does something that cannot be traced, or refuses the row.
+            TemplateLimitError: the template was stopped; that says nothing of other rows.
         """
         record = Record(contents)
+        try:
+            return self._trace(record, roles, prompt)
+        except TraceAbortedError as error:
+            if isinstance(error.__cause__, PacktrainError) and isinstance(
+                error.__cause__.__cause__, TemplateLimitError
+            ):
+                raise error.__cause__.__cause__ from error
+            return compile_record(record, len(roles), why_not=str(error))
+
+    def _trace(self, record: Record, roles: tuple[str, ...], prompt: int) -> Trace:
         chat: Messages = [
             _Message(record, {"role": role, "content": record.symbol(index)}) for index, role in enumerate(roles)
         ]
