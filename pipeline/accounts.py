@@ -60,6 +60,7 @@ def open_ledger(
         entry.examples_made += record.examples + sum(record.refused.values())
         entry.tokens_encoded += record.tokens - record.end_of_sequence - record.special
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
+        _add(entry.template_dropped, record.dropped)
         entry.straddles += record.straddles
         entry.boundaries += record.boundaries
     for name, count in not_taken.items():

@@ -11,6 +11,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "tokenizer.chat_template": ("null",),
     "tokenizer.variables": (),
     "tokenizer.on_limit": ("error", "reject"),
+    "tokenizer.allow_lost": ("system", "user", "assistant", "tool_calls", "tool_results", "tools"),
     "tokenizer.engine": ("auto", "tokenizers", "fastokens", "gigatoken"),
     "tokenizer.date": ("null",),
     "tokenizer.trace": ("true", "false"),

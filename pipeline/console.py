@@ -224,6 +224,7 @@ def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
     plain("  without an end-of-turn token", "turns_without_end", "dim")
     plain("cuts through trained turns", "turns_cut", "dim")
     plain("tokens across a boundary", "straddles", "dim")
+    reasons("left out by the template", "template_dropped")
     return table
 
 

@@ -52,6 +52,8 @@ class EncodeSpec:
     trace: bool
     around: Around
     on_limit: Literal["error", "reject"] = "error"
+    allow_lost: tuple[str, ...] = ()
+    """Sorted, each once."""
 
     def payload(self) -> dict[str, Any]:
         """What enters the key of a part: hashes in place of the long texts."""
@@ -65,6 +67,7 @@ class EncodeSpec:
             "trace": self.trace,
             "on_limit": self.on_limit,
             "around": msgspec.to_builtins(self.around),
+            "allow_lost": list(self.allow_lost),
         }
 
     def save(self, store: Store) -> str:
@@ -121,7 +124,7 @@ class EncodeTask:
             "encode": {
                 key: value
                 for key, value in self.spec_payload.items()
-                if self.conversational or key not in ("template", "date", "trace", "on_limit")
+                if self.conversational or key not in ("template", "date", "trace", "on_limit", "allow_lost")
             },
             **({"where": list(self.where)} if self.where else {}),
             **({"pairs": PAIRS_FORMAT} if self.pairs else {}),
@@ -147,8 +150,8 @@ class EncodeResult:
     record: PartRecord
     samples: list[Sampled]
     """Texts to hold against the reference before the record is written."""
-    mismatches: int
-    """Rows that a quick way rendered otherwise than jinja2: then no part made so may be used."""
+    suspects: int
+    """Rows that a traced template may have rendered otherwise than jinja2: no part so made must be used."""
     source: str
     """Which block it was, for messages."""
     seconds: float
@@ -176,7 +179,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     key = task.key
     prepared = _prepare(task)
     counts, refused, samples = EncodeCounts(), list[Refused](), list[Sampled]()
-    before = encoder.renderer.mismatches if encoder.renderer else 0
+    before = encoder.renderer.suspects if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
     encode = PairEncoder(encoder).encode if task.pairs else encoder.encode
     with store.draft(folder) as draft:
@@ -188,7 +191,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, mend=True)
     record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
-    after = encoder.renderer.mismatches if encoder.renderer else 0
+    after = encoder.renderer.suspects if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
 
@@ -222,6 +225,7 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
+        allow_lost=spec.allow_lost,
     )
 
 
@@ -295,6 +299,7 @@ def _record(
         boundaries=counts.boundaries,
         text_bytes=counts.text_bytes,
         inexact=counts.inexact,
+        dropped=dict(sorted(counts.dropped.items())),
         unproved=counts.unproved,
         unproved_rows=counts.unproved_rows,
         rows_used=len(made) - len(seen),

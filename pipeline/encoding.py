@@ -105,6 +105,7 @@ class Encoding:
             any(needs_template(self.formats[source.name].options) for source in self.config.sources),
             self.config.tokenizer.variables,
             self.config.tokenizer.on_limit,
+            self.config.tokenizer.allow_lost,
         )
         if spec.trace and self.cache.exists(_untraceable(spec)):
             spec = replace(spec, trace=False)
@@ -287,7 +288,7 @@ class Encoding:
 
     def _accept(self, result: EncodeResult, spec: EncodeSpec) -> None:
         """Hold the part's samples against the reference, then let it count."""
-        if result.mismatches:
+        if result.suspects:
             raise DistrustedError("template", f"a row of {result.source}")
         if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
@@ -311,8 +312,7 @@ class Encoding:
 
 
 def _untraceable(spec: EncodeSpec) -> str:
-    payload = spec.payload()
-    return f"untraceable/{payload['format']}-{payload['template']}"
+    return f"untraceable/{spec.payload()['template']}"
 
 
 def cache_root(config: RunConfig, out: str, base: Path) -> str:

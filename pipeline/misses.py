@@ -42,6 +42,7 @@ _NAMES = {
     "encode.date": "tokenizer.date",
     "encode.trace": "whether templates are traced",
     "encode.on_limit": "tokenizer.on_limit",
+    "encode.allow_lost": "tokenizer.allow_lost",
     "encode.around": "what the tokenizer puts around a text",
 }
 _HASHED = ("encode.tokenizer", "encode.template", "encode.around", "encode.format", "pairs", "options.code")

@@ -42,6 +42,8 @@ class PartRecord:
     text_bytes: int
     inexact: int
     rows_used: int
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Conversations in the part of which the template leaves something out, by what."""
     unproved: int = 0
     """Examples in the part of which nothing says surely where the assistant's turns lie."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Resolving what `auto` means: which engine encodes, held against the reference on the person's own first rows."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -119,12 +119,14 @@ def make_spec(
     needs_template: bool,
     variables: Mapping[str, Any] | None = None,
     on_limit: Literal["error", "reject"] = "error",
+    allow_lost: Iterable[str] = (),
 ) -> EncodeSpec:
     """The specification of a run's encoding.
 
     Args:
         variables: what the template sees besides the special tokens.
         on_limit: what becomes of a row on which the template takes too long or makes too much.
+        allow_lost: what of a conversation the template may leave out.
     """
     template = tokenizer.require_template() if needs_template else tokenizer.chat_template
     special = tokenizer.special_tokens
@@ -139,6 +141,7 @@ def make_spec(
         date=date,
         trace=trace,
         on_limit=on_limit,
+        allow_lost=tuple(sorted(set(allow_lost))),
         around=Around(
             prefix=tokenizer.prefix_ids,
             suffix=tokenizer.suffix_ids,

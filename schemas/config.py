@@ -33,6 +33,9 @@ _FORMAT_SCHEMA: dict[str, Any] = {
 }
 
 
+Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
+
+
 class TokenizerConfig(Section):
     """Which tokenizer, and how it is run."""
 
@@ -47,6 +50,11 @@ class TokenizerConfig(Section):
     on_limit: Literal["error", "reject"] = "error"
     """A template that runs for seconds, or makes hundreds of megabytes, is stopped: that ends the run, or with `reject`
     only the row is rejected."""
+    allow_lost: tuple[Losable, ...] = ()
+    """A conversation of which the template leaves something out is rejected (`lost_content`), unless this names it:
+    `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
+    `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning always may
+    be."""
     engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
     """Who encodes. `auto` takes the fastest that is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None
@@ -344,5 +352,5 @@ class RunConfig(Section):
                 del source[key]
             if source["format"] not in (AUTO, "apps"):
                 del source["apps"]
-        data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date", "variables", "on_limit")}
+        data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date", "variables", "on_limit", "allow_lost")}
         return data

@@ -63,6 +63,9 @@ class SourceLedger:
     straddles: int = 0
     """Tokens that stand on both sides of a boundary; they belong to the side that is trained."""
     boundaries: int = 0
+    template_dropped: dict[str, int] = field(default_factory=dict)
+    """Examples made of which the chat template leaves something out that may be left out, by what: `reasoning` of the
+    assistant, and what `tokenizer.allow_lost` allows. One example may count under several."""
 
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(what, left, right) of everything that must be equal."""

@@ -6,13 +6,25 @@ so runs end at the same places among the literals and values of every row.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
-from .rendered import Rendered, Runs, runs_of
+from .kept import ALLOWED_AS, DROPPED_REASONING, THOUGHT_END, drops_thought, has_letters
+from .rendered import Rendered, Runs, runs_of, unproved_runs
 from .symbol import DERIVATIONS, INSPECTIONS, Atom, Atoms, Record, Step, TraceAbortedError
-from .turns import ASSISTANT, GENERATION, Manner, Turn, UnprovedError, Word, common_prefix, find_turns, generated_turns
+from .turns import (
+    ASSISTANT,
+    GENERATION,
+    Manner,
+    Turn,
+    UnprovedError,
+    Word,
+    code_of,
+    common_prefix,
+    find_turns,
+    generated_turns,
+)
 
 Instruction: TypeAlias = tuple[Callable[[Any], Any], int | slice, bool | None]
 """(function, number of its argument, outcome of a guard or None for a value that is kept).
@@ -24,25 +36,35 @@ OPEN, CLOSE = -1, -2
 _PLANE = 0xF0000
 """In a skeleton, value n is this character plus n: private, and not in any template."""
 _MAX_VALUES = 0xFFF0
+_LOSSLESS = frozenset({"strip", "lstrip", "rstrip", "upper", "lower", "capitalize", "title"})
+"""Operations that leave no words out, without arguments."""
 
 
 class Trace:
-    """One path through a template: the guards that choose it, and a program that renders its rows.
+    """A compiled trace: call `run` with the contents of a row."""
 
-    A path on which the template does what cannot be traced has guards too, so that its rows are recognised.
-
-    Attributes:
-        why_not: why the rows of this path cannot be rendered here, or "".
-    """
-
-    def __init__(self, program: list[Instruction], literals: list[str], output: "_Output | None", why_not: str) -> None:
-        self.why_not = why_not
+    def __init__(
+        self,
+        program: list[Instruction],
+        literals: list[str],
+        output: "_Output",
+        spoken: Sequence[tuple[int, Sequence[int]]],
+        losable: Sequence[tuple[int, Callable[[list[str]], bool], str]],
+    ) -> None:
+        self.checked = 0
+        """Rows that it answered as jinja2 did. The renderer counts."""
+        self.unchecked = 0
+        """Rows that went out as it answered them."""
         self._program = program
         self._literals = literals
         self._output = output
+        self._spoken = spoken
+        """Of each message: its content, and the values in the text that are made of it."""
+        self._losable = losable
+        """Of each message whose words may be left out: which, whether they are in the text, what they are called."""
 
-    def values(self, contents: list[str]) -> list[str] | None:
-        """What the program makes of the contents of a row, or None where a guard does not hold."""
+    def run(self, contents: list[str]) -> Rendered | None:
+        """The row's rendering, or None where a guard does not hold."""
         values = contents + self._literals
         for function, argument, outcome in self._program:
             result = function(values[argument])
@@ -50,11 +72,18 @@ class Trace:
                 values.append(result)
             elif result is not outcome:
                 return None
-        return values
-
-    def rendered(self, values: list[str]) -> Rendered | None:
-        """The rendering of a row whose guards hold, or None where its path cannot be traced."""
-        return self._output(values) if self._output is not None else None
+        rendered = self._output(values)
+        dropped: set[str] = set()
+        for content, written in self._spoken:
+            said = contents[content]
+            if THOUGHT_END in said and drops_thought(said, [values[one] for one in written]):
+                dropped.add(DROPPED_REASONING)
+        for content, shows, what in self._losable:
+            if not shows(values):
+                if THOUGHT_END in contents[content] or not has_letters(contents[content]):
+                    return None  # for jinja2 to judge: it may be reasoning only, or signs without words
+                dropped.add(what)
+        return rendered._replace(dropped=tuple(sorted(dropped))) if dropped else rendered
 
 
 _Output: TypeAlias = Callable[[list[str]], Rendered]
@@ -90,6 +119,7 @@ class Compiler:
         manner: Manner,
         head: Callable[[int], str],
         heads: dict[int, Atoms],
+        allow_lost: Collection[str],
     ) -> None:
         self.record = record
         self.roles = roles
@@ -97,6 +127,7 @@ class Compiler:
         self.manner = manner
         self.head = head
         self.heads = heads
+        self.allow_lost = allow_lost
         self.atoms = tuple(atom for atom in text if not isinstance(atom, int) or atom >= 0)
         self.skeleton = skeleton(text)
         if any(_is_value(c) for atom in self.atoms if isinstance(atom, str) for c in atom if ord(c) >= _PLANE):
@@ -107,7 +138,7 @@ class Compiler:
         """The compiled trace.
 
         Raises:
-            TraceAbortedError: what belongs to whom depends on the contents, or is not proved.
+            TraceAbortedError: what belongs to whom depends on the contents.
         """
         whole = len(self.skeleton)
         inside = 0 < self.prompt < len(self.roles)
@@ -125,8 +156,10 @@ class Compiler:
                     cut=self._cut,
                 )
         except UnprovedError as error:
-            # What is true of the skeleton is true of all rows, but what is not may still be true of some.
-            raise TraceAbortedError(error.reason) from error
+            if inside:
+                self.head(self.prompt)
+                return self._compile([self.atoms, self.heads[self.prompt]], self._unproved(error.reason))
+            return self._compile([self.atoms], self._unproved(error.reason))
         begin = 0 if not self.prompt else whole
         if inside:
             begin = self._begin(turns)
@@ -165,7 +198,7 @@ class Compiler:
             if isinstance(atom, str):
                 place += len(atom)
             elif atom >= 0:
-                words.append((place, place + 1, 2 * owners[atom]))
+                words.append((place, place + 1, code_of(owners[atom])))
                 place += 1
             elif atom == OPEN:
                 opened.append(place)
@@ -191,6 +224,41 @@ class Compiler:
             owners.append(found[-1])
         return owners
 
+    def _sources(self) -> list[dict[int, int]]:
+        """Of each value, the messages that it is made of, and of each a value that must not be blank for its words to
+        be there: the content itself where nothing can take them out, and -1 where nothing says."""
+        sources: list[dict[int, int]] = [{index: index} for index in range(len(self.roles))]
+        for step in self.record.steps:
+            if step.is_guard:
+                continue
+            if step.name == "cat":
+                made: dict[int, int] = {}
+                for atom in step.args:
+                    if isinstance(atom, int):
+                        for message, value in sources[atom].items():
+                            made[message] = message if value == message else made.get(message, value)
+            elif step.name in _LOSSLESS and not step.args:
+                made = sources[step.source]
+            else:  # of several messages' words, those of one may be what it takes out
+                made = dict.fromkeys(sources[step.source], int(step.outcome) if len(sources[step.source]) == 1 else -1)
+            sources.append(made)
+        return sources
+
+    def _unproved(self, reason: str) -> "Callable[[list[Any]], _Output]":
+        prompt, everything = self.prompt, len(self.roles)
+
+        def make(taking: list[Any]) -> _Output:
+            def output(values: list[str]) -> Rendered:
+                text = "".join(taking[0](values))
+                begin = 0 if not prompt else len(text)
+                if len(taking) > 1:
+                    begin = common_prefix("".join(taking[1](values)), text)
+                return Rendered(text, begin, unproved_runs(begin, len(text), min(prompt, everything - 1)), reason)
+
+            return output
+
+        return make
+
     def _proved(self, runs: Runs, begin: int) -> Trace:
         """Literals are split where runs end, so that a run ends where a piece does."""
         pieces: list[Atom] = []
@@ -214,7 +282,9 @@ class Compiler:
         _, kinds, indices, trains = runs
         picking = operator.itemgetter(*which) if len(which) > 1 else lambda sums: (sums[which[0]],)
 
-        def make(take: Callable[[Any], Any]) -> _Output:
+        def make(taking: list[Any]) -> _Output:
+            (take,) = taking
+
             def output(values: list[str]) -> Rendered:
                 parts = take(values)
                 picked = picking(tuple(accumulate(map(len, parts))))
@@ -223,59 +293,70 @@ class Compiler:
 
             return output
 
-        return compile_record(self.record, len(self.roles), tuple(pieces), make)
+        return self._compile([tuple(pieces)], make)
+
+    def _compile(self, outputs: list[Atoms], make: "Callable[[list[Any]], _Output]") -> Trace:
+        """Numbers the values anew: contents, then literals, then what the needed operations make."""
+        record, contents = self.record, len(self.roles)
+        sources = self._sources()
+        written = [atom for atom in dict.fromkeys(self.atoms) if isinstance(atom, int)]
+        needed = {atom for atom in chain(*outputs) if isinstance(atom, int)}
+        steps: list[Step] = []
+        for step in reversed(record.steps):  # only what a guard or the text depends on
+            if step.is_guard or step.outcome in needed:
+                steps.insert(0, step)
+                needed.update(
+                    (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
+                )
+
+        literals: dict[str, int] = {"": contents}
+        for atom in chain(*outputs, *(step.args for step in steps if step.name == "cat")):
+            if isinstance(atom, str):
+                literals.setdefault(atom, contents + len(literals))
+        number: dict[Atom, int] = {index: index for index in range(contents)}
+        number.update(literals)
+
+        def taking(atoms: Atoms) -> Callable[[Any], Any]:
+            # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
+            return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
+
+        program: list[Instruction] = []
+        size = contents + len(literals)
+        for step in steps:
+            if step.is_guard:
+                guard = INSPECTIONS[step.name](*step.args)
+                program.append((guard, number[step.source], bool(step.outcome)))
+                continue
+            if step.name == "cat":
+                program.append((_join(taking(step.args)), slice(None), None))
+            else:
+                program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
+            number[step.outcome] = size
+            size += 1
+        losable: list[tuple[int, Callable[[list[str]], bool], str]] = []
+        for message in range(contents):
+            shown = {sources[atom][message] for atom in written if message in sources[atom]}
+            if message in shown:
+                continue
+            shows = _shows(message, [number[one] for one in shown if one >= 0])
+            what = ALLOWED_AS.get(self.roles[message], "")
+            if what in self.allow_lost and -1 not in shown:
+                losable.append((message, shows, what))
+            else:  # a row that may lose the words of this message is for jinja2 to judge
+                program.append((shows, slice(None), True))
+        spoken = [
+            (message, [number[atom] for atom in written if message in sources[atom]]) for message in range(contents)
+        ]
+        return Trace(program, list(literals), make([taking(atoms) for atoms in outputs]), spoken, losable)
 
 
-def compile_record(
-    record: Record,
-    contents: int,
-    pieces: Atoms = (),
-    make: "Callable[[Callable[[Any], Any]], _Output] | None" = None,
-    why_not: str = "",
-) -> Trace:
-    """Renumbers the values: contents, then literals, then what the needed operations make.
+def _shows(message: int, shown: list[int]) -> Callable[[list[str]], bool]:
+    """Whether words of a message are in the text, or it says nothing.
 
     Args:
-        contents: how many messages there are.
-        pieces: of the text.
-        make: from what takes the pieces out of the values to what renders a row; None where nothing can.
-        why_not: see `Trace`.
+        shown: values, one of which must not be blank.
     """
-    needed = {atom for atom in pieces if isinstance(atom, int)}
-    steps: list[Step] = []
-    for step in reversed(record.steps):  # only what a guard or the text depends on
-        if step.is_guard or step.outcome in needed:
-            steps.append(step)
-            needed.update(
-                (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
-            )
-    steps.reverse()
-
-    literals: dict[str, int] = {"": contents}
-    for atom in chain(pieces, *(step.args for step in steps if step.name == "cat")):
-        if isinstance(atom, str):
-            literals.setdefault(atom, contents + len(literals))
-    number: dict[Atom, int] = {index: index for index in range(contents)}
-    number.update(literals)
-
-    def taking(atoms: Atoms) -> Callable[[Any], Any]:
-        # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
-        return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
-
-    program: list[Instruction] = []
-    size = contents + len(literals)
-    for step in steps:
-        if step.is_guard:
-            guard = INSPECTIONS[step.name](*step.args)
-            program.append((guard, number[step.source], bool(step.outcome)))
-            continue
-        if step.name == "cat":
-            program.append((_join(taking(step.args)), slice(None), None))
-        else:
-            program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
-        number[step.outcome] = size
-        size += 1
-    return Trace(program, list(literals), make(taking(pieces)) if make is not None else None, why_not)
+    return lambda values: not values[message].strip() or any(values[one].strip() for one in shown)
 
 
 def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:

@@ -23,7 +23,6 @@ from .arrays import digests as binary
 from .arrays import lists, numbers, strings
 from .bytelengths import ByteLengths
 from .engines import Encoded, Engine
-from .kept import Keeper
 from .render import Renderer
 from .rendered import Rendered, Runs
 from .runs import RunBatch, token_lists
@@ -32,6 +31,8 @@ from .spans import locate_boundaries
 BATCH_CHARACTERS = 1 << 20
 """Text encoded at once: small enough that its tokens stay in the cache of a core."""
 BATCH_EXAMPLES = 4096
+TEMPLATE_CHECK = 0xFF
+"""One row in 256 is rendered by jinja2 as well as by the traced template."""
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is handed back to be held against the reference tokenizer."""
 NO_TURN = -1
@@ -69,6 +70,8 @@ class EncodeCounts:
     text_bytes: int = 0
     inexact: int = 0
     """Examples whose boundaries came from the reference tokenizer's offsets."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Conversations of which the template leaves something out, by what; see `Rendered.dropped`."""
     unproved: int = 0
     """Conversations of which nothing says surely where the assistant's turns lie."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
@@ -112,7 +115,6 @@ class Encoder:
     ) -> None:
         self.engine = engine
         self.renderer = renderer
-        self.keeper = Keeper(renderer.template) if renderer is not None else None
         self.table = table
         self.around = around
         self.reference = reference
@@ -187,11 +189,11 @@ class Encoder:
     def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
+        check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
         prompt, completion = example.prompt or [], example.completion or []
-        assert self.keeper is not None
-        prompt = self.keeper(prompt)  # type: ignore[arg-type]
-        completion = self.keeper(completion, len(prompt))  # type: ignore[arg-type]
-        rendered = self.renderer(prompt, completion, example.tools)
+        rendered = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+        for what in rendered.dropped:
+            counts.dropped[what] = counts.dropped.get(what, 0) + 1
         if rendered.unproved:
             counts.unproved += 1
             if len(counts.unproved_rows) < _MAX_UNPROVED:
@@ -280,7 +282,7 @@ class Batch:
 
     def add(self, example: Example, rendered: Rendered) -> None:
         """Append an example."""
-        text, begin, runs, _ = rendered
+        text, begin, runs = rendered[:3]
         self.examples.append(example)
         self.texts.append(text)
         self.runs.add(runs)

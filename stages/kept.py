@@ -1,114 +1,186 @@
-"""What a template would leave out of the text without a word: joined where that helps, else refused by name."""
+"""What a conversation says and its text does not: looked for in every row, by the words that the rendering followed.
 
+Contents, tool calls and tools that leave no words in the text are lost: such a row is refused, unless the
+configuration allows what it loses. Reasoning may go, because many templates drop it from earlier turns. What went is
+named, for the ledger.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ..schemas.errors import PacktrainError, RowRejectedError
 from ..schemas.rows import Message, Messages
-from .template import ChatTemplate
+from .marks import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
+from .template import REASONING_KEYS, ChatTemplate
+from .turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of, part_of
 
 LOST = "lost_content"
 """The word that the ledger counts such rows by."""
+DROPPED_REASONING = "reasoning"
+"""How the ledger calls reasoning that is not in the text."""
+THOUGHT_END = "</think>"
+"""Ends a thought within a content."""
+_THOUGHT_BEGIN = "<think>"
+ALLOWED_AS = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool_results",
+}
+"""Role to what `tokenizer.allow_lost` calls its contents."""
 _TEXTS = frozenset({"text", "input_text", "output_text"})
-_MAX_ROLES = 256
+_MORE_KEYS = frozenset({"tool_calls", "function_call", *REASONING_KEYS})
+_LETTER = re.compile(r"<[^<>]*>|\w")
+_MARKS = range(0xE000, 0xF900)
+"""Private characters, one of which stands for letters whose way into the text could not be followed."""
+_NAMED_TOOLS = 5
 
 
 class Keeper:
-    """Asks a template once for every role, and once for contents that are lists of parts, whether it writes them.
+    """Finds what of a row does not reach its text.
 
     Args:
-        template: asked with conversations of two or three messages.
+        template: the chat template.
+        allowed: what may be lost, in the words of `tokenizer.allow_lost`.
     """
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, allowed: Collection[str] = ()) -> None:
         self._template = template
-        self._roles: dict[tuple[str, bool], bool] = {}
+        self.allowed = frozenset(allowed)
         self._parts: bool | None = None
-        self._calls: bool | None = None
 
-    def __call__(self, messages: Messages, first: int = 0) -> Messages:
-        """The messages, lists of parts made into texts for a template that writes nothing of lists.
+    def joined(self, messages: Messages, first: int = 0) -> Messages:
+        """The messages, with lists of parts made into texts for a template that writes nothing of lists.
 
         Args:
-            first: number of the first one in its conversation, from 0; for what is said of it.
+            first: number of the first one in its conversation, from 0; for the error.
 
         Raises:
-            RowRejectedError: `lost_content`, where the template writes nothing of a message's role although it says
-                something, of its tool calls, or of a part that is no text.
+            RowRejectedError: `lost_content`, for a part that is no text under such a template.
         """
-        joined: dict[int, Message] = {}
+        out: dict[int, Message] = {}
         for index, message in enumerate(messages):
             content = message.get("content")
-            if message.get("tool_calls") and not self._keeps_calls():
-                raise RowRejectedError(
-                    LOST,
-                    f"message {first + index + 1}: the chat template '{self._template.name}' writes nothing of tool "
-                    "calls; take a template that knows them",
-                )
-            if type(content) is list:
-                if not self._takes_parts():
-                    content = _joined(content, first + index, self._template.name)
-                    joined[index] = {**message, "content": content}
-            elif type(content) is not str:
+            if type(content) is list and not self._takes_parts():
+                out[index] = {**message, "content": _joined(content, first + index, self._template.name)}
+        return [out.get(index, message) for index, message in enumerate(messages)] if out else messages
+
+    def check(
+        self,
+        messages: Messages,
+        tools: list[dict[str, Any]] | None,
+        text: str,
+        words: Sequence[Word],
+        tool_words: Collection[int],
+    ) -> tuple[str, ...]:
+        """Names what the text leaves out and may leave out: "reasoning", and words of `tokenizer.allow_lost`.
+
+        Args:
+            text: the rendered conversation.
+            words: of it; none where the rendering could not be followed.
+            tool_words: codes of the tools that left words in it.
+
+        Raises:
+            RowRejectedError: `lost_content`, where anything else is left out.
+        """
+        written = {code for begin, end, code in words if end > begin and not text[begin:end].isspace()}
+        dropped: set[str] = set()
+        missing: list[int] = []
+        for index, message in enumerate(messages):
+            content = message.get("content")
+            if type(content) is str:
+                code = index << MESSAGE
+                if THOUGHT_END in content:
+                    said = [text[begin:end] for begin, end, owner in words if owner == code] if words else [text]
+                    if drops_thought(content, said):
+                        dropped.add(DROPPED_REASONING)
+                        content = content.rpartition(THOUGHT_END)[2]
+                if code not in written and content and not content.isspace():
+                    missing.append(code)
+            if type(content) is not list and _MORE_KEYS.isdisjoint(message):
                 continue
-            role = message.get("role")
-            if type(role) is str and content and not self._keeps(role, first + index == 0):
-                raise RowRejectedError(
-                    LOST,
-                    f"message {first + index + 1}: the chat template '{self._template.name}' writes nothing of a "
-                    f"message whose role is {role!r}; rename the role, or take a template that knows it",
-                )
-        return [joined.get(index, message) for index, message in enumerate(messages)] if joined else messages
+            for code in _more_than_text(message, index):
+                if code in written or (part_of(code) and code_of(index, 0, code & CALL) in written):
+                    continue
+                if code & REASONING and words:
+                    dropped.add(DROPPED_REASONING)
+                else:
+                    missing.append(code)
+        if tools and TOOLS not in tool_words:
+            missing += [code for code in range(TOOLS - 1, TOOLS - 1 - len(tools), -1) if code not in tool_words]
+        if missing:
+            dropped |= self._sorted_out(self._unseen(messages, tools, text, missing), messages, tools)
+        return tuple(sorted(dropped)) if dropped else ()
 
-    def _keeps(self, role: str, leads: bool) -> bool:
-        key = (role, leads)
-        kept = self._roles.get(key)
-        if kept is None:
-            kept = self._asked(role, leads)
-            if len(self._roles) < _MAX_ROLES:
-                self._roles[key] = kept
-        return kept
+    def _unseen(
+        self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, missing: Sequence[int]
+    ) -> list[int]:
+        """Those of `missing` that the template really leaves out.
 
-    def _asked(self, role: str, leads: bool) -> bool:
-        """Whether what a message of this role says makes a difference, as the first message or as a later one."""
-        user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "v"}
-        places: list[tuple[Messages, Messages]] = [([user], []), ([user, answer], []), ([user], [answer])]
-        asked = False
-        for before, after in [([], [user]), ([], [answer]), ([], [])] if leads else places:
-            texts = []
-            for said in ("aa", "bb"):
-                try:
-                    texts.append(self._template.render([*before, {"role": role, "content": said}, *after]))
-                except PacktrainError:
-                    break  # not in this place; or never, which a row will hear from the template itself
-            if len(texts) == 2:
-                asked = True
-                if texts[0] != texts[1]:
-                    return True
-        return not asked
+        Words may be in the text although nobody could follow them there (through `%`, say). So the row is rendered
+        again for each, with all its letters replaced by a character that is not in the text. If they are written, the
+        character is there, and stands for letters that are in the text.
+        """
+        mark = next(chr(one) for one in _MARKS if chr(one) not in text)
+        unseen = []
+        for code in missing:
+            altered = [_altered(message, index, code, mark) for index, message in enumerate(messages)]
+            own_tools = tools and [
+                _with_mark(tool, mark, TOOL_KEYS) if code == TOOLS - 1 - k else tool for k, tool in enumerate(tools)
+            ]
+            try:
+                found = self._template.render(altered, own_tools)
+            except PacktrainError:
+                found = ""  # nothing shows that they are written
+            rest = found.replace(json.dumps(mark)[1:-1], "").replace(mark, "")
+            if rest == found or len(rest) > len(text):
+                unseen.append(code)
+        return unseen
 
-    def _keeps_calls(self) -> bool:
-        if self._calls is None:
-            asked = kept = False
-            for content in (None, "", "v"):
-                for arguments in ({"a": 1}, '{"a": 1}'):
-                    both = [self._calling(content, name, arguments) for name in ("aa", "bb")]
-                    texts = [text for text in both if text is not None]
-                    asked |= len(texts) == 2
-                    kept |= len(set(texts)) == 2
-            # One that takes no such conversation will say so itself.
-            self._calls = kept or not asked
-        return self._calls
+    def _sorted_out(self, unseen: list[int], messages: Messages, tools: list[dict[str, Any]] | None) -> set[str]:
+        """What may be left out of what is; the first that may not is the row's error."""
+        dropped: set[str] = set()
+        lost_tools: list[int] = []
+        for code in unseen:
+            if code <= TOOLS:
+                lost_tools.append(TOOLS - 1 - code)
+                continue
+            index, part = code >> MESSAGE, part_of(code)
+            role = messages[index].get("role")
+            if code & REASONING:
+                kind: str | None = DROPPED_REASONING
+            else:
+                kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
+            if kind == DROPPED_REASONING or kind in self.allowed:
+                dropped.add(str(kind))
+                continue
+            what = f"what this {role!r} message says"
+            if code & CALL:
+                what = "its tool calls" if len(messages[index].get("tool_calls") or ()) < 2 else f"its tool call {part}"
+            elif part:
+                what = f"part {part} of its content"
+            raise self._rejected(f"message {index + 1}: ", what, kind)
+        if lost_tools:
+            if "tools" not in self.allowed:
+                names = [_tool_name((tools or [])[k]) for k in lost_tools]
+                more = f" and {len(names) - _NAMED_TOOLS:,} more" if len(names) > _NAMED_TOOLS else ""
+                raise self._rejected("", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}", "tools")
+            dropped.add("tools")
+        return dropped
 
-    def _calling(self, content: str | None, name: str, arguments: Any) -> str | None:
-        """A text with a tool call, or None where the template refuses it."""
-        call = {"type": "function", "id": "call00000", "function": {"name": name, "arguments": arguments}}
-        said: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
-        try:
-            return self._template.render([{"role": "user", "content": "u"}, said])
-        except PacktrainError:
-            return None
+    def _rejected(self, where: str, what: str, kind: str | None) -> RowRejectedError:
+        allow = f", or allow it with tokenizer.allow_lost: [{kind}]" if kind else ""
+        return RowRejectedError(
+            LOST,
+            f"{where}the chat template '{self._template.name}' writes nothing of {what}; take a template that "
+            f"does{allow}",
+        )
 
     def _takes_parts(self) -> bool:
+        """Whether the template writes contents that are lists: asked once, of the template alone."""
         if self._parts is None:
             try:
                 texts = {
@@ -119,6 +191,81 @@ class Keeper:
             except PacktrainError:
                 self._parts = False
         return self._parts
+
+
+def drops_thought(content: str, written: Sequence[str]) -> bool:
+    """Whether a content has a thought (`<think>…</think>`) that stands in none of the texts written of it."""
+    thought = content.rpartition(THOUGHT_END)[0].rpartition(_THOUGHT_BEGIN)[2].strip()
+    return bool(thought) and not any(thought in text for text in written)
+
+
+def _more_than_text(message: Message, index: int) -> Iterator[int]:
+    """Codes of what a message says besides a content that is a text."""
+    content = message.get("content")
+    if type(content) is list:
+        for number, part in enumerate(content, 1):
+            said = [part] if isinstance(part, str) else [part.get(key) for key in PART_KEYS]
+            if any(_says(text) for text in said):
+                yield code_of(index, number, REASONING if is_reasoning_part(part) else 0)
+    if any(_says(message.get(key)) for key in REASONING_KEYS):
+        yield code_of(index, 0, REASONING)
+    for number, call in enumerate(_calls_of(message), 1):
+        if call:
+            yield code_of(index, number, CALL)
+
+
+def _says(text: Any) -> bool:
+    return isinstance(text, str) and bool(text) and not text.isspace()
+
+
+def _calls_of(message: Message) -> list[Any]:
+    calls = message.get("tool_calls") or message.get("function_call")
+    return calls if isinstance(calls, list) else [calls]
+
+
+def _altered(message: Message, index: int, code: int, mark: str) -> Message:
+    """A message whose words of this code are made of `mark`; the message itself where the code is of another one."""
+    if code < 0 or code >> MESSAGE != index:
+        return message
+    out = dict(message)
+    part = part_of(code)
+    if code & CALL:
+        for key in ("tool_calls", "function_call"):
+            if out.get(key):
+                calls = list(_calls_of(message))
+                calls[part - 1] = _with_mark(calls[part - 1], mark, CALL_KEYS)
+                out[key] = calls if isinstance(out[key], list) else calls[0]
+    elif part:
+        parts = list(out["content"])
+        parts[part - 1] = _with_mark(parts[part - 1], mark, PART_KEYS, inside=isinstance(parts[part - 1], str))
+        out["content"] = parts
+    else:
+        for key in REASONING_KEYS if code & REASONING else ("content",):
+            if key in out:
+                out[key] = _with_mark(out[key], mark, PART_KEYS, inside=True)
+    return out
+
+
+def has_letters(text: str) -> bool:
+    """Whether a text holds a letter or digit outside of tags such as `<think>`."""
+    return any(not found.startswith("<") for found in _LETTER.findall(text))
+
+
+def _with_mark(value: Any, mark: str, keys: Collection[str], *, inside: bool = False) -> Any:
+    """A value in which the letters of all texts under `keys` are `mark`; tags such as `<think>` stay."""
+    if isinstance(value, str) and inside:
+        made = _LETTER.sub(lambda found: found[0] if found[0][0] == "<" else mark, value)
+        return made if mark in made else made + mark
+    if isinstance(value, list):
+        return [_with_mark(item, mark, keys, inside=inside) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_mark(item, mark, keys, inside=inside or key in keys) for key, item in value.items()}
+    return value
+
+
+def _tool_name(tool: Any) -> str:
+    inner = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+    return str(inner.get("name", "without a name"))
 
 
 def _joined(parts: list[Any], index: int, name: str) -> str:

@@ -8,7 +8,7 @@ Held against plain jinja2 on the first rows and on a sample, as traces are.
 """
 
 import marshal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
@@ -29,7 +29,7 @@ from .template import (
     plain,
     tojson,
 )
-from .turns import GENERATION, Word
+from .turns import CALL, GENERATION, MESSAGE, REASONING, TOOLS, Word, code_of
 
 _DICT_NAMES = frozenset(dir(dict))
 _LOOP_NAMES = frozenset({"first", "index", "index0", "last", "length", "revindex", "revindex0"})
@@ -42,19 +42,27 @@ _SAFE_METHODS = frozenset(
 )
 """Methods of a string that cannot lead out of the sandbox, nor make much of little."""
 _WORDS_KEYS = ("content", *REASONING_KEYS)
-_PART_KEYS = ("text", *_WORDS_KEYS)
+PART_KEYS = ("text", "refusal", *_WORDS_KEYS)
+"""Where the words of a part of a content stand."""
+CALL_KEYS = ("name", "arguments", "parameters", "input")
+"""Where the words of a tool call stand."""
+TOOL_KEYS = ("name", "description")
+"""Where the words of a tool stand that a template surely writes if it writes the tool."""
+_REASONING_TYPES = ("thinking", "reasoning")
 _MAX_KEPT = 1024
 
 
 class Marked:
     """A rendering with its words."""
 
-    __slots__ = ("blocks", "text", "words")
+    __slots__ = ("blocks", "text", "tools", "words")
 
-    def __init__(self, text: str, words: list[Word], blocks: int) -> None:
+    def __init__(self, text: str, words: list[Word], blocks: int, tools: Collection[int] = ()) -> None:
         self.text = text
         self.words = words
-        """Sorted."""
+        """Sorted; those of tools are not among them."""
+        self.tools = tools
+        """Codes of the tools that left words."""
         self.blocks = blocks
         """How many generation blocks ran; as many of the words must be theirs."""
 
@@ -90,7 +98,12 @@ class Marker:
         text = self.template.guarded(lambda: _concat(self._render(self._compiled.new_context(inputs))))
         if type(text) is not Rope:
             return Marked(text, [], environment.blocks)
-        return Marked(str.__str__(text), sorted(words_of(text)), environment.blocks)
+        words = sorted(words_of(text))
+        if not tools:
+            return Marked(str.__str__(text), words, environment.blocks)
+        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
+        words = [word for word in words if word[2] > TOOLS]
+        return Marked(str.__str__(text), words, environment.blocks, written)
 
     def own(self, messages: Messages) -> Messages:
         """Messages as the template sees them, their contents as ropes.
@@ -100,7 +113,7 @@ class Marker:
         """
         if not messages:
             raise self.template.rejected("there is no message to render")
-        return [self._message(message, 2 * index) for index, message in enumerate(messages)]
+        return [self._message(message, index) for index, message in enumerate(messages)]
 
     def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         """Tool schemas as the template sees them. Equal ones are one object, whose JSON is made once.
@@ -119,17 +132,21 @@ class Marker:
             return kept
         if not all(isinstance(tool, dict) for tool in tools):
             raise self.template.rejected("every tool must be a JSON object")
-        made: list[dict[str, Any]] = plain(tools)
+        made: list[dict[str, Any]] = [_tool(tool, TOOLS - 1 - k) for k, tool in enumerate(plain(tools))]
         if key:
             if len(self._tools) >= _MAX_KEPT:
                 self._tools.clear()
                 self._environment.kept.clear()
             self._tools[key] = made
-            for value in (made, *made):
-                self._environment.kept[id(value)] = {}
+            self._environment.keep(made, TOOLS)
+            for k, tool in enumerate(made):
+                self._environment.keep(tool, TOOLS - 1 - k)
+                if type(tool.get("function")) is dict:
+                    self._environment.keep(tool["function"], TOOLS - 1 - k)
         return made
 
-    def _message(self, message: Any, code: int) -> Message:
+    def _message(self, message: Any, index: int) -> Message:
+        code = code_of(index)
         if type(message) is dict and len(message) == 2:  # most messages are just this
             role, content = message.get("role"), message.get("content")
             if type(role) is str and type(content) is str:
@@ -143,11 +160,14 @@ class Marker:
             if type(key) is not str:
                 made[plain(key)] = plain(value)
             elif key in _WORDS_KEYS:
-                made[key] = owned(value, code) if type(value) is str else _deep(plain(value), code)
+                kind = 0 if key == "content" else REASONING
+                made[key] = owned(value, code | kind) if type(value) is str else _parts(plain(value), index, kind)
             elif type(value) is str:
                 made[key] = value
             elif key == "tool_calls" or key == "function_call":
-                made[key] = _calls(value, code + 1)
+                calls = value if type(value) is list else [value]
+                owned_calls = [_call(call, code_of(index, number, CALL)) for number, call in enumerate(calls, 1)]
+                made[key] = owned_calls if type(value) is list else owned_calls[0]
             else:
                 made[key] = plain(value)
         return _with_reasoning(made)
@@ -162,33 +182,54 @@ def _with_reasoning(made: Message) -> Message:
     return made
 
 
-def _deep(value: Any, code: int) -> Any:
+def is_reasoning_part(part: Any) -> bool:
+    """Whether a part of a content is reasoning."""
+    return type(part) is dict and part.get("type") in _REASONING_TYPES
+
+
+def _parts(value: Any, index: int, kind: int) -> Any:
     """Parts of a content, their texts as ropes."""
+    if type(value) is not list:
+        return _part(value, code_of(index, 0, kind))
+    return [
+        _part(part, code_of(index, number, REASONING if is_reasoning_part(part) else kind))
+        for number, part in enumerate(value, 1)
+    ]
+
+
+def _part(value: Any, code: int) -> Any:
     if type(value) is str:
         return owned(value, code)
     if type(value) is list:
-        return [_deep(item, code) for item in value]
+        return [_part(item, code) for item in value]
     if type(value) is dict:
         return {
-            key: owned(item, code) if key in _PART_KEYS and type(item) is str else item for key, item in value.items()
+            key: owned(item, code) if key in PART_KEYS and type(item) is str else item for key, item in value.items()
         }
     return value
 
 
-def _calls(value: Any, code: int) -> Any:
-    """Tool calls, their names and arguments as ropes."""
-    if type(value) is list:
-        return [_calls(item, code) for item in value]
+def _tool(tool: dict[Any, Any], code: int) -> dict[Any, Any]:
+    """A tool, its name and description as ropes."""
+    made = dict(tool)
+    for key, item in tool.items():
+        if key in TOOL_KEYS and type(item) is str:
+            made[key] = owned(item, code)
+        elif key == "function" and type(item) is dict:
+            made[key] = _tool(item, code)
+    return made
+
+
+def _call(value: Any, code: int) -> Any:
+    """A tool call, its name and arguments as ropes."""
     if type(value) is not dict:
         return plain(value)
     made = _Owned()
     made._code = code
     for key, item in value.items():
         if key == "function":
-            made[key] = _calls(item, code)
-        elif key == "name":
-            made[key] = owned(item, code) if type(item) is str else plain(item)
-        elif key in ("arguments", "parameters", "input"):
+            made[key] = _call(item, code)
+        elif key in CALL_KEYS:
             made[key] = _all(item, code)
         else:
             made[plain(key)] = plain(item)
@@ -214,6 +255,18 @@ class _Owned(dict[Any, Any]):
 
     __slots__ = ("_code",)
     _code: int
+
+
+def _owner(value: Any) -> int | None:
+    """The code of what came from one place: of several tool calls of a message, that of all of them."""
+    if type(value) is _Owned:
+        return value._code
+    if type(value) is not list or not value or type(value[0]) is not _Owned:
+        return owner_of(value)
+    code = value[0]._code
+    if all(type(item) is _Owned and item._code == code for item in value):
+        return code
+    return code_of(code >> MESSAGE, 0, CALL)
 
 
 def _concat(pieces: Any) -> str:
@@ -258,13 +311,13 @@ class _MarkingEnvironment(BoundedEnvironment):
     code_generator_class = _QuickCode
     concat = staticmethod(_concat)
     blocks: int
-    kept: dict[int, dict[Any, str]]
+    kept: dict[int, tuple[int, dict[Any, Rope]]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.blocks = 0
         self.kept = {}
-        """JSON of the tools that `Marker` keeps, by identity and options."""
+        """Tools that `Marker` keeps, by identity: their code, and their JSON by options."""
 
         def generation(text: str) -> str:
             self.blocks += 1
@@ -272,6 +325,10 @@ class _MarkingEnvironment(BoundedEnvironment):
             return rope(text, (*words_of(text), block))
 
         self.generation = generation
+
+    def keep(self, value: Any, code: int) -> None:
+        """Remember a value that stays alive, so that its JSON is made once and is owned."""
+        self.kept[id(value)] = (code, {})
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """See jinja2."""
@@ -284,14 +341,13 @@ class _MarkingEnvironment(BoundedEnvironment):
         kept = self.kept.get(id(value))
         if kept is not None:
             options = (args, *kwargs.items())
-            text = kept.get(options, "")
-            if not text:
-                text = kept[options] = tojson(value, *args, **kwargs)
-            return text
+            code, texts = kept
+            if options not in texts:
+                texts[options] = owned(tojson(value, *args, **kwargs), code)
+            return texts[options]
         text = tojson(value, *args, **kwargs)
-        first = value[0] if type(value) is list and value else value
-        code = first._code if type(first) is _Owned else owner_of(value)
-        return text if code is None else owned(text, code)
+        owner = _owner(value)
+        return text if owner is None else owned(text, owner)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """See jinja2."""

@@ -49,7 +49,7 @@ class PairEncoder:
         for example in examples:
             ended = batch.ended
             try:
-                sides = self._sides(example, batch)
+                sides = self._sides(example, batch, counts)
             except RowRejectedError as error:
                 batch.ended = ended
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
@@ -62,7 +62,7 @@ class PairEncoder:
         if batch.texts:
             yield self._finish(batch, counts, samples)
 
-    def _sides(self, example: Example, batch: Batch) -> list[tuple[Example, Rendered]]:
+    def _sides(self, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
         """The pair as two examples, each with its text and where the completion begins in it.
 
         Raises:
@@ -76,7 +76,7 @@ class PairEncoder:
         for completion in (example.completion, example.rejected):
             side = example._replace(completion=completion, rejected=None)
             rendered = self.encoder.rendered(side, batch, unused)
-            text, begin, runs, _ = rendered
+            text, begin, runs = rendered[:3]
             if not all(train for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
                 raise RowRejectedError(
                     "train_flags",
@@ -84,6 +84,8 @@ class PairEncoder:
                     "over whole completions; take the flag out, or the row",
                 )
             out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
+        for what in unused.dropped:  # of either completion
+            counts.dropped[what] = counts.dropped.get(what, 0) + 1
         return out
 
     def _finish(self, batch: Batch, counts: EncodeCounts, samples: list[Sampled]) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..schemas.rows import Kind
-from .turns import GENERATION, Turn, Word
+from .turns import GENERATION, MESSAGE, Turn, Word
 
 
 class Runs(NamedTuple):
@@ -29,6 +29,8 @@ class Rendered(NamedTuple):
     """Runs may be empty where a content is."""
     unproved: str
     """Why its turns are not known, or ""."""
+    dropped: tuple[str, ...] = ()
+    """What of the conversation is not in the text although it may be lost: see `kept.Keeper.check`."""
 
 
 _NOTHING = Runs((0,), (int(Kind.PROMPT),), (0,), (True,))
@@ -129,7 +131,7 @@ def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) 
     for begin, end, code in words:
         if code == GENERATION:
             continue
-        owner = code >> 1
+        owner = code >> MESSAGE
         if end <= low:
             before = owner
             continue

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
-from .bounded import require_call
-
 MARK = "\U0010fffd"
 """A private-use character without case, width or meaning: string methods leave it as it is."""
 
@@ -55,14 +53,6 @@ def _split_at(index: int, *args: Any) -> Callable[[str], str]:
     return lambda text: text.split(*args)[index]
 
 
-def _replace(*args: Any) -> Callable[[str], str]:
-    def replace(text: str) -> str:
-        require_call(text.replace, args, {})
-        return text.replace(*args)
-
-    return replace
-
-
 INSPECTIONS: dict[str, Callable[..., Callable[[str], bool]]] = {
     "truth": lambda: operator.truth,
     "equals": _method("__eq__"),
@@ -74,18 +64,15 @@ INSPECTIONS: dict[str, Callable[..., Callable[[str], bool]]] = {
 
 DERIVATIONS: dict[str, Callable[..., Callable[[str], str]]] = {
     "split": _split_at,
-    "replace": _replace,
     **{
         name: _method(name)
         for name in (
             *("strip", "lstrip", "rstrip", "upper", "lower", "capitalize", "title"),
-            *("removeprefix", "removesuffix"),
+            *("replace", "removeprefix", "removesuffix"),
         )
     },
 }
-"""Name to (literal arguments) to (content) to text, for every content.
-
-What would make too long a text raises `TemplateLimitError`."""
+"""Name to (literal arguments) to (content) to text. All are total: they give a text for every content."""
 
 
 class Record:

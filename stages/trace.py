@@ -8,7 +8,7 @@ Soundness rests on the environment below: jinja2 lets it see every call, attribu
 and join of a template, and it aborts where a content would reach code that cannot report what it looks at.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from itertools import chain
 from typing import Any
@@ -18,10 +18,8 @@ from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
 from jinja2.visitor import NodeTransformer
 
-from ..schemas.errors import PacktrainError
 from ..schemas.rows import Messages
-from .bounded import TemplateLimitError
-from .compiled import CLOSE, OPEN, Compiler, Trace, compile_record, skeleton
+from .compiled import CLOSE, OPEN, Compiler, Trace, skeleton
 from .symbol import MARK, UNDERSTOOD, Atoms, Record, Symbol, SymbolParts, TraceAbortedError, concat
 from .template import (
     BoundedEnvironment,
@@ -73,8 +71,9 @@ class Tracer:
         TraceAbortedError: the template uses something that can never be traced.
     """
 
-    def __init__(self, template: ChatTemplate, manner: Manner) -> None:
+    def __init__(self, template: ChatTemplate, manner: Manner, allow_lost: Collection[str] = ()) -> None:
         self._template = template
+        self._allow_lost = allow_lost
         self._manner = manner
         environment = make_environment(_TracingEnvironment, template.name, template.date)
         assert isinstance(environment, _TracingEnvironment)
@@ -86,11 +85,7 @@ class Tracer:
         self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
 
     def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
-        """The path of a row.
-
-        It depends on the contents by its guards alone: every row for which they hold has this path. So it does not
-        matter which of them was traced, nor when. One on which the template does what cannot be traced, or refuses
-        the row, renders nothing.
+        """Traces a row.
 
         Args:
             roles: one per message.
@@ -98,19 +93,9 @@ class Tracer:
             prompt: how many of the messages are the prompt.
 
         Raises:
-            TemplateLimitError: the template was stopped; that says nothing of other rows.
+            TraceAbortedError: the template does something that cannot be traced, or refuses the row.
         """
         record = Record(contents)
-        try:
-            return self._trace(record, roles, prompt)
-        except TraceAbortedError as error:
-            if isinstance(error.__cause__, PacktrainError) and isinstance(
-                error.__cause__.__cause__, TemplateLimitError
-            ):
-                raise error.__cause__.__cause__ from error
-            return compile_record(record, len(roles), why_not=str(error))
-
-    def _trace(self, record: Record, roles: tuple[str, ...], prompt: int) -> Trace:
         chat: Messages = [
             _Message(record, {"role": role, "content": record.symbol(index)}) for index, role in enumerate(roles)
         ]
@@ -123,7 +108,7 @@ class Tracer:
                 heads[index] = self._render(record, chat[:index], add_generation_prompt=True)
             return skeleton(heads[index])
 
-        return Compiler(record, roles, prompt, text, blocks, self._manner, head, heads).trace()
+        return Compiler(record, roles, prompt, text, blocks, self._manner, head, heads, self._allow_lost).trace()
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> Atoms:
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)

@@ -15,7 +15,7 @@ template's own markers.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -23,9 +23,36 @@ ASSISTANT = "assistant"
 """The role whose words are trained."""
 GENERATION = -1
 """The code of a stretch that a `{% generation %}` block wrote."""
+TRUSTED_AFTER = 4
+"""So many proofs of one opening are asked for before it is taken as known."""
+_MAX_OPENINGS = 4096
 
 Word: TypeAlias = tuple[int, int, int]
-"""(begin, end, code) in characters. The code is twice the message's index, and one more within a tool call."""
+"""(begin, end, code) in characters. The code says what was written: `code_of`, GENERATION or TOOLS."""
+TOOLS = -2
+"""The code of a list of tools; the first of them has one less, and so on."""
+MESSAGE = 16
+"""A code is a message's index shifted left by this, plus which part of the message it is."""
+CALL, REASONING = 1, 2
+"""Bits of a code: the words are a tool call's, or reasoning."""
+_PART = 2
+_MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
+
+
+def code_of(index: int, part: int = 0, kind: int = 0) -> int:
+    """The code of words of a message.
+
+    Args:
+        index: of the message.
+        part: which part of its content, or which tool call, from 1; 0 is all of them as one text.
+        kind: CALL, REASONING, or 0 for content.
+    """
+    return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
+
+
+def part_of(code: int) -> int:
+    """Which part of a message's content, or which tool call, a code is of; 0 is all of them."""
+    return code >> _PART & _MAX_PARTS
 
 
 class UnprovedError(Exception):
@@ -55,9 +82,9 @@ class Turn(NamedTuple):
     """One past its last character. Only a generation block has characters behind the end-of-turn token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Manner:
-    """What fixed conversations show of a template, before any row is rendered."""
+    """What is known of a template, whatever the row."""
 
     opening: str = ""
     """The generation prompt; "" where the template writes none."""
@@ -67,6 +94,19 @@ class Manner:
     """Finds special tokens."""
     generation: bool = False
     """Whether the template has `{% generation %}` blocks, which then say all."""
+    _seen: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+    def trusted(self, role: str, before: str) -> int | None:
+        """How far into `before` a turn after a message of that role begins, once it was proved often enough."""
+        offset, count = self._seen.get((role, before), (0, 0))
+        return offset if count >= TRUSTED_AFTER else None
+
+    def saw(self, role: str, before: str, offset: int) -> None:
+        """Note a proof. One that contradicts an earlier one ends the trust for good."""
+        key = (role, before)
+        known, count = self._seen.get(key, (offset, 0))
+        if len(self._seen) < _MAX_OPENINGS or key in self._seen:
+            self._seen[key] = (known, count + 1 if known == offset and count >= 0 else -(10**9))
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
@@ -103,6 +143,7 @@ def find_turns(
     head: Head,
     *,
     calls: Collection[int] = (),
+    trust: bool = False,
     cut: Callable[[int, str], None] | None = None,
 ) -> list[Turn]:
     """The turns of a template without generation blocks.
@@ -112,6 +153,7 @@ def find_turns(
         roles: one per message.
         prompt: how many of the messages are the prompt.
         calls: messages with tool calls. A turn whose calls the template leaves out is not what a person means.
+        trust: take the opening of the completion from `manner` where it was proved often enough.
         cut: hears where a generation prompt ends within a turn's words: (place, what the generation prompt goes on
             with). By it a trace knows what depends on the content.
 
@@ -124,8 +166,8 @@ def find_turns(
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, (_, _, code) in enumerate(words):
-        first.setdefault(code >> 1, place)
-        last[code >> 1] = place
+        first.setdefault(code >> MESSAGE, place)
+        last[code >> MESSAGE] = place
     # Where all messages left their words, what lies between words is surely the template's; else some of it may be
     # words that were forgotten, among which nothing may be searched.
     complete = len(first) == len(roles)
@@ -138,15 +180,21 @@ def find_turns(
         if index not in first:
             raise UnprovedError("the template leaves no words of it in the text", index)
         low_word, high_word = first[index], last[index]
-        if index in calls and all(word[2] & 1 == 0 for word in words[low_word : high_word + 1]):
+        if index in calls and all(word[2] & CALL == 0 for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
-        if low_word < high_word and any(word[2] >> 1 != index for word in words[low_word : high_word + 1]):
+        if low_word < high_word and any(word[2] >> MESSAGE != index for word in words[low_word : high_word + 1]):
             raise UnprovedError("words of other messages stand among its own", index)
         low = words[low_word - 1][1] if low_word else 0
         anchor, done = words[low_word][0], words[high_word][1]
         before = text[low:anchor]
         offset: int | None = None
-        if index != prompt or not index:
+        if index == prompt and index:
+            offset = manner.trusted(roles[index - 1], before) if trust else None
+            if offset is None:
+                offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, cut) - low
+                if trust and offset <= len(before):
+                    manner.saw(roles[index - 1], before, offset)
+        else:
             offset = known.get(before)
             if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
                 offset = before.index(manner.opening) + len(manner.opening)
@@ -187,7 +235,7 @@ def _begin_by_head(
     anchor, _, code = words[place]
     head, said = prefix
     if said is not None and list(said) != list(words[:place]):
-        raise UnprovedError("what stands before it is rendered otherwise without it", code >> 1)
+        raise UnprovedError("what stands before it is rendered otherwise without it", code >> MESSAGE)
     same = common_prefix(head, text)
     if same == len(head) and low <= same <= anchor:
         return same
@@ -195,7 +243,7 @@ def _begin_by_head(
         if cut is not None:
             cut(anchor, head[anchor:])
         return same if same == len(head) and same <= done else anchor
-    raise UnprovedError("what stands before its words is not the generation prompt", code >> 1)
+    raise UnprovedError("what stands before its words is not the generation prompt", code >> MESSAGE)
 
 
 class _Closing:
@@ -214,7 +262,7 @@ class _Closing:
         self._by_call = False
         tail = manner.closing
         if final == messages - 1:
-            self._by_call = bool(words[place][2] & 1)
+            self._by_call = bool(words[place][2] & CALL)
             tail = text[words[place][1] :] if place == len(words) - 1 else None
         if tail is None:
             raise UnprovedError("nothing shows how the template ends a turn", final)
@@ -229,7 +277,7 @@ class _Closing:
             high: where the next message's words begin.
         """
         text, token, before = self._text, self._token, self._before
-        by_call = self._by_call or bool(self._words[self._last[index]][2] & 1)
+        by_call = self._by_call or bool(self._words[self._last[index]][2] & CALL)
         if not token:
             if not text.startswith(before, done) or done + len(before) > high:
                 raise UnprovedError("it does not end as the last turn does", index)
@@ -273,7 +321,7 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
         inside = place
         while inside < len(plain) and plain[inside][1] <= end:
             inside += 1
-        owners = {word[2] >> 1 for word in plain[place:inside]}
+        owners = {word[2] >> MESSAGE for word in plain[place:inside]}
         if len(owners) == 1:
             (index,) = owners
         elif not owners and len(blocks) == len(said):

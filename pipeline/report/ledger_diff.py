@@ -38,6 +38,7 @@ LABELS = {
     "turns_cut": "cuts through trained turns",
     "straddles": "tokens across a boundary",
     "boundaries": "boundaries",
+    "template_dropped": "left out by the template",
 }
 """Every field of `SourceLedger`, in the order in which a diff lists them."""
 

@@ -15,8 +15,8 @@ REASONS = {
     "empty_completion": "There is a prompt and nothing to answer; remove such rows, or check the column's name.",
     "invalid_json": "The line is no JSON; look at it, and at what wrote it.",
     "invalid_utf8": "Some bytes are no UTF-8; convert the file.",
-    "lost_content": "The chat template writes nothing of a part of the conversation, which would be lost; take a "
-    "template that knows it.",
+    "lost_content": "The chat template writes nothing of a message, a tool call or the tools; take a template that "
+    "does, or name in `tokenizer.allow_lost` what may be lost.",
     "missing_key": "A column or a key that the format needs is not there; name it with `keys`, or take another format.",
     "more": "More rows of the same kind are counted, and not listed.",
     "no_preference": "Chosen and rejected say the same; remove such rows.",

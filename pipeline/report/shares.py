@@ -12,6 +12,15 @@ from .shown import Shown
 from .spoken import many, share
 
 _UNTRAINED = ("untrained", "cut_untrained")
+_DROPPED = {
+    "reasoning": "reasoning of the assistant",
+    "system": "the system message",
+    "assistant": "contents of the assistant",
+    "tool_calls": "tool calls",
+    "tool_results": "tool results",
+    "tools": "the list of tools",
+}
+"""What `template_dropped` counts, for a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,11 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads) -> str
         words.append(
             f"At {total.straddles:,} of {many(total.boundaries, 'boundary', 'boundaries')} a token stands on both "
             "sides; it belongs to the side that is trained."
+        )
+    for what, number in sorted(total.template_dropped.items()):
+        words.append(
+            f"The chat template leaves out {_DROPPED.get(what, what)} in {many(number, 'example')}: the model does not "
+            "see it."
         )
     if spreads is not None and spreads.missing_runs is not None:
         words.append(f"How long prompts and completions are is not known any more: {spreads.missing_runs}.")

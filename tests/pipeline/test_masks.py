@@ -134,6 +134,43 @@ def test_or_refuses_the_run(packed: Packed) -> None:
     packed.run("fine", {"policy": "assistant", "on_unproved": "error"})
 
 
+# Writes the system message before the last message, if that is the user's, and thoughts of the last turn only.
+LATE = (
+    "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}"
+    "{{ messages[0].content + '\n' }}{% endif %}"
+    "{{ m.content if loop.last else m.content.split('</think>')[-1] }}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_what_a_row_loses_is_refused_or_allowed_and_counted(packed: Packed) -> None:
+    asked = {"role": "user", "content": "one"}
+    thought = {"role": "assistant", "content": "<think>hm</think>two"}
+    rows = [
+        [{"role": "system", "content": "Rule."}, asked, {"role": "assistant", "content": "two"}],
+        [asked, thought, {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}],
+        [{"role": "system", "content": "  "}, asked, {"role": "assistant", "content": "three"}],
+    ]
+    text = "".join(json.dumps({"messages": row}) + "\n" for row in rows)
+    (packed.folder / "rows.jsonl").write_text(text)
+    strict = packed.run("strict", "completion", chat_template=LATE).ledger.sources["rows"]
+    assert strict.rows_rejected == {"lost_content": 1}
+    assert strict.template_dropped == {"reasoning": 1}
+    (line,) = (packed.folder / "strict" / "rejects.jsonl").read_text().splitlines()
+    reject = json.loads(line)
+    assert (reject["line"], reject["reason"]) == (1, "lost_content")
+    assert "message 1: the chat template" in reject["detail"]
+    assert "tokenizer.allow_lost: [system]" in reject["detail"]
+
+    allowed = packed.run("allowed", "completion", chat_template=LATE, allow_lost=["system"])
+    assert allowed.ledger.sources["rows"].rows_rejected == {}
+    assert allowed.ledger.sources["rows"].template_dropped == {"reasoning": 1, "system": 1}
+    again = packed.run("again", "completion", chat_template=LATE, allow_lost=["system"])
+    assert again.hash == allowed.hash
+    assert packed.run("strict", "completion", chat_template=LATE).ledger.sources["rows"] == strict
+
+
 def test_variables_reach_the_template(packed: Packed) -> None:
     template = "{% for m in messages %}{{ m.role + flavour + m.content + '<|im_end|>' }}{% endfor %}"
     packed.run("sweet", "all", chat_template=template, variables={"flavour": " sweet "})

@@ -81,7 +81,7 @@ def test_so_it_is_by_the_quick_way(name: str) -> None:
 @pytest.mark.parametrize("source", [HUGE["a product"], ENDLESS["nested loops"]])
 def test_a_row_can_be_rejected_instead(source: str) -> None:
     only = "{% if messages[0].content == 'bad' %}" + source + "{% endif %}{{ messages[0].content }}"
-    renderer = Renderer(ChatTemplate(only, {}, "attack", on_limit="reject"))
+    renderer = Renderer(ChatTemplate(only, {}, "attack", on_limit="reject"), allow_lost=["assistant"])
     bad: Messages = [{"role": "user", "content": "bad"}]
     for chat in (CHAT, CHAT, CHAT, bad, CHAT, bad, CHAT):
         if chat is bad:
@@ -103,7 +103,7 @@ def test_what_is_long_but_not_too_long_is_rendered() -> None:
     )
     renderer = Renderer(ChatTemplate(source, {}, "long"))
     text = renderer(chat[:1], chat[1:]).text
-    assert text == renderer.exact(chat[:1], chat[1:]).text
+    assert text == renderer(chat[:1], chat[1:], check=True).text
     assert len(text) > 1_700_000
 
 

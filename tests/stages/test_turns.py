@@ -246,6 +246,7 @@ def encoder_of(tokenizer: Any, template: str, trace: bool) -> Encoder:
         trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
+        allow_lost=["assistant", "tools"],
     )
     return Encoder(
         make_engine("tokenizers", text),
