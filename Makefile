@@ -2,16 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint types bench clean
+.PHONY: demo test test-slow test-all lint types bench clean
 
 demo: .venv/.demo
 	$(BIN)/packtrain run --demo --out runs/demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: .venv/.dev
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
+
+test-all: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

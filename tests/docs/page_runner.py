@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
+
+from tests.support import warm
 
 if TYPE_CHECKING:
     from tests.docs.block_checks import missing
@@ -35,7 +38,10 @@ class Said:
 
 @dataclass
 class PageRun:
-    """One page, run. As a context manager, because a process may have to be ended."""
+    """One page, run. As a context manager, because a process may have to be ended.
+
+    Its `packtrain` is that of `tests.support.warm`; tests/pipeline/test_package.py has an installed one.
+    """
 
     page: "Page"
     folder: Path
@@ -45,14 +51,18 @@ class PageRun:
     said: list[Said] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """`docs/x.md:3: torch is missing`"""
+    _programs: Path = Path()
     _worker: "subprocess.Popen[bytes] | None" = None
     _ask: IO[str] | None = None
     _answers: IO[str] | None = None
 
     def __enter__(self) -> "PageRun":
+        self._programs = Path(tempfile.mkdtemp(prefix="packtrain-tests-"))
+        warm.install(self._programs)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        shutil.rmtree(self._programs)
         for pipe in (self._ask, self._answers):
             if pipe is not None:
                 pipe.close()
@@ -95,7 +105,7 @@ class PageRun:
         return (
             kept
             | {
-                "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+                "PATH": f"{self._programs}:{Path(sys.executable).parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
                 "HOME": str(self.home),
                 "XDG_CACHE_HOME": str(self.home / ".cache"),
                 "PYTHONPATH": "",

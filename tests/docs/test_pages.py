@@ -1,6 +1,8 @@
 """Every command and every snippet of the documentation, run; what cannot run here, looked at."""
 
 import importlib.util
+import os
+import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +66,9 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
         pytest.importorskip("moto")
     folder, home = tmp_path / "work", tmp_path / "home"
     home.mkdir()
+    # As after a first run with this tokenizer: transformers has been asked, the engines have been checked.
+    for kind in ("tokenizers", "engine-checks"):
+        shutil.copytree(Path(os.environ["PACKTRAIN_CACHE"]) / kind, home / ".cache" / "packtrain" / kind)
     prepared.fill(folder, one.starts)
     with ExitStack() as stack:
         environment = {}

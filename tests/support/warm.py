@@ -12,6 +12,7 @@ import importlib
 import io
 import multiprocessing.util
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -29,14 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-MODULES = (
-    "packtrain.pipeline.cli",
-    "packtrain.pipeline.run",
-    "packtrain.pipeline.worker",
-    "packtrain.pipeline.verify",
-    "packtrain.pipeline.static",
-    "packtrain.pipeline.console",
-)
+PACKAGE = "packtrain.pipeline"
+"""All of its modules are loaded in the server. What they import late, such as torch, is not."""
 _SIZE = struct.Struct("<I")
 
 
@@ -161,6 +156,16 @@ def run(
     return subprocess.CompletedProcess([str(argument) for argument in arguments], process.returncode, out, err)
 
 
+def install(folder: Path) -> Path:
+    """Write a program `packtrain` that runs its command here, for shells that have the folder on their PATH."""
+    program = folder / "packtrain"
+    shim = Path(__file__).with_name("shim.py")
+    server = _start()[1:].decode()
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{shim}' '{server}' \"$@\"\n")
+    program.chmod(0o755)
+    return program
+
+
 @cache
 def _start() -> bytes:
     """The address of this process's server, started with the first command; it ends when this process does."""
@@ -197,8 +202,9 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def _serve(listener: socket.socket, alive: int) -> None:
     """Fork for each connection, until nobody holds the other end of `alive`."""
-    for name in MODULES:
-        importlib.import_module(name)
+    package = importlib.import_module(PACKAGE)
+    for module in pkgutil.walk_packages(package.__path__, f"{PACKAGE}."):
+        importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
     waiting = selectors.DefaultSelector()
