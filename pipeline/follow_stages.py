@@ -1,7 +1,10 @@
 """The stages of one example: what prep made of its row, its text, its tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, PacktrainError
@@ -11,7 +14,7 @@ from .follow_anew import Again, Anew, find_spec, prepare_row
 from .follow_cache import CachedParts, EncodedDocument
 from .follow_fate import unproved_detail
 from .follow_origin import Inputs, State
-from .follow_tokens import tokens_of, tokens_of_pieces
+from .follow_tokens import Fate, tokens_of, tokens_of_pieces
 from .inspect import Decoder, load_decoder
 from .outfolder import tokenizer_folder
 from .reader import Finished
@@ -79,8 +82,14 @@ class Stages:
         checks = _checks(story, one, anew)
         if anew is not None and anew.runs is not None:
             begins = (0, *anew.runs.ends[:-1])
+            decoded = self._decoded(story, one)
+            if "".join(span.text for span in decoded) == anew.text:
+                story.text = Text(decoded, True, anew.unproved, checks)
+                return
+            # The tokenizer changes texts, so that tokens cannot be placed in this one: by kinds and turns.
+            trained = {(token.kind, token.turn) for token in story.tokens if token.fate is Fate.TRAINED}
             spans = [
-                Span(anew.text[begin:end], Kind(kind), turn, train)
+                Span(anew.text[begin:end], Kind(kind), turn, train, (Kind(kind), turn) in trained)
                 for begin, end, kind, turn, train in zip(begins, *anew.runs, strict=True)
             ]
             story.text = Text(spans, True, anew.unproved, checks)
@@ -109,22 +118,30 @@ class Stages:
         """The text from the tokens."""
         if self._decoder is None:
             return []
+        flags = [True] * len(story.tokens)
         if one is not None:
-            begins = (0, *(run[0] for run in one.runs[:-1]))
-            texts = self._decoder.spans([one.ids[begin : run[0]] for begin, run in zip(begins, one.runs, strict=True)])
-            return [
-                Span(text, Kind(kind), turn, train)
-                for text, (_, kind, turn, train) in zip(texts, one.runs, strict=True)
-            ]
-        # Only what stands in rows is known: a span ends where tokens are missing.
-        groups: list[list[int]] = []
-        last = -2
-        for token in story.tokens:
+            sizes = np.diff([run[0] for run in one.runs], prepend=0).tolist()
+            flags = [run[3] for run, size in zip(one.runs, sizes, strict=True) for _ in range(size)]
+        # Without the cache only what stands in rows is known: a text ends where tokens are missing.
+        out: list[Span] = []
+        groups: list[tuple[Span, list[int]]] = []
+        last = -1
+        for token, train in zip(story.tokens, flags, strict=True):
+            span = Span("", token.kind, token.turn, train, token.fate is Fate.TRAINED)
             if token.index != last + 1:
-                groups.append([])
-            groups[-1].append(token.id)
+                out += self._spans(groups)
+                groups = []
+            if not groups or groups[-1][0] != span:
+                groups.append((span, []))
+            groups[-1][1].append(token.id)
             last = token.index
-        return [Span(self._decoder.text(group), None, -1, True) for group in groups]
+        return out + self._spans(groups)
+
+    def _spans(self, groups: Sequence[tuple[Span, list[int]]]) -> list[Span]:
+        """The same spans with the texts of their tokens, which are neighbours."""
+        assert self._decoder is not None
+        texts = self._decoder.spans([ids for _, ids in groups])
+        return [replace(span, text=text) for (span, _), text in zip(groups, texts, strict=True)]
 
     def _texts(self, ids: Sequence[int]) -> list[str]:
         return self._decoder.pieces(ids) if self._decoder is not None else [""] * len(ids)

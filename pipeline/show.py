@@ -18,22 +18,22 @@ from .inert import inert, inert_line
 from .inspect import MASKED, TRAINED, has_colour
 from .story import Span, Story, trained_in
 
-STYLES: dict[Kind | None, tuple[str, str]] = {
-    Kind.PROMPT: ("p", "dim"),
-    Kind.USER: ("u", "blue"),
-    Kind.SPECIAL: ("s", "yellow"),
-    Kind.HISTORY: ("h", "cyan"),
-    Kind.HISTORY_END: ("hE", "bold cyan"),
-    Kind.COMPLETION: ("C", "green"),
-    Kind.TEXT: ("T", "green"),
-    Kind.ASSISTANT: ("A", "bold green"),
-    Kind.END: ("E", "bold magenta"),
-    Kind.UNPROVED: ("?", "red"),
-    Kind.UNPROVED_COMPLETION: ("?C", "bold red"),
-    Kind.REJECTED: ("R", "red"),
-    None: ("", ""),
+STYLES: dict[Kind | None, str] = {
+    Kind.PROMPT: "dim",
+    Kind.USER: "blue",
+    Kind.SPECIAL: "yellow",
+    Kind.HISTORY: "cyan",
+    Kind.HISTORY_END: "bold cyan",
+    Kind.COMPLETION: "green",
+    Kind.TEXT: "green",
+    Kind.ASSISTANT: "bold green",
+    Kind.END: "bold magenta",
+    Kind.UNPROVED: "red",
+    Kind.UNPROVED_COMPLETION: "bold red",
+    Kind.REJECTED: "red",
+    None: "",
 }
-"""(what stands before it where there is no colour, its colour) of each kind."""
+"""The colour of each kind."""
 _LINES = 4
 """Lines that a long text may take."""
 _HEAD, _TAIL = 8, 4
@@ -66,6 +66,7 @@ class Teller:
         address, origin = story.address, story.origin
         number = f" (document {story.doc_id:,})" if story.doc_id is not None else ""
         self._line(f"{address.id}{number}", "bold")
+        self._line(_verdict(story), "bold")
         self._title(1, "where it comes from")
         self._line(f"source {address.source}, file {address.file}, line {address.line:,}")
         if origin.path and not origin.said.startswith(origin.path):
@@ -113,24 +114,22 @@ class Teller:
         if text.unproved:
             self._line(f"where the assistant's turns lie is not proved: {text.unproved}", "red")
         kinds = dict.fromkeys(span.kind for span in text.spans if span.kind is not None)
-        if kinds:
-            self._print(Text(" · ").join([self._legend(kind) for kind in kinds]))
+        if not self._colour:
+            self._line("legend: ⟦trained⟧ · not trained")
+        elif kinds:
+            legend = [Text(_word(kind), STYLES[kind]) for kind in kinds]
+            self._print(Text(" · ").join([*legend, Text("underlined: trained", "underline")]))
         out = Text()
         for span in text.spans:
             out.append(self._marked(span))
         if text.spans:
             self._print(out)
 
-    def _legend(self, kind: Kind) -> Text:
-        mark, style = STYLES[kind]
-        return Text(_word(kind) if self._colour else f"⟦{mark}: {_word(kind)}⟧", style)
-
     def _marked(self, span: Span) -> Text:
-        mark, style = STYLES[span.kind]
-        body = self._short(span.text)
-        if self._colour or span.kind is None:
-            return Text(inert(body), style)
-        return Text(f"⟦{mark}: {inert(body)}⟧")
+        body = inert(self._short(span.text))
+        if self._colour:
+            return Text(body, f"{STYLES[span.kind]}{' underline' if span.trained else ''}".strip())
+        return Text(f"⟦{body}⟧" if span.trained else body)
 
     def _tokens(self, story: Story) -> None:
         if not story.tokens:
@@ -233,6 +232,23 @@ class Teller:
     def _print(self, text: Text) -> None:
         # Broken by the terminal alone, so that what is copied is what is there.
         self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def _verdict(story: Story) -> str:
+    """What became of it, in a sentence with numbers."""
+    of_pair = "" if story.row is None else f", in row {story.row[1]:,} of {story.row[0]}"
+    if story.state != "packed" or not story.standings:
+        told = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
+        none = f"; none of its {story.total:,} tokens is trained" if story.total and story.state != "packed" else ""
+        return f"{told}{of_pair}{none}"
+    trained = sum(token.fate is Fate.TRAINED for token in story.tokens)
+    where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
+    rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
+    pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"
+    copies = f", {story.copies:,} times" if story.copies > 1 else ""
+    cut = f"; {lost:,} tokens are cut" if (lost := sum(one.end - one.begin for one in story.cuts)) else ""
+    mask = f" (mask {story.policy})" if story.policy else ""
+    return f"packed in {rows}{pieces}{copies}: {trained:,} of {story.total:,} tokens are trained{mask}{cut}"
 
 
 def _sides(example: Example) -> Iterator[tuple[str, Any]]:

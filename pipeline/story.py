@@ -14,13 +14,16 @@ from .follow_tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of the text that is of one kind."""
+    """A stretch of the text that is of one kind, and trained or not."""
 
     text: str
     kind: Kind | None
     """None where only the shards are left."""
     turn: int
     train: bool
+    """Whether its message allows it."""
+    trained: bool
+    """Whether it is, in a packed row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,9 +131,9 @@ def test_colours_in_a_terminal(hostile: Path) -> None:
     shown = in_terminal("inspect", str(hostile), "--id", ID, "--full")
     is_inert(shown)
     assert "⟦" not in shown
-    assert re.search("\x1b\\[1;32myes", shown), "what the assistant says is green"
+    assert re.search("\x1b\\[1;4;32myes", shown), "what the assistant says is green, and trained"
     assert re.search("\x1b\\[2m<\\|im_start\\|>user", shown), "what is asked is dim"
-    assert re.search("\x1b\\[1;35m<\\|im_end\\|>", shown), "the end of the turn has its own colour"
+    assert re.search("\x1b\\[1;4;35m<\\|im_end\\|>", shown), "the end of the turn has its own colour"
     is_inert(in_terminal("inspect", str(hostile), "--row", "0"))
 
 
@@ -143,13 +143,17 @@ def test_marks_in_a_pipe_and_where_nobody_wants_colour(hostile: Path, program: C
     piped = done.out
     is_inert(piped)
     assert "\x1b" not in piped
-    assert "⟦A: assistant⟧" in piped
-    assert "⟦p: <|im_start|>user\n" in piped
-    assert "⟦A: yes \\x1b]0;owned\\x07" in piped
-    assert "⟦E: <|im_end|>⟧" in piped
+    head, _, text = piped.partition("3 its text")
+    verdict = head.splitlines()[1]
+    assert re.fullmatch(r"packed in row 0 of train: (\d+) of \d+ tokens are trained \(mask completion\)", verdict)
+    body = text.partition("4 its")[0].split("not trained\n", 1)[1]
+    marked = "".join(re.findall("⟦(.*?)⟧", body, re.DOTALL))
+    assert marked.startswith("yes \\x1b]0;owned\\x07")
+    assert marked.endswith("<|im_end|>\n")
+    assert "yes" not in re.sub("⟦.*?⟧", "", body, flags=re.DOTALL), "only what is trained has marks, and all of it"
     plain = in_terminal("inspect", str(hostile), "--id", ID, "--full", NO_COLOR="1")
     is_inert(plain)
-    assert "⟦A: yes" in plain
+    assert "⟦yes" in plain
     assert not re.search("\x1b\\[[0-9;]*3[0-7]m", plain), "no colour at all"
     row = in_terminal("inspect", str(hostile), "--row", "0", NO_COLOR="1")
     assert "⟦" in row
