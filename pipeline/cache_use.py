@@ -13,7 +13,10 @@ from .store import LocalStore, open_regular
 NAME = ".in-use"
 TAG = "CACHEDIR.TAG"
 """Marks a folder as a cache, also for programs that back up or search: https://bford.info/cachedir/"""
-_FOLDERS = "blocks copies drafts encoded engines history hub locks remote scans shards specs tokenizers windows"
+FOLDERS = (
+    *("blocks", "copies", "drafts", "encoded", "engines", "history", "hub"),
+    *("locks", "remote", "scans", "shards", "specs", "tokenizers", "windows"),
+)
 """What packtrain makes in a cache. A folder that holds anything else is used as a cache, but never marked as one."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
 _TEXT = (
@@ -32,8 +35,16 @@ def is_cache(folder: Path) -> bool:
         return False
 
 
+def mark_cache(cache: LocalStore) -> None:
+    """Mark the cache of a configuration, if there is one and it holds nothing else."""
+    with suppress(OSError):
+        top = cache.top()
+        if TAG not in top and top and all(name in FOLDERS or name.startswith(".") for name in top):
+            cache.put_bytes(TAG, _TEXT)
+
+
 class CacheUse:
-    """Keeps a cache from being cleaned, as long as it lives or until `release`. Also a context.
+    """Keeps a cache from being cleaned, as long as it lives or until `release`; and marks it as one. Also a context.
 
     Where the file system has no locks, or nothing can be written, it does nothing.
     """
@@ -43,6 +54,7 @@ class CacheUse:
         if self._file is not None:
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a cleaning that is under way
+            mark_cache(cache)
 
     def __enter__(self) -> "CacheUse":
         return self
@@ -71,7 +83,7 @@ class CacheAlone:
 
     def take(self) -> bool:
         """Whether nobody uses it. Never waits."""
-        self._file = _open(self.cache, make=False)
+        self._file = _open(self.cache, make=self.cache.root.is_dir())
         if self._file is None:
             return True
         try:
@@ -96,8 +108,6 @@ def _open(cache: LocalStore, *, make: bool) -> int | None:
     try:
         if make:
             cache.root.mkdir(parents=True, exist_ok=True)
-            if all(name in _FOLDERS.split() or name.startswith(".") for name in cache.top()):
-                cache.put_bytes(TAG, _TEXT)
         return os.open(cache.root / NAME, os.O_RDWR | (os.O_CREAT if make else 0), 0o666)
     except OSError:
         return None

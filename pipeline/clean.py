@@ -2,27 +2,33 @@
 
 Nothing is removed that could not be made again, and nothing of a dataset: a run afterwards encodes what is gone and
 gives the same bytes. A cache that a run or a stream uses is left alone (`cache_use`), as is an output at work.
+
+Nor is anything removed that is not packtrain's. A cache is a folder that packtrain has marked. In it, and in an output,
+a file counts only if its name is one that packtrain gives and its content begins, or is hashed, as such a file's does.
+Links are neither followed nor removed.
 """
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from ..schemas.errors import BusyError, StoreError
+from ..schemas.errors import BusyError, ConfigError, StoreError
 from ..schemas.jsontext import decode_note
-from .cache_use import CacheAlone
+from .cache_use import FOLDERS, TAG, CacheAlone, is_cache
 from .driver_lock import Leases
 from .manifests import read_manifest
 from .outfolder import PLAN
 from .parts import PartList
 from .sealed import unseal
-from .store import LocalStore, explain
+from .store import LocalStore, explain, hash_file, open_regular
 from .unfinished import recorded
 
 Kind = Literal["draft", "orphan", "part", "copy", "stray", "layout"]
@@ -37,11 +43,28 @@ KINDS: dict[Kind, str] = {
 """What is removed, in the order in which it is shown."""
 DAYS = 7.0
 """Parts and copies that were written more recently are kept, unless something else is asked for."""
-_COPIES = ("blocks", "scans", "remote", "hub", "copies")
 _FOREIGN_SECONDS = 86_400.0
 """A draft of another machine counts as left behind after so long: nobody here can ask whether its writer lives."""
-_DRAFT = re.compile(r"\.tmp-(?P<host>.*)-(?P<pid>\d+)-[0-9a-f]+")
+_DRAFT = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}")
+_ARROW, _PARQUET, _ZSTD, _STREAM = b"ARROW1", b"PAR1", b"\x28\xb5\x2f\xfd", b"\xff\xff\xff\xff"
+_NOTE = b'{"check":"'
+"""How a sealed note begins."""
+_LISTED = b'["remote/'
+_RECORD = re.compile(r"encoded/[0-9a-f]{2}/[0-9a-f]{64}\.json")
+_PART = re.compile(r"encoded/[0-9a-f]{2}/[0-9a-f]{64}-[0-9a-f]{16}\.arrow")
 _SHARD = re.compile(r"(?:[a-z]+/)?shards/\d{5,}-[0-9a-f]{16}\.(?:arrow|parquet)")
+_LAYOUT = re.compile(r"_run/layout/(?:[a-z]+-\d{5,}-(?:pieces|rows)|packed)\.arrow")
+_COPIES: tuple[tuple[re.Pattern[str], tuple[bytes, ...]], ...] = (
+    (re.compile(r"blocks/[0-9a-f]{2}/[0-9a-f]{64}(?:\.arrow)?\.zst"), (_ZSTD,)),
+    (re.compile(r"scans/(?:file-|source-)?[0-9a-f]{64}\.json"), (_NOTE,)),
+    (re.compile(r"remote/[0-9a-f]{64}\.json"), (_LISTED,)),
+    (re.compile(r"copies/[0-9a-f]{2}/[0-9a-f]{64}"), (_ARROW, _PARQUET, _STREAM)),
+    (re.compile(r"hub/(?:[^/]+/){2,4}[0-9a-f]{16,64}/[^/]+\.arrow"), (_ARROW, _STREAM)),
+)
+"""Copies: how a name of `LocalStore` looks, and how such a file begins."""
+_HASHED = re.compile(r"(?:remote/([0-9a-f]{40})(?:\.[A-Za-z0-9]{1,8}){0,2}|copies/[0-9a-f]{2}/([0-9a-f]{64}))")
+"""Copies of anything: the name is of the content's BLAKE3."""
+_COPY_FOLDERS = ("blocks", "scans", "remote", "hub", "copies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +93,19 @@ class Cleaning:
         everything: take all parts and copies, whoever was made from them and however new.
 
     Raises:
+        ConfigError: the folder is not a cache of packtrain's.
         BusyError: a run or a stream uses the cache, or an output.
     """
 
     def __init__(
         self, cache: LocalStore | None, outs: Iterable[LocalStore], *, days: float = DAYS, everything: bool = False
     ) -> None:
+        if cache is not None and cache.root.is_dir() and not is_cache(cache.root):
+            raise ConfigError(
+                f"{cache.root} has no {TAG} of packtrain's, so nothing is removed from it. A run marks its cache so, "
+                "unless it holds other things; of a cache that an earlier version made: run a configuration with it "
+                "again first"
+            )
         self.cache = cache
         self.outs = list(outs)
         self.everything = everything
@@ -120,40 +150,42 @@ class Cleaning:
         return freed
 
     def _of_cache(self, cache: LocalStore) -> Iterator[Item]:
-        yield from _drafts(cache)
+        yield from _drafts(cache, ["", *FOLDERS])
         used = set[str]() if self.everything else _used(cache, self.outs)
         vouched: dict[str, Path] = {}
-        for path in sorted(cache.path("encoded").glob("*/*.json")):
-            head = _head(path)
-            if head is None or cache.size(head.part) != head.bytes:
-                yield Item("orphan", path, _size(path))
-            else:
-                vouched[head.part] = path
-        for path in sorted(cache.path("encoded").glob("*/*.arrow")):
-            name = path.relative_to(cache.root).as_posix()
+        parts = []
+        for name, path in _files(cache, "encoded"):
+            if _PART.fullmatch(name) and _begins(path, _ARROW):
+                parts.append((name, path))
+            elif _RECORD.fullmatch(name) and _begins(path, _NOTE):
+                head = _head(path)
+                if head is None or cache.size(head.part) != head.bytes:
+                    yield Item("orphan", path, _size(path))
+                else:
+                    vouched[head.part] = path
+        for name, path in parts:
             record = vouched.get(name)
             if record is None:
                 yield Item("orphan", path, _size(path))
             elif name not in used and (self.everything or _written(path) < self._before):
                 yield Item("part", path, _size(path))
                 yield Item("part", record, _size(record))
-        for folder in _COPIES:
-            for path in sorted(cache.path(folder).rglob("*")):
-                old = self.everything or _written(path) < self._before
-                if path.is_file() and not path.is_symlink() and not path.name.startswith(".tmp-") and old:
+        for folder in _COPY_FOLDERS:
+            for name, path in _files(cache, folder):
+                if (self.everything or _written(path) < self._before) and _is_copy(name, path):
                     yield Item("copy", path, _size(path))
 
     def _of_output(self, out: LocalStore) -> Iterator[Item]:
-        yield from _drafts(out)
         finished = _finished(out)
         if finished is None and not out.exists(PLAN):
             return  # nothing of ours
+        yield from _drafts(out, [""], deep=True)
         known = finished if finished is not None else {shard.name for shard in recorded(out)}
-        for name in out.names():
-            if _SHARD.fullmatch(name) and name not in known:
-                yield Item("stray", out.path(name), out.size(name) or 0)
-            elif self.everything and finished is not None and name.startswith("_run/layout/"):
-                yield Item("layout", out.path(name), out.size(name) or 0)
+        for name, path in _files(out, ""):
+            if _SHARD.fullmatch(name) and name not in known and _begins(path, _STREAM, _PARQUET):
+                yield Item("stray", path, _size(path))
+            elif self.everything and finished is not None and _LAYOUT.fullmatch(name) and _begins(path, _ARROW):
+                yield Item("layout", path, _size(path))
 
 
 def outputs_near(cache: LocalStore) -> list[LocalStore]:
@@ -179,16 +211,56 @@ def _used(cache: LocalStore, outs: Iterable[LocalStore]) -> set[str]:
     return used
 
 
-def _drafts(store: LocalStore) -> Iterator[Item]:
-    """What `LocalStore.sweep` would remove, and drafts of other machines that are a day old."""
+def _drafts(store: LocalStore, folders: Iterable[str], *, deep: bool = False) -> Iterator[Item]:
+    """What `LocalStore.sweep` would remove, and drafts of other machines that are a day old.
+
+    Args:
+        folders: where to look, and below; of "", in the folder itself only, unless `deep`.
+    """
     now = time.time()
-    for path in sorted(store.root.rglob(".tmp-*")):
-        match = _DRAFT.fullmatch(path.name)
-        if match is None or not path.is_file():
-            continue
-        here = match["host"] == os.uname().nodename
-        if _gone(int(match["pid"])) if here else now - _written(path) > _FOREIGN_SECONDS:
-            yield Item("draft", path, _size(path))
+    for folder in folders:
+        for name, path in _files(store, folder):
+            match = _DRAFT.fullmatch(path.name)
+            if match is None or (folder == "" and "/" in name and not deep):
+                continue
+            here = match["host"] == os.uname().nodename
+            if _gone(int(match["pid"])) if here else now - _written(path) > _FOREIGN_SECONDS:
+                yield Item("draft", path, _size(path))
+
+
+def _files(store: LocalStore, folder: str) -> Iterator[tuple[str, Path]]:
+    """(name, path) of the regular files below a folder of a store, sorted. No link is one, and none is followed."""
+    above = store.root / folder if folder else store.root
+    if folder and above.is_symlink():
+        return
+    for where, folders, names in os.walk(above):  # which follows no links
+        folders.sort()
+        for name in sorted(names):
+            path = Path(where, name)
+            with suppress(OSError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    yield path.relative_to(store.root).as_posix(), path
+
+
+def _begins(path: Path, *heads: bytes) -> bool:
+    """Whether a file begins with one of these."""
+    try:
+        with open_regular(path) as file:
+            return file.read(16).startswith(heads)
+    except OSError:
+        return False
+
+
+def _is_copy(name: str, path: Path) -> bool:
+    """Whether a file is a copy that packtrain made, by its name and its content."""
+    for pattern, heads in _COPIES:
+        if pattern.fullmatch(name) and _begins(path, *heads):
+            return True
+    hashed = _HASHED.fullmatch(name)
+    try:
+        return hashed is not None and hash_file(path).hash.startswith(hashed[1] or hashed[2])
+    except OSError:
+        return False
 
 
 def _gone(pid: int) -> bool:

@@ -97,7 +97,7 @@ def clean(
         list[str] | None,
         typer.Option(
             metavar="DIR",
-            help="An output to clean; without a configuration, with its cache. Repeatable.",
+            help="An output to clean. Its cache is cleaned only where it is named, too. Repeatable.",
             autocompletion=completion.path,
         ),
     ] = None,
@@ -167,13 +167,13 @@ def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[L
     """
     from .configfile import load_config
     from .encoding import cache_root
-    from .recall import recall
+    from .manifests import open_output
     from .store import LocalStore
     from .stores import open_store, resolve_place
 
     stores = []
     for text in outs:
-        store = open_store(resolve_place(text, Path.cwd()))
+        store = open_output(text)
         if not isinstance(store, LocalStore):
             raise ConfigError(
                 f"--out: {text} is not on this machine; what killed runs left there, a rule of the bucket removes "
@@ -190,9 +190,6 @@ def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[L
         store = open_store(own)
         if isinstance(store, LocalStore):
             stores.append(store)
-    elif place is None:
-        noted = [asked.cache for store in stores if (asked := recall(store)) is not None]
-        place = noted[0] if noted else None
     if place is None and not stores:
         raise ConfigError("say what to clean: a configuration, --cache, or --out")
     if place is not None and not isinstance(open_store(place), LocalStore):

@@ -72,22 +72,35 @@ class EncodeSpec:
 
     def save(self, store: Store) -> str:
         """Put the specification into the store, where tasks find it. Returns its name."""
-        name = f"specs/{fingerprint(self.payload())}.json"
-        if unseal(store.read(name)) is None:
+        name = self.name
+        if self._read(store, name) is None:
             store.replace_bytes(name, seal(msgspec.json.encode(self)))
         return name
+
+    @property
+    def name(self) -> str:
+        """What a store calls it: the fingerprint of what it says."""
+        return f"specs/{fingerprint(self.payload())}.json"
 
     @classmethod
     def load(cls, store: Store, name: str) -> "EncodeSpec":
         """What was saved under a name.
 
         Raises:
-            IntegrityError: it is gone, or damaged.
+            IntegrityError: it is gone, or is not what was saved under this name.
         """
-        data = unseal(store.read(name))
-        if data is None:
+        found = cls._read(store, name)
+        if found is None:
             raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
-        return decode_note(data, cls)
+        return found
+
+    @classmethod
+    def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
+        try:
+            found = decode_note(unseal(store.read(name)), cls)
+        except msgspec.MsgspecError:
+            return None
+        return found if found.name == name else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from ..schemas.manifest import FileRecord, Manifest
 from ..schemas.run_section import RunSection
 from .accounts import fate_of_rows, nothing_left
 from .backends import open_executor
-from .cache_use import CacheUse
+from .cache_use import CacheUse, mark_cache
 from .closing_advice import on_duplicates, on_untrained
 from .commit import commit, put_record
 from .conditions import check_conditions
@@ -142,6 +142,7 @@ class Driver:
             files = scan_sources(self.config.sources, self.base, self.scratch.root)
             if plan_inputs(files) != manifest.plan["inputs"]:
                 return None
+        mark_cache(self.scratch)
         self.observer.note(f"{self.out.url} is finished already; nothing to do")
         if self.config.run.report and not self.out.exists(REPORT):
             self.observer.note(f"its report is not there; packtrain report {self.out.url} makes it")

@@ -12,6 +12,7 @@ import msgspec
 from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
+from ...schemas.names import check_name
 from ..store import LocalStore
 from .blocks import split_name
 from .containers import is_data
@@ -65,6 +66,7 @@ def fetch(url: str, size: int, stamp: int, cache: Path) -> Path:
     note = f"remote/{fingerprint([url, size, stamp])}.json"
     if stamp and (kept := store.read(note)) is not None:
         name, length = decode_note(kept, tuple[str, int])
+        check_name(name)
         if store.size(name) == length:
             return store.path(name)
     suffix = split_name(url.partition("?")[0].rpartition("/")[2])[1]

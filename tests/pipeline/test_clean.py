@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.cache_use import CacheUse
+from packtrain.pipeline.cache_use import CacheUse, is_cache
 from packtrain.pipeline.clean import Cleaning, Item
 from packtrain.pipeline.run import run
 from packtrain.pipeline.store import LocalStore
@@ -81,9 +81,12 @@ def test_what_a_killed_run_leaves(little: Any, place: Path) -> None:
     cache, out = place / "cache", place / "out"
     parts = sorted(cache.glob("encoded/*/*.arrow"))
     records = sorted(cache.glob("encoded/*/*.json"))
-    drafts = [cache / "encoded" / f".tmp-{host}-{dead.pid}-0a", out / "train" / f".tmp-{host}-{dead.pid}-0b"]
-    foreign = cache / f".tmp-elsewhere-{dead.pid}-0c"
-    for path in (*drafts, foreign, cache / f".tmp-{host}-{os.getpid()}-0d", cache / ".tmp-of-somebody"):
+    drafts = [
+        cache / "encoded" / f".tmp-{host}-{dead.pid}-0000000a",
+        out / "train" / f".tmp-{host}-{dead.pid}-0000000b",
+    ]
+    foreign = cache / f".tmp-elsewhere-{dead.pid}-0000000c"
+    for path in (*drafts, foreign, cache / f".tmp-{host}-{os.getpid()}-0000000d", cache / ".tmp-of-somebody"):
         path.write_bytes(b"half")
     os.utime(foreign, (0, 0))
     next(record for record in records if record.stem == parts[0].name.partition("-")[0]).unlink()  # a part alone
@@ -92,8 +95,8 @@ def test_what_a_killed_run_leaves(little: Any, place: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-5])
     stray = out / "train" / "shards" / "00007-0123456789abcdef.arrow"
     mine = out / "train" / "shards" / "notes.txt"
-    for path in (stray, mine):
-        path.write_bytes(b"x")
+    shutil.copy(next((out / "train" / "shards").glob("00000-*")), stray)
+    mine.write_bytes(b"x")
     items = found(place)
     orphans = {parts[0], parts[2], damaged, *(record for record in records if record.stem == parts[1].name[:64])}
     assert {item.path for item in items} == {*drafts, foreign, stray, *orphans}
@@ -109,7 +112,8 @@ def test_what_a_killed_run_leaves(little: Any, place: Path) -> None:
 
 def test_shards_of_an_interrupted_run_are_kept(little: Any, place: Path) -> None:
     (place / "out" / "manifest.json").unlink()
-    (place / "out" / "train" / "shards" / "00007-0123456789abcdef.arrow").write_bytes(b"x")
+    shards = place / "out" / "train" / "shards"
+    shutil.copy(next(shards.iterdir()), shards / "00007-0123456789abcdef.arrow")
     (item,) = found(place, days=0)
     assert item.path.name == "00007-0123456789abcdef.arrow"
     with Cleaning(None, []) as cleaning:
@@ -157,7 +161,7 @@ def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtra
     part = next((place / "cache").glob("encoded/*/*.arrow"))
     done = packtrain("clean", place / "run.yaml")
     assert (done.code, done.out) == (0, "there is nothing to remove\n")
-    done = packtrain("clean", "--out", place / "out", "--all")
+    done = packtrain("clean", "--out", place / "out", "--cache", place / "cache", "--all")
     assert done.code == 0
     assert "nothing was removed" in done.out
     assert str(part) in done.out.replace("\n", "")
@@ -176,3 +180,84 @@ def test_what_to_clean_must_be_said(tmp_path: Path, packtrain: Callable[..., Any
     assert "is no folder" in packtrain("clean", "--cache", tmp_path / "nothing").err
     assert "s3://bucket/run is not on this machine" in packtrain("clean", "--out", "s3://bucket/run").err
     assert "not on this machine" in packtrain("clean", "--out", tmp_path, "--cache", "s3://bucket/cache").err
+
+
+def test_what_is_not_ours_stays(place: Path, packtrain: Callable[..., Any]) -> None:
+    cache, thesis = place / "cache", place / "thesis"
+    thesis.mkdir()
+    hexes = "ab" * 32
+    names = [
+        "hub/models--a--b/blobs/" + hexes,
+        "hub/x.arrow",
+        "hub/a/b/c/" + "a" * 40 + "/notes.arrow",
+        "remote/notes.txt",
+        f"remote/{hexes[:40]}.jsonl",
+        f"remote/{hexes}.json",
+        f"copies/ab/{hexes}",
+        f"blocks/ab/{hexes}.zst",
+        f"scans/{hexes}.json",
+        f"encoded/ab/{hexes}.json",
+        f"encoded/ab/{hexes}-{hexes[:16]}.arrow",
+        "encoded/ab/thesis.arrow",
+        "thesis.txt",
+    ]
+    for name in names:
+        for root in (cache, thesis):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("my thesis")
+    linked = cache / "copies" / "link"
+    linked.symlink_to(thesis)
+    (cache / "encoded" / "cd").symlink_to(thesis / "encoded" / "ab")
+    shutil.rmtree(cache / "history", ignore_errors=True)
+    (cache / "history").symlink_to(thesis)
+    part = next(cache.glob("encoded/*/*.arrow"))
+    for path in (thesis / "encoded" / "ab").iterdir():  # what would be ours if it were in the cache
+        shutil.copy(part, path)
+    (thesis / f".tmp-{os.uname().nodename}-99999999-00000001").write_text("half")
+    age(cache)
+    age(thesis)
+    before = {path: path.read_bytes() for path in thesis.rglob("*") if path.is_file()}
+    done = packtrain("clean", "--cache", cache, "--all", "--yes")
+    assert done.code == 0, done
+    assert not part.exists(), "what is ours is removed"
+    assert {path: path.read_bytes() for path in thesis.rglob("*") if path.is_file()} == before
+    assert linked.is_symlink()
+    assert [name for name in names if not (cache / name).exists()] == []
+    for folder in (thesis, place):
+        done = packtrain("clean", "--cache", folder, "--all", "--yes")
+        assert done.code == 2
+        assert "has no CACHEDIR.TAG of packtrain's, so nothing is removed from it" in done.err
+    assert {path: path.read_bytes() for path in thesis.rglob("*") if path.is_file()} == before
+
+
+def test_a_dataset_does_not_say_what_to_clean(place: Path, packtrain: Callable[..., Any]) -> None:
+    parts = sorted((place / "cache").rglob("*.arrow"))
+    done = packtrain("clean", "--out", place / "out", "--all", "--yes")
+    assert done.code == 0
+    assert parts == sorted((place / "cache").rglob("*.arrow"))
+    (place / "out" / "_run" / "layout").rename(place / "elsewhere")
+    (place / "out" / "_run" / "layout").symlink_to(place / "elsewhere")
+    held = sorted((place / "elsewhere").iterdir())
+    assert packtrain("clean", "--out", place / "out", "--all", "--yes").code == 1
+    assert held == sorted((place / "elsewhere").iterdir())
+
+
+def test_a_cache_of_an_earlier_version_is_marked_by_a_run(place: Path, packtrain: Callable[..., Any]) -> None:
+    (place / "cache" / "CACHEDIR.TAG").unlink()
+    done = packtrain("clean", place / "run.yaml")
+    assert done.code == 2
+    assert "run a configuration with it again first" in done.err
+    assert packtrain("run", place / "run.yaml").code == 0
+    assert packtrain("clean", place / "run.yaml").code == 0
+
+
+def test_a_cache_is_marked_unless_it_holds_other_things(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter").write_text("dear")
+    for name, marked in (("new", True), ("home", False)):
+        with CacheUse(LocalStore(tmp_path / name)):
+            assert is_cache(tmp_path / name) == marked
+    (tmp_path / "cargo").mkdir()
+    (tmp_path / "cargo" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# by cargo\n")
+    assert not is_cache(tmp_path / "cargo")
