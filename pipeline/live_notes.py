@@ -21,15 +21,25 @@ from .inputs.parquet import ParquetPlace, SpooledTable
 from .inputs.paths import Found, Kind
 from .inputs.separated import SeparatedPlace
 from .inputs.spool import FORMAT as CUT_FORMAT
-from .inputs.spool import SpooledLines, SpooledSeparated
+from .inputs.spool import SpooledLines, SpooledSeparated, SpooledText
+from .inputs.textfiles import TextPlace
 from .sources import BLOCK_BYTES, find_inputs, scan_source
 from .store import LocalStore
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever notes are written otherwise, or files are cut otherwise, than before."""
 _PLACES: dict[str, type[Place]] = {
     kind.__name__: kind
-    for kind in (ArrowPlace, ParquetPlace, SeparatedPlace, SpooledLines, SpooledSeparated, SpooledTable)
+    for kind in (
+        ArrowPlace,
+        ParquetPlace,
+        SeparatedPlace,
+        SpooledLines,
+        SpooledSeparated,
+        SpooledTable,
+        SpooledText,
+        TextPlace,
+    )
 }
 
 

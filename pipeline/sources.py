@@ -180,10 +180,14 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
 
 def _cut(path: Path, digest: str, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:
     # Each reader is imported where it is needed: workers of plain JSONL do without them all.
-    if packing is not None:
-        from .inputs.spool import scan_compressed
+    if packing is not None or container is Container.JSON_ARRAY:
+        from .inputs.spool import scan_spooled
 
-        return scan_compressed(path, digest, container, packing, BLOCK_BYTES, max_row_bytes, cache)
+        return scan_spooled(path, digest, container, packing, BLOCK_BYTES, max_row_bytes, cache)
+    if container is Container.TEXT:
+        from .inputs.textfiles import scan_text
+
+        return scan_text(path, BLOCK_BYTES, max_row_bytes)
     if container is Container.PARQUET:
         from .inputs.parquet import scan_parquet
 

@@ -103,10 +103,10 @@ class SourceConfig(Section):
     `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`; the module
     is looked for in the configuration's folder first."""
     path: Paths = Field(min_length=1)
-    """What to read: JSONL or CSV (UTF-8, plain, .gz or .zst), Parquet, Arrow; patterns such as `data/**/*.jsonl`;
-    folders, of which all data files are taken; folders of `save_to_disk`; URLs of fsspec (`s3://`, `https://`); and
-    `hf://owner/name[@revision]`, which the datasets library loads, as it does `hf://./folder`. Relative paths start at
-    the configuration's folder."""
+    """What to read: JSONL, a JSON array, CSV or .txt (one document a file; all UTF-8, plain, .gz or .zst), Parquet,
+    Arrow; patterns such as `data/**/*.jsonl`; folders, of which all data files are taken; folders of `save_to_disk`;
+    URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
+    `hf://./folder`. Relative paths start at the configuration's folder."""
     split: str | None = None
     """Which split of a dataset of the hub, or of a folder of `save_to_disk`. May be left out where there is one."""
     subset: str | None = None
@@ -141,7 +141,8 @@ class SourceConfig(Section):
     Only functions of one row are allowed (`LOWER`, `REPLACE`, `REGEXP_LIKE`, ...); an error lists them.
     Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
-    """A longer line of JSONL or CSV is rejected: it would hold a worker's memory to itself."""
+    """A longer line of JSONL or CSV, element of a JSON array or text file is rejected: it would hold a worker's memory
+    to itself."""
 
     @field_validator("format")
     @classmethod

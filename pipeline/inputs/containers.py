@@ -12,6 +12,8 @@ class Container(StrEnum):
     """How rows lie in a file."""
 
     JSONL = "JSONL"
+    JSON_ARRAY = "JSON array"
+    TEXT = "text"
     CSV = "CSV"
     TSV = "TSV"
     PARQUET = "Parquet"
@@ -75,15 +77,24 @@ _STARTS = {
 }
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
-TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), CSV, Parquet or Arrow"
+TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow or .txt"
 
 
 def is_data(name: str) -> bool:
     """Whether a file in a folder looks like data, by its name."""
+    return _bare(name).endswith(SUFFIXES)
+
+
+def is_text(name: str) -> bool:
+    """Whether a file is a text, by its name. In a folder, such files are data only where no others are."""
+    return _bare(name).endswith(".txt")
+
+
+def _bare(name: str) -> str:
     lower = name.lower()
-    for suffix in (".gz", ".gzip", ".zst", ".zstd"):
+    for suffix in _PACKED_SUFFIX:
         lower = lower.removesuffix(suffix)
-    return lower.endswith(SUFFIXES)
+    return lower
 
 
 def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | None]:
@@ -110,10 +121,10 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
         if head.startswith(magic):
             raise InputError(f"{shown} is {what}; give {TAKEN}")
     _refuse_tar(shown, head)
-    container = _text(outer)
-    if outer in _BINARY_SUFFIX or outer in _PACKED_SUFFIX or container is not Container.JSONL:
+    container = settled(_text(outer), head)
+    if outer in _BINARY_SUFFIX or outer in _PACKED_SUFFIX or container not in (Container.JSONL, Container.JSON_ARRAY):
         # Of JSONL, a line that is none is rejected, and the others are used.
-        if found := mistaken(head):
+        if (found := mistaken(head)) and not (container is Container.TEXT and _MARKUP.match(head)):
             raise InputError("{} {}: {}".format(shown, *found))
         if _OBJECT.match(head) and outer not in _PACKED_SUFFIX:
             raise InputError(f"{shown} is called {outer}, but begins with a JSON object; rename it if it is JSONL")
@@ -127,13 +138,21 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
             f"{shown} is called {outer}, but is not compressed by {_PACKED_SUFFIX[outer].value}: it is damaged, or was "
             f"decompressed already; copy it again, or rename it without {outer}"
         )
-    if container is Container.JSONL and _is_array(head):
-        raise InputError(f"{shown} is one JSON array; give JSONL, one object a line (`jq -c '.[]'` turns one into it)")
     return container, None
 
 
+def settled(container: Container, head: bytes) -> Container:
+    """What a file of text is, once its first bytes are known, decompressed where that is needed."""
+    if container is Container.JSONL and _is_array(head[:HEAD].removeprefix(b"\xef\xbb\xbf")):
+        return Container.JSON_ARRAY
+    if container is Container.TEXT and _OBJECT.match(head):
+        return Container.JSONL
+    return container
+
+
 def _text(suffix: str) -> Container:
-    return {".csv": Container.CSV, ".tsv": Container.TSV}.get(suffix, Container.JSONL)
+    known = {".csv": Container.CSV, ".tsv": Container.TSV, ".txt": Container.TEXT}
+    return known.get(suffix, Container.JSONL)
 
 
 def mistaken(head: bytes) -> tuple[str, str] | None:
@@ -150,8 +169,10 @@ def mistaken(head: bytes) -> tuple[str, str] | None:
 
 def _is_array(head: bytes) -> bool:
     """Whether it is one array, and not one in each line."""
-    lines = head.split(b"\n")
-    return lines[0].lstrip().startswith(b"[") and not (len(lines) > 1 and lines[1].startswith(b"["))
+    lines = head.lstrip().split(b"\n")
+    if lines[0].strip() == b"[":
+        return True
+    return lines[0].startswith(b"[") and not (len(lines) > 1 and lines[1].startswith(b"["))
 
 
 def _refuse_tar(shown: str, head: bytes) -> None:
@@ -171,7 +192,3 @@ def refuse_inner(shown: str, head: bytes) -> None:
             what = "compressed twice" if what == "packed" else f"compressed, and what it holds is {what}"
             raise InputError(f"{shown} is {what}; decompress it and give what is in it")
     _refuse_tar(shown, head)
-    if head.lstrip().startswith(b"["):
-        raise InputError(
-            f"{shown} holds one JSON array; give JSONL, one object a line (`zcat {shown} | jq -c '.[]'` makes it)"
-        )

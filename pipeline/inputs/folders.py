@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ...schemas.errors import ConfigError, InputError
-from .containers import is_data
+from .containers import is_data, is_text
 
 MAGIC = frozenset("*?[")
 """Characters that make a pattern of a name."""
@@ -56,7 +56,9 @@ def irregular(path: Path, found: os.stat_result) -> str:
 
 
 def data_files(folder: Path, where: str) -> list[Path]:
-    """The data files below a folder, sorted. What begins with a dot or an underscore is somebody's notes.
+    """The data files below a folder, sorted; its .txt files if there are no others.
+
+    What begins with a dot or an underscore is somebody's notes.
 
     Raises:
         ConfigError: a link leads back to a folder that was entered already.
@@ -66,9 +68,9 @@ def data_files(folder: Path, where: str) -> list[Path]:
         Path(entry.path)
         for inner in _folders(folder, where, hidden=(".", "_"))
         for entry in _entries(inner)
-        if not entry.name.startswith((".", "_")) and is_data(entry.name) and not _is_folder(entry)
+        if not entry.name.startswith((".", "_")) and not _is_folder(entry)
     ]
-    return sorted(found)
+    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
 
 
 def matches(pattern: Path, where: str) -> list[Path]:

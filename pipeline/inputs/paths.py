@@ -148,8 +148,8 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         files = data_files(path, where)
         if not files:
             raise ConfigError(
-                f"{where}: {path} is a folder without data files (.jsonl, .csv, .parquet, .arrow, also .gz or .zst); "
-                "name the files, or a pattern"
+                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .parquet, .arrow, .txt, also "
+                ".gz or .zst); name the files, or a pattern"
             )
         yield from (_file(file, where) for file in files)
 

@@ -15,7 +15,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import check_name
 from ..store import LocalStore
 from .blocks import split_name
-from .containers import is_data
+from .containers import is_data, is_text
 
 TRIES = 3
 _CHUNK = 4 << 20
@@ -43,7 +43,9 @@ def find_urls(text: str, where: str) -> Iterator[tuple[str, int, int]]:
             info = fs.info(path)
             if info["type"] == "directory":
                 every = fs.find(path, detail=True)
-                infos = [every[name] for name in sorted(every) if is_data(name) and not _hidden(name, path)]
+                names = [name for name in sorted(every) if not _hidden(name, path)]
+                names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
+                infos = [every[name] for name in names]
             elif info["type"] != "file":
                 raise ConfigError(f"{where}: {text} is not a regular file; write its rows to a file, and name that")
             else:

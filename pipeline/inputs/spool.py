@@ -1,8 +1,8 @@
 """Blocks kept in the cache, by the hash of what is in them: where an input cannot be read from any place.
 
-A compressed file is one stream. It is decompressed once, cut as a plain file is cut, and every block is kept in a
-file of its own, so that tasks read them in any order. What was found is noted by the hash of the compressed file: while
-the blocks are there, it is not decompressed again.
+A compressed file is one stream, and so is a JSON array, within which nothing says where an element begins. It is read
+once, cut as a plain file is cut, and every block is kept in a file of its own, so that tasks read them in any order.
+What was found is noted by the hash of the file: while the blocks are there, it is not read again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,11 @@ from ...schemas.jsontext import decode_note
 from ..sealed import seal, unseal
 from ..store import LocalStore
 from .blocks import Block, BlockRows, changed
-from .containers import Container, Packing, refuse_inner
+from .containers import Container, Packing, refuse_inner, settled
+from .jsonarray import ArrayLines
 from .lines import BOM, Newlines, cut, split_lines
 from .separated import Rows, SeparatedPlace, read_header
+from .textfiles import TextPlace, Whole
 
 FORMAT = 1
 """Raised whenever the same file would be cut otherwise than before."""
@@ -51,10 +53,23 @@ class SpooledSeparated:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `Place`."""
-        data = unspool(path, block)
-        if self.at.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
-            raise changed(path, block, True)
-        return self.at.parse(path, block, data, limit)
+        return _parsed(self.at, path, block, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledText:
+    """A document in a file of the cache."""
+
+    def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
+        """See `Place`."""
+        return _parsed(TextPlace(), path, block, limit)
+
+
+def _parsed(place: SeparatedPlace | TextPlace, path: Path, block: Block, limit: int | None) -> BlockRows:
+    data = unspool(path, block)
+    if place.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
+        raise changed(path, block, True)
+    return place.parse(path, block, data, limit)
 
 
 class _Noted(msgspec.Struct, frozen=True):
@@ -75,6 +90,8 @@ class _Note(msgspec.Struct, frozen=True):
 
     blocks: list[_Noted]
     columns: list[str] | None
+    text: bool = False
+    """Whether the block is one document."""
 
 
 _Kind = TypeVar("_Kind")
@@ -96,26 +113,31 @@ def write_note(store: LocalStore, name: str, note: object) -> None:
     store.replace_bytes(name, seal(msgspec.json.encode({"note": note})))
 
 
-def scan_compressed(
-    path: Path, file_hash: str, kind: Container, packing: Packing, size: int, max_row_bytes: int, cache: Path
+def scan_spooled(
+    path: Path, file_hash: str, kind: Container, packing: Packing | None, size: int, max_row_bytes: int, cache: Path
 ) -> list[Block]:
-    """The blocks of a compressed file of lines or separated values, each kept in the cache.
+    """The blocks of a compressed file of lines, separated values or text, or of a JSON array, each kept in the cache.
 
     Raises:
         InputError: it is damaged or cut short, or holds something else.
     """
     store = LocalStore(cache)
-    key = fingerprint(["compressed", FORMAT, file_hash, kind.value, packing.value, size, max_row_bytes])
+    key = fingerprint(
+        ["compressed", FORMAT, file_hash, kind.value, packing.value if packing else "", size, max_row_bytes]
+    )
     name = f"scans/{key}.json"
     note = read_note(store, name, _Note)
     if note is not None and all(store.size(one.name) == one.bytes for one in note.blocks if one.name):
         return _blocks(note, kind, store)
     noted: list[_Noted] = []
     with _decompressed(path, packing) as read:
-        header: SeparatedPlace | None = None
-        splitter: Newlines | Rows = Newlines()
+        place: SeparatedPlace | TextPlace | None = None
+        splitter: Newlines | Rows | Whole = Newlines()
+        columns: list[str] | None = None
         waiting = read(_HEAD)
-        refuse_inner(str(path), waiting)
+        if packing is not None:
+            refuse_inner(str(path), waiting)
+        kind = settled(kind, waiting)
 
         def feed(count: int) -> bytes:
             nonlocal waiting
@@ -125,24 +147,31 @@ def scan_compressed(
             return read(count)
 
         start = 0
-        if kind is not Container.JSONL:
-            header, start, waiting = read_header(str(path), feed, kind.separator)
-            splitter = Rows(str(path))
+        take = feed
+        if kind in (Container.CSV, Container.TSV):
+            place, start, waiting = read_header(str(path), feed, kind.separator)
+            splitter, columns = Rows(str(path)), list(place.columns)
         elif waiting.startswith(BOM):
             start, waiting = len(BOM), waiting[len(BOM) :]
+        if kind is Container.JSON_ARRAY:
+            take, start = ArrayLines(str(path), feed).read, 0
+        elif kind is Container.TEXT:
+            place, splitter = TextPlace(), Whole()
 
-        for one in cut(feed, size, max_row_bytes, splitter, keep=True, start=start):
-            hash = header.hash(one.hash) if header else one.hash
+        for one in cut(take, size, max_row_bytes, splitter, keep=True, start=start):
+            hash = place.hash(one.hash) if place else one.hash
             spooled, count = ("", 0) if one.too_long else spool(store, hash, one.data)
             noted.append(_Noted(one.start, one.end, one.first_line, one.lines, hash, one.too_long, spooled, count))
-    note = _Note(noted, list(header.columns) if header else None)
+    note = _Note(noted, columns, kind is Container.TEXT)
     write_note(store, name, note)
     return _blocks(note, kind, store)
 
 
 def _blocks(note: _Note, kind: Container, store: LocalStore) -> list[Block]:
-    place: SpooledLines | SpooledSeparated = SpooledLines()
-    if note.columns is not None:
+    place: SpooledLines | SpooledSeparated | SpooledText = SpooledLines()
+    if note.text:
+        place = SpooledText()
+    elif note.columns is not None:
         place = SpooledSeparated(SeparatedPlace(tuple(note.columns), kind.separator))
     return [
         Block(
@@ -191,21 +220,23 @@ def unspool(path: Path, block: Block) -> bytes:
 
 
 @contextmanager
-def _decompressed(path: Path, packing: Packing) -> "Iterator[Callable[[int], bytes]]":
-    """Reads what a compressed file holds.
+def _decompressed(path: Path, packing: Packing | None) -> "Iterator[Callable[[int], bytes]]":
+    """Reads what a file holds, decompressed.
 
     Raises:
         InputError: the stream is damaged or ends too early.
     """
     place = 0
     try:
-        with pa.OSFile(str(path)) as raw, pa.CompressedInputStream(raw, packing.value) as stream:
+        with pa.OSFile(str(path)) as raw, pa.CompressedInputStream(raw, packing.value) if packing else raw as stream:
 
             def read(count: int) -> bytes:
                 nonlocal place
                 try:
                     data: bytes = stream.read(min(count, _CHUNK))
                 except (OSError, pa.ArrowException) as error:
+                    if packing is None:
+                        raise
                     raise _damaged(path, packing, place, error) from error
                 place += len(data)
                 return data

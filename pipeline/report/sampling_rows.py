@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from ...schemas.errors import InputError
 from ..inputs.blocks import split_name
-from ..inputs.containers import HEAD, Container, Packing, detect
+from ..inputs.containers import HEAD, Container, Packing, detect, settled
+from ..inputs.jsonarray import ArrayLines
 from ..inputs.paths import Found, Kind
 from ..inputs.separated import Rows
 
@@ -27,6 +28,9 @@ _READ_AHEAD = 1 << 20
 """Bytes of a compressed file that are read at least, to tell how many rows it has: it is read in steps of 64 KiB."""
 _GROUP = 128 << 20
 """Bytes of a row group that is decoded whole; of larger ones, the first rows are taken."""
+
+_FROM_PLACES = (Container.JSONL, Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM)
+"""Containers of which rows can be taken from any place; of the others, only from the beginning."""
 
 Opener = Callable[[], BinaryIO]
 
@@ -54,7 +58,7 @@ class Piece:
     @property
     def leading(self) -> bool:
         """Whether only its first rows can be had."""
-        return self.packing is not None or self.container in (Container.CSV, Container.TSV)
+        return self.packing is not None or self.container not in _FROM_PLACES
 
     @property
     def lines(self) -> bool:
@@ -69,7 +73,8 @@ class Piece:
             return path.name
         stem, suffix = split_name(path.name)
         inner = Path("x" + suffix).stem.removeprefix("x")
-        return stem + (inner or (".jsonl" if self.container is Container.JSONL else f".{self.container.lower()}"))
+        lines = self.container in (Container.JSONL, Container.JSON_ARRAY)
+        return stem + (inner or (".jsonl" if lines else f".{self.container.lower()}"))
 
 
 def look(found: Found) -> Piece:
@@ -198,9 +203,18 @@ def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
 def take_first(piece: Piece, count: int, to: BinaryIO) -> Taken:
     """The first rows of what is compressed, or of separated values with their header."""
     with piece.open() as file:
-        source: BinaryIO = file
+        source: Any = file
         if piece.packing is not None:
             source = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), piece.packing.value)
+        head = source.read(HEAD)
+        container = settled(piece.container, head)
+        source = _Rest(head, source)
+        if container is Container.JSON_ARRAY:
+            source = ArrayLines(piece.found.shown, source.read)
+        elif container is Container.TEXT:  # the one document that it is
+            data = source.read(MOST)
+            to.write(data)
+            return Taken(1, piece.found.size)
         separated = piece.container in (Container.CSV, Container.TSV)
         wanted = count + 1 if separated else count
         splitter = Rows(piece.found.shown)
@@ -225,6 +239,21 @@ def take_first(piece: Piece, count: int, to: BinaryIO) -> Taken:
     elif piece.packing is None:
         read = len(data)
     return Taken(max(rows, 0), max(int(read * rows / max(known, 1)), 1))
+
+
+class _Rest:
+    """A stream of which the beginning was read already."""
+
+    def __init__(self, head: bytes, stream: Any) -> None:
+        self._head, self._stream = head, stream
+
+    def read(self, count: int) -> bytes:
+        """Up to so many bytes; none at the end."""
+        if self._head:
+            out, self._head = self._head[:count], self._head[count:]
+            return out
+        data: bytes = self._stream.read(count)
+        return data
 
 
 def _row_ends(data: bytes, *, quoted: bool) -> list[int]:

@@ -203,6 +203,27 @@ def test_inputs_may_lie_elsewhere(
     assert heard.work == []
 
 
+def test_names_of_inputs_are_in_ids_and_in_nothing_else(config: Config, tmp_path: Path) -> None:
+    """A renamed input gives the same shards from the same parts; its documents are called otherwise."""
+    first, _ = run(config)
+    kept = parts(config)
+    (tmp_path / "inputs/texts.jsonl").rename(tmp_path / "inputs/renamed.jsonl")
+    renamed = json.loads(json.dumps(config).replace("texts.jsonl", "renamed.jsonl"))
+    second, _ = run(renamed, out=str(tmp_path / "second"))
+    assert parts(config) == kept
+    assert second.hash != first.hash
+    before, after = contents(tmp_path / "out"), contents(tmp_path / "second")
+    other = {name for name in before if before[name] != after[name]}
+    assert before.keys() == after.keys()
+    assert "documents.parquet" in other
+    assert not any(name.endswith((".arrow", "rejects.jsonl")) for name in other)
+    for folder, name in (("out", "texts"), ("second", "renamed")):
+        ids = pq.read_table(tmp_path / folder / "documents.parquet", columns=["id"])["id"].to_pylist()
+        assert sum(one.startswith(f"texts/{name}:") for one in ids) == 260
+    with pytest.raises(OutputError):
+        run(renamed)
+
+
 def test_engines_and_tracing_do_not_matter(config: Config, tmp_path: Path) -> None:
     """They are part of what was asked for, and so of the plan; the rows are the same to the byte."""
     shards = set()

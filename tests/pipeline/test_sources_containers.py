@@ -28,6 +28,10 @@ def jsonl(rows: list[Row]) -> bytes:
     return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
 
 
+def array(rows: list[Row], indent: int | None = None) -> bytes:
+    return json.dumps(rows, ensure_ascii=False, indent=indent).encode()
+
+
 def zstd(data: bytes) -> bytes:
     """Compressed as the command-line tool does it: by a stream, without its size in the header."""
     sink = pa.BufferOutputStream()
@@ -87,6 +91,15 @@ LINES: dict[str, Write] = {
     "gz, two members": to_file("in.jsonl.gz", lambda rows: two_members(jsonl(rows))),
     "zst": to_file("in.jsonl.zst", lambda rows: zstd(jsonl(rows))),
     "zst under another name": to_file("in.json", lambda rows: zstd(jsonl(rows))),
+    "json array": to_file("in.json", lambda rows: array(rows)),
+    "json array, gz": to_file("in.json.gz", lambda rows: gzip.compress(array(rows))),
+    "json array, zst": to_file("in.json.zst", lambda rows: zstd(b"\xef\xbb\xbf" + array(rows))),
+}
+INDENTED: dict[str, Write] = {
+    "json array, indented": to_file("in.json", lambda rows: array(rows, 2)),
+    "json array, indented, line ends of Windows": to_file(
+        "in.json.gz", lambda rows: gzip.compress(array(rows, 4).replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    ),
 }
 TABLES: dict[str, Write] = {
     "parquet": parquet(),
@@ -182,7 +195,7 @@ conversations = st.lists(
 def test_conversations_are_the_same_in_every_container(size: int, rows: list[Row], monkeypatch: Any) -> None:
     monkeypatch.setattr(sources, "BLOCK_BYTES", size)
     expected: list[Any] | None = None
-    for name, write in {**LINES, **TABLES}.items():
+    for name, write in {**LINES, **INDENTED, **TABLES}.items():
         with tempfile.TemporaryDirectory() as place:
             path = write(Path(place), rows)
             files = scan(path, Path(place), "messages")

@@ -120,7 +120,7 @@ def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) ->
         ("in.jsonl.zst", LINES, r"is called \.zst, but is not compressed by zstd"),
         ("in.jsonl.gz", gzip.compress(FILES["in.parquet"]), "compressed, and what it holds is a Parquet; decompress"),
         ("in.jsonl.gz", gzip.compress(gzip.compress(LINES)), "is compressed twice; decompress it"),
-        ("in.jsonl.gz", gzip.compress(b" [\n{}]"), "holds one JSON array; give JSONL"),
+        ("in.jsonl.gz", gzip.compress(b" [\n{}"), "is cut short: its JSON array has no end"),
         ("in.tar.gz", gzip.compress(b"a" * 257 + b"ustar" + b"\0" * 250), "is a tar archive; unpack it"),
         ("in.jsonl.gz", gzip.compress(b""), r"is empty; remove it from sources\.one\.path, or fill it"),
         ("in.feather", b"FEA1" + b"x" * 99, "is a Feather file of version 1; give JSONL"),

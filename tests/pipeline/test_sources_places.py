@@ -80,7 +80,7 @@ def test_a_folder_is_all_data_files_in_it(tree: Path) -> None:
     data = ["data/a.jsonl", "data/b.jsonl", "data/deep/d.csv.zst", "data/deep/e.parquet", "data/deep/er/c.jsonl.gz"]
     assert names(source("data"), tree) == data
     (tree / "none").mkdir()
-    (tree / "none/readme.txt").write_text("x")
+    (tree / "none/readme.md").write_text("x")
     with pytest.raises(ConfigError, match="none is a folder without data files"):
         find_inputs(source("none"), tree)
 

@@ -30,7 +30,10 @@ A *size* is a number of bytes, or text such as `256MiB`, `2 GiB` or `1.5GB`.
 The column *identity* says whether a key is a part of what was asked for, and so of the manifest's hash:
 
 - *yes*: its value is.
-- *content*: the content of the files behind it is, not where they lie.
+- *content*: the content of the files behind it is, not where they lie. Of inputs, names count as well: ids of documents
+  are made of them (of file names without suffixes, and of as many folders as tell the files apart), and files of a
+  pattern or a folder are read in the order of their names. A renamed file gives the same tokens under other ids; its
+  encoded parts are used again.
 - *outcome*: what it led to is, such as the engine that was chosen and its version.
 - *no*: it says where or how fast; the bytes written are the same.
 
