@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 import yaml
@@ -18,12 +18,8 @@ from packtrain.pipeline.configfile import load_as
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.errors import PacktrainError
 
-if TYPE_CHECKING:
-    from tests.docs.markdown_page import Block, PageError, page
-    from tests.docs.prepared import TRAINING
-else:
-    from markdown_page import PageError, page
-    from prepared import TRAINING
+from tests.docs.markdown_page import Block, PageError, page
+from tests.docs.prepared import TRAINING
 
 
 def check(block: "Block") -> None:

@@ -11,16 +11,11 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from tests.docs.block_checks import missing
+from tests.docs.markdown_page import RUN, Block, Page, PageError
 from tests.support import warm
-
-if TYPE_CHECKING:
-    from tests.docs.block_checks import missing
-    from tests.docs.markdown_page import RUN, Block, Page, PageError
-else:
-    from block_checks import missing
-    from markdown_page import RUN, PageError
 
 SECONDS = 600.0
 """A block may take so long. Far more than any needs: machines may be busy."""

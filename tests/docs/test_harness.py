@@ -1,20 +1,14 @@
 """That the tests of the documentation find what is wrong: each rule of `markdown_page` with a page that breaks it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-if TYPE_CHECKING:
-    from tests.docs.block_checks import check, commands
-    from tests.docs.markdown_page import REASONS, ROOT, PageError, names, page, parse
-    from tests.docs.page_runner import PageRun, shows
-else:
-    from block_checks import check, commands
-    from markdown_page import REASONS, ROOT, PageError, names, page, parse
-    from page_runner import PageRun, shows
+from tests.docs.block_checks import check, commands
+from tests.docs.markdown_page import REASONS, ROOT, PageError, names, page, parse
+from tests.docs.page_runner import PageRun, shows
 
 F = "```"
 

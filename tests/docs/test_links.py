@@ -1,14 +1,10 @@
 """Links, anchors and pictures of the documentation lead somewhere, and so do paths that are named in passing."""
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.docs.markdown_page import ROOT, names, page
-else:
-    from markdown_page import ROOT, names, page
+from tests.docs.markdown_page import ROOT, names, page
 
 PAGES = names()
 _LINK = re.compile(r"(?P<picture>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<to>[^()\s]+)(?: \"[^\"]*\")?\)")

@@ -5,20 +5,13 @@ import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.docs.block_checks import check
-    from tests.docs.markdown_page import RUN, PageError, names, page
-    from tests.docs.page_runner import PageRun, source_of
-    from tests.docs.prepared import Prepared, bucket
-else:
-    from block_checks import check
-    from markdown_page import RUN, PageError, names, page
-    from page_runner import PageRun, source_of
-    from prepared import bucket
+from tests.docs.block_checks import check
+from tests.docs.markdown_page import RUN, PageError, names, page
+from tests.docs.page_runner import PageRun, source_of
+from tests.docs.prepared import Prepared, bucket
 
 PAGES = names()
 QUICK = ("README.md", "CONTRIBUTING.md")

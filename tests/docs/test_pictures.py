@@ -3,24 +3,19 @@
 import json
 import os
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import packtrain
 import pytest
 from packtrain.pipeline.reader import open_dataset
 
-if TYPE_CHECKING:
-    from tests.docs import pictures
-else:
-    sys.path.append(str(Path(__file__).parent))
-    import pictures
+from tests.docs import pictures
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DEMO = Path(str(files("packtrain.pipeline.demo") / "tokenizer"))

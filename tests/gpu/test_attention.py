@@ -1,11 +1,9 @@
 """Packed attention on CUDA: every kernel found there against float32, forward and backward; its name in a profile; the
 probe in bf16; compiled without a break. Run with `python -m pytest tests/gpu` on a machine that has a GPU."""
 
-import sys
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,11 +20,7 @@ from packtrain.training.batch import FixedShape, fix_shape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 from packtrain.training.probe.documents import to_device
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, row, with_default_cache
-else:
-    sys.path.append(str(Path(__file__).parents[1] / "training" / "probe"))
-    from architectures import build, row, with_default_cache
+from tests.training.probe.architectures import build, row, with_default_cache
 
 CUDA = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 pytestmark = pytest.mark.skipif(not CUDA, reason="needs a GPU, Ampere or newer")

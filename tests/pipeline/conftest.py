@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,8 +273,9 @@ def s3_server() -> "Iterator[Faulty]":
     """An S3 server that has faults when it is told to; see `tests/bench/faulty.py`."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
-    sys.path.append(str(Path(__file__).parents[1] / "bench"))
-    with import_module("faulty").Faulty() as server:
+    from tests.bench.faulty import Faulty
+
+    with Faulty() as server:
         yield server
 
 

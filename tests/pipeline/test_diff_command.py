@@ -6,7 +6,6 @@ import resource
 import shlex
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -219,11 +218,12 @@ def test_quick_opens_no_shard(packtrain: Command, runs: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.usefixtures("faulty")
 def test_one_of_the_two_may_be_far_away(packtrain: Command, runs: Path, tmp_path: Path) -> None:
-    bucket = import_module("faulty").BUCKET
-    far = f"s3://{bucket}/diff/far"
+    from tests.bench.faulty import BUCKET
+
+    far = f"s3://{BUCKET}/diff/far"
     data = {
         "out": far,
-        "cache": f"s3://{bucket}/diff/cache",
+        "cache": f"s3://{BUCKET}/diff/cache",
         "tokenizer": {"path": str(Path(packtrain_demo.__file__).parent / "tokenizer")},
         "sources": [{"name": "texts", "format": "text", "path": "rows.jsonl"}],
         "truncate": {"max_length": 128},

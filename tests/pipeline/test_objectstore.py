@@ -7,11 +7,9 @@ import hashlib
 import multiprocessing
 import os
 import pickle
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packtrain.pipeline import objects, objectstore
@@ -27,11 +25,7 @@ from packtrain.schemas.fingerprint import hash_bytes
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-if TYPE_CHECKING:
-    from tests.bench.faulty import BUCKET, Asked, Faulty
-else:
-    sys.path.append(str(Path(__file__).parents[1] / "bench"))
-    from faulty import BUCKET, Asked, Faulty
+from tests.bench.faulty import BUCKET, Asked, Faulty
 
 CHUNK = 5 << 20
 """The smallest part that S3 takes."""

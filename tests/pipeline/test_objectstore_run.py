@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import packtrain
 import pytest
@@ -28,11 +28,7 @@ from packtrain.stages.prep import TextOptions, make_format
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-if TYPE_CHECKING:
-    from tests.bench.faulty import BUCKET, Asked, Faulty
-else:
-    sys.path.append(str(Path(__file__).parents[1] / "bench"))
-    from faulty import BUCKET, Asked, Faulty
+from tests.bench.faulty import BUCKET, Asked, Faulty
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from packtrain.schemas.errors import InputError, IntegrityError, PacktrainError, StoreError
@@ -24,11 +24,7 @@ from packtrain.training.shelf import RemoteShelf, open_shelf
 
 pytest.importorskip("aiohttp")
 
-if TYPE_CHECKING:
-    from tests.bench.loopback import Store
-else:
-    sys.path.append(str(Path(__file__).parents[1] / "bench"))
-    from loopback import Store
+from tests.bench.loopback import Store
 
 PIECE = 32 << 10
 NAME = "shards/00000-abc.arrow"

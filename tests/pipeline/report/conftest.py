@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -39,8 +38,6 @@ from packtrain.schemas.report import (
     Trust,
 )
 from packtrain.stages.sweep import Stock, SweepOptions, sweep
-
-sys.path.append(str(Path(__file__).parent))  # for what tests share
 
 SHAPE = Shape("7 billion parameters", 6.7e9, 32, 4096)
 

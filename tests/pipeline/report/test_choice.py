@@ -1,7 +1,7 @@
 """The recommendation: its numbers are those of the points, and it keeps what it says."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,7 @@ from packtrain.pipeline.report.spoken import share
 from packtrain.schemas.errors import ConfigError
 from packtrain.stages.stock import Stock
 
-if TYPE_CHECKING:
-    from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stock_of
-else:
-    from choices import at, choice_of, configured, lognormal, stock_of
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stock_of
 
 # --- the points ---
 

@@ -1,7 +1,6 @@
 """What is said beside the advice: what sources lose, what is compared otherwise, and what else would help."""
 
 from io import StringIO
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +14,7 @@ from packtrain.pipeline.report.terminal import print_report
 from packtrain.schemas.report import FORMAT, Report
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from tests.pipeline.report.choices import at, choice_of, configured, lognormal, of_sources, stock_of
-else:
-    from choices import at, choice_of, configured, lognormal, of_sources, stock_of
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, of_sources, stock_of
 
 # --- by source ---
 

@@ -1,9 +1,5 @@
 """Setting packed attention on models: what auto takes and why, and what cannot be set."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("torch")
@@ -21,11 +17,7 @@ from packtrain.training.attention import (
 )
 from packtrain.training.batch import flatten
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, row
-else:
-    sys.path.append(str(Path(__file__).parents[1] / "probe"))
-    from architectures import build, row
+from tests.training.probe.architectures import build, row
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,11 @@
 """Which architectures keep packed documents apart: the table of docs/isolation.md, row by row."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
-
+from tests.training.probe.architectures import ARCHITECTURES, Architecture, R, alone, build, judge, unlike
 
 KINDS = [
     pytest.param(one, id=one.kind, marks=[pytest.mark.slow] if number % 3 else [])

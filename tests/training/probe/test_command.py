@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +11,7 @@ pytest.importorskip("transformers")
 from packtrain.pipeline.cli import main
 from transformers import CONFIG_MAPPING
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import build
+from tests.training.probe.architectures import build
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """What every step is held to, and the first batch."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,11 +14,7 @@ from packtrain.training.attention import use_packed
 from packtrain.training.batch import FixedShape, fix_shape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, row, with_ones
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import build, row, with_ones
+from tests.training.probe.architectures import build, row, with_ones
 
 
 def packed(kind: str = "llama", **options: Any) -> Any:

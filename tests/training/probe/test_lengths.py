@@ -1,8 +1,6 @@
 """Models that compute a document otherwise where it, or its row, is long: found by configuration, and by trying."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,11 +16,7 @@ from packtrain.training.probe.limits import document_limit
 from packtrain.training.rows import PackedRows
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import row, shrink
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import row, shrink
+from tests.training.probe.architectures import row, shrink
 
 HALF = 8
 """Half a tiny head's dimensions."""

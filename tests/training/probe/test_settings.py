@@ -1,9 +1,7 @@
 """Settings that leak are caught, each by its name, and the isolated ones pass: the probe must not cry wolf."""
 
-import sys
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,12 +13,7 @@ from packtrain.training.attention import use_packed
 from packtrain.training.batch import FixedShape, fix_shape, flatten
 from packtrain.training.probe import probe
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, with_default_cache, with_ones
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import build, with_default_cache, with_ones
-
+from tests.training.probe.architectures import build, with_default_cache, with_ones
 
 KINDS = ("llama", "qwen3_moe", "gemma3_text")
 

@@ -3,10 +3,8 @@
 Auxiliary losses of routers are off: they take all tokens of a row together, by design.
 """
 
-import sys
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,12 +14,7 @@ import torch
 from packtrain.training.attention import use_packed
 from packtrain.training.batch import FixedShape, fix_shape, flatten
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, row, strip
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import build, row, strip
-
+from tests.training.probe.architectures import build, row, strip
 
 LENGTHS = (17, 23, 1, 9, 40, 2)
 KINDS = [

@@ -1,9 +1,7 @@
 """The probe on what really trains: compiled, checkpointed, with adapters, in bf16, on several ranks, with a callable of
 its own; and the model afterwards, which must be as it was."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +12,7 @@ from packtrain.training.attention import NAME, use_packed
 from packtrain.training.batch import flatten
 from packtrain.training.probe import ProbeReport, probe
 
-if TYPE_CHECKING:
-    from tests.training.probe.architectures import build, row
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from architectures import build, row
+from tests.training.probe.architectures import build, row
 
 
 def packed(kind: str = "llama", **options: Any) -> Any:

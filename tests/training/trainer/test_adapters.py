@@ -1,9 +1,5 @@
 """Adapters: the only weights that move, merged to the same function, refused where they cannot be."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,11 +10,7 @@ from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training.trainer.adapters import add_adapters, is_adapted, is_quantised, merged  # noqa: E402
 from packtrain.training.trainer.heads import use_fused_loss  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import batch, make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import batch, make
+from tests.training.trainer.tiny_models import batch, make  # noqa: E402
 
 
 def test_without_settings_the_model_is_what_it_was() -> None:

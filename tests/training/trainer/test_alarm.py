@@ -1,9 +1,8 @@
 """Warnings at the beginning of a training: given where something is wrong, silent where nothing is."""
 
 import math
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,11 +14,7 @@ from packtrain.training.trainer.alarm import Alarm, Alone, documents_alone, some
 from packtrain.training.trainer.forward import Forward  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import make
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 VOCABULARY = 4096
 

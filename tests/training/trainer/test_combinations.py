@@ -1,9 +1,8 @@
 """Every rule refuses what it is about, and nothing else; and what is no rule was tried."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,11 +17,7 @@ from packtrain.training.trainer.config import TrainConfig  # noqa: E402
 from packtrain.training.trainer.heads import use_fused_loss  # noqa: E402
 from packtrain.training.trainer.memory import offloaded  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import make
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 GPU = Settings(device="cuda")
 REFUSED: dict[str, Settings] = {

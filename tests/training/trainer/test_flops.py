@@ -1,9 +1,5 @@
 """Operations of real models, against torch's own counter, which looks at every matrix multiplication that is made."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,11 +11,7 @@ pytest.importorskip("transformers")
 from packtrain.training.trainer.flops import PEAKS, AttentionKind, ModelFlops, peak_flops, peak_of  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import batch, make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import batch, make
+from tests.training.trainer.tiny_models import batch, make  # noqa: E402
 
 LENGTH = 64
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +20,7 @@ from packtrain.training.trainer import cross_entropy, heads  # noqa: E402
 from packtrain.training.trainer.cross_entropy import Shaping, chunked_cross_entropy  # noqa: E402
 from packtrain.training.trainer.heads import use_fused_loss  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import batch, make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import batch, make
+from tests.training.trainer.tiny_models import batch, make  # noqa: E402
 
 torch.set_num_threads(1)
 

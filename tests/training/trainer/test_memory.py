@@ -1,8 +1,6 @@
 """Offloading changes nothing but where activations lie, and moves most of what a forward pass keeps."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,11 +10,7 @@ pytest.importorskip("transformers")
 from packtrain.training.trainer.heads import use_fused_loss  # noqa: E402
 from packtrain.training.trainer.memory import Moved, offloaded  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import batch, make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import batch, make
+from tests.training.trainer.tiny_models import batch, make  # noqa: E402
 
 SMALL = 1024
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +21,7 @@ from packtrain.training.trainer.batch_sizes import BatchSizes  # noqa: E402
 from packtrain.training.trainer.flops import ModelFlops  # noqa: E402
 from packtrain.training.trainer.meter import Meter  # noqa: E402
 
-if TYPE_CHECKING:
-    from tests.training.trainer.tiny_models import make
-else:
-    sys.path.append(str(Path(__file__).parent))
-    from tiny_models import make
+from tests.training.trainer.tiny_models import make  # noqa: E402
 
 
 def row(*lengths: int, trained: int = 1) -> Strip:
