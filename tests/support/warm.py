@@ -281,7 +281,7 @@ def _call(arguments: list[str]) -> int:
     """Run the command, or the Python that was given; the exit code."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     try:
-        if arguments[0] == "-c":
+        if arguments[:1] == ["-c"]:
             sys.argv = ["-c", *arguments[2:]]
             sys.path.insert(0, "")
             exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
