@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..schemas.hints import setting
 from ..stages.prep import Options, make_format
 from ..stages.prep.detect import Detection, detect
 from .configfile import with_format
+from .glue import about_joints
 from .options import format_options
 from .readers import is_reader, reader_options
 from .rejects import what_it_is
@@ -38,6 +39,13 @@ class SourceFormat:
     options: Options
     said: str | None = None
     """What was found and why, where the configuration left it open."""
+    joints: str | None = None
+    """That prompts run into their completions, where most do."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the person should read of it."""
+        return [note for note in (self.said, self.joints) if note is not None]
 
     def payload(self) -> dict[str, Any]:
         """What the plan says of it."""
@@ -56,6 +64,9 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
     for source in config.sources:
         own = [file for file in files if file.source == source.name]
         out[source.name] = resolve_format(source, base, own)
+        joints = about_joints(source, out[source.name].name, out[source.name].options, own[0], SAMPLE_ROWS)
+        if joints is not None:
+            out[source.name] = replace(out[source.name], joints=joints)
         if source.format != AUTO and not is_reader(source.format):
             _check_columns(config, source, out[source.name], own)
     return out

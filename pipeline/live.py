@@ -276,8 +276,8 @@ class LiveWindows:
         with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=cache) as loading:
             formats = resolve_formats(self.config, base, files)
             for form in formats.values():
-                if form.said is not None:
-                    self._observer.note(form.said)
+                for note in form.notes:
+                    self._observer.note(note)
             check_conditions(self.config.sources, files, formats)
             if is_preference(self.config, formats, files):
                 raise ConfigError(

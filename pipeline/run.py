@@ -212,8 +212,8 @@ class Driver:
                 files = self._scan()
             formats = resolve_formats(self.config, self.base, files)
             for form in formats.values():
-                if form.said is not None:
-                    self.observer.note(form.said)
+                for note in form.notes:
+                    self.observer.note(note)
             check_conditions(self.config.sources, files, formats)
             pairs = is_preference(self.config, formats, files)
             if pairs:

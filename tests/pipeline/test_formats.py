@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.formats import resolve_formats
+from packtrain.pipeline.glue import joined_words
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run import Driver, run
 from packtrain.pipeline.sources import scan_source
@@ -115,6 +116,49 @@ def test_texts_in_two_columns_are_said_to_be_joined(bench: Bench, read_rows: Any
     plain, turns = (read_rows(bench.folder / out)[0]["input_ids"] for out in ("out", "chat"))
     bench([{"messages": chat("Two and two?", "Four.")}], "same")
     assert turns == read_rows(bench.folder / "same")[0]["input_ids"] != plain
+
+
+GLUED = {"prompt": "Who is there?", "completion": "Let me in."}
+PARTED = {"prompt": "Who is there?", "completion": " Me."}
+JOINED = (
+    "source a: {} into the completion without a space or a line break between them, such as 'Who is there?Let me in.': "
+    "end prompts or begin completions with one{}"
+)
+
+
+@pytest.mark.parametrize("format", ["auto", "prompt_completion", "python:pairs:read"])
+def test_prompts_that_run_into_their_completions_are_named(bench: Bench, format: str) -> None:
+    (bench.folder / "pairs.py").write_text("def read(row):\n    return row\n")
+    turns = "" if format.startswith("python") else "; style: chat makes two turns of them"
+    _, notes = bench([GLUED, PARTED, GLUED], format=format)
+    assert JOINED.format("2 of the first 3 prompts run", turns) in notes
+    _, notes = bench([GLUED, PARTED], "half", format=format)
+    assert not any("run into" in note for note in notes)
+    if turns:
+        _, notes = bench([GLUED], "chat", format=format, style="chat")
+        assert not any("into the completion" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "joined"),
+    [
+        ("there?", "Let x", True),
+        ("the mu", "les", True),
+        ("1", "2", True),
+        ("Answer:", "x", True),
+        ("there? ", "Let x", False),
+        ("there?", "\nLet x", False),
+        ("<|assistant|>", "Let x", False),
+        ("def f(", "x):", False),
+        ("x =", "1", False),
+        ("the mule", ", and", False),
+        ("你好吗", "我很好", False),
+        ("", "x", False),
+        ("x", "", False),
+    ],
+)
+def test_where_two_texts_run_into_one(prompt: str, completion: str, joined: bool) -> None:
+    assert joined_words(prompt, completion) == joined
 
 
 def test_what_is_not_clear_stops_the_run_before_anything_is_written(bench: Bench) -> None:
