@@ -1,35 +1,57 @@
-"""The watch over templates: a timer of the process's own time, which also looks at how its memory grows.
+"""The watch over templates: limits that the kernel keeps while a template renders.
 
-Python looks at signals between its own instructions only. What one instruction could make huge is refused before it is
-done (`stages.bounded`), so the timer is heard soon enough.
+- Processor time: a timer, which Python hears between its own instructions. It looks at the clock, not at how often it
+  rang, because one long instruction swallows many rings.
+- Memory: RLIMIT_AS, so that an allocation fails at once, whatever asked for it.
+- One instruction that never ends (comparing two lists that hold each other's parts a million times): nothing in the
+  process hears a timer then. In a worker, a second timer has the kernel end the process, and the driver says why.
 """
 
 import contextlib
 import os
+import resource
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from ..stages.bounded import TemplateLimitError, watch_by
+from ..stages.bounded import MachineLimitError, watch_by
 
 SECONDS = 5.0
 """Of processor time that one rendering may take; usual ones take a millisecond."""
 MAX_GROWTH = 1 << 30
 """Bytes by which the process may grow during one rendering."""
+SPACE_GROWTH = 2 << 30
+"""Bytes of address space that one rendering may add; an allocation beyond fails at once."""
 TICK = 0.1
 """Seconds between two looks at the clock and the memory."""
+KILL_SECONDS = 30.0
+"""Of processor time after which the kernel ends a worker whose rendering hears nothing."""
+KILL_SIGNAL = signal.SIGVTALRM
+_AGAIN = 1.0
+"""Seconds more after which a rendering that was to end is ended again."""
+_NEVER = float("-inf")
+_SPACE_SECONDS = 0.05
+"""How long a look at the size of the address space serves."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Watch:
-    """The timer of this process. Renderings are nested at most by a person who renders within a handler of theirs."""
+    """The timers and limits of this process. Renderings are nested at most by a person who renders within a handler."""
 
     def __init__(self) -> None:
-        self.left = 0.0
+        self.deadline = 0.0
+        """Of the main thread's processor time; 0 where nothing renders."""
         self.ceiling = 0
         self.installed: Any = None
+        self.kills = False
+        """Whether the kernel may end this process: it is a worker."""
+        self.space = 0
+        """Bytes of address space that a rendering may reach; looked at `looked`."""
+        self.looked = _NEVER
 
     def install(self) -> bool:
         """Have the timer's signal; False where it is somebody else's, or this thread gets no signals."""
@@ -45,26 +67,39 @@ class _Watch:
 
     def ring(self, _number: int, _frame: FrameType | None) -> None:
         """Called by the timer, and once more after it was stopped."""
-        if self.left <= 0:
+        if not self.deadline:
             return
-        self.left -= TICK
-        if self.left <= 0:
-            _stop()
-            raise TemplateLimitError(f"it ran for more than {SECONDS:g} seconds of processor time")
+        if time.thread_time() >= self.deadline:
+            self.deadline += _AGAIN  # where this error is lost, as in a destructor, the next one is not
+            raise MachineLimitError(f"it ran for more than {SECONDS:g} seconds of processor time")
         size = _resident()
         if not self.ceiling:
             self.ceiling = size + MAX_GROWTH
         elif size > self.ceiling:
-            self.left = 0.0
-            _stop()
-            raise TemplateLimitError(f"it made the process grow by more than {MAX_GROWTH >> 20} MiB")
+            self.ceiling += MAX_GROWTH
+            raise MachineLimitError(f"it made the process grow by more than {MAX_GROWTH >> 20} MiB")
+
+    def start(self) -> None:
+        """Begin to watch a rendering."""
+        self.ceiling = 0
+        self.deadline = time.thread_time() + SECONDS
+        now = time.monotonic()
+        if now > self.looked + _SPACE_SECONDS:
+            self.looked = now
+            self.space = _address_space() + SPACE_GROWTH
+        signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
+        if self.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, KILL_SECONDS)
+
+    def stop(self) -> None:
+        """It ended."""
+        self.deadline = 0.0
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        if self.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
 
 _watch = _Watch()
-
-
-def _stop() -> None:
-    signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 def _resident() -> int:
@@ -76,27 +111,48 @@ def _resident() -> int:
         return 0
 
 
+def _address_space() -> int:
+    """Bytes of address space that the process has; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - asked often
+            return int(file.read().split()[0]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Ends what runs inside after SECONDS, in the main thread of a process, as every worker's is. Elsewhere only sizes
-    are limited.
+    """Ends what runs inside after SECONDS, or when it asks for more than SPACE_GROWTH of memory.
+
+    In the main thread of a process, as every worker's is. Elsewhere only counted limits hold.
 
     Raises:
-        TemplateLimitError: it took too long, or grew too much.
+        MachineLimitError: it took too long, or grew too much.
+        MemoryError: it asked for too much at once.
     """
-    armed = _watch.left <= 0 and _watch.install()
-    if armed:
-        _watch.ceiling = 0
-        _watch.left = SECONDS
-        signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
+    if _watch.deadline or not _watch.install():
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    _watch.start()
+    limited = _watch.space > SPACE_GROWTH and (soft == resource.RLIM_INFINITY or _watch.space < soft)
+    if limited:
+        resource.setrlimit(resource.RLIMIT_AS, (_watch.space, hard))
     try:
         yield
     finally:
-        if armed:
-            _watch.left = 0.0
-            _stop()
+        _watch.stop()
+        _watch.looked = _NEVER if isinstance(sys.exc_info()[1], MemoryError) else _watch.looked
+        if limited:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def watch_templates() -> None:
     """Watch all renderings of this process from now on."""
     watch_by(watched)
+
+
+def may_be_killed() -> None:
+    """Have the kernel end this process where a rendering hears nothing: called by workers, whose driver says why."""
+    signal.signal(KILL_SIGNAL, signal.SIG_DFL)
+    _watch.kills = True

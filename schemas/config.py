@@ -48,8 +48,9 @@ class TokenizerConfig(Section):
     variables: dict[str, Any] = Field(default={})
     """What the template sees by name besides the special tokens, such as `{enable_thinking: false}`."""
     on_limit: Literal["error", "reject"] = "error"
-    """A template that runs for seconds, or makes hundreds of megabytes, is stopped: that ends the run, or with `reject`
-    only the row is rejected."""
+    """A template that takes millions of steps on a row, or makes hundreds of megabytes, is stopped: that ends the run,
+    or with `reject` only the row is rejected. Too much processor time (5 s) or memory (2 GiB) always ends the run,
+    because it depends on the machine."""
     allow_lost: tuple[Losable, ...] = ()
     """A conversation of which the template leaves something out is rejected (`lost_content`), unless this names it:
     `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),

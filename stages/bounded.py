@@ -1,8 +1,9 @@
-"""Limits for templates, which are somebody else's code: time, and the size of what they make.
+"""Limits for templates, which are somebody else's code: steps, time, and the size of what they make.
 
-Two guards work together. What a single operation could make huge (`'a' * 10**10`, `'%9999999999d'`, `center`, `join`)
-is weighed here, before it is done. What is slower than that is ended by a watch, which only a process can have: see
-`pipeline.watchdog`.
+Counted limits are a property of the row: what a single operation could make huge (`'a' * 10**10`, `'%9999999999d'`,
+`center`, `join`) is weighed before it is done, and the steps of loops and calls are counted. A row that exceeds one may
+be rejected. Time and memory depend on the machine, so they only ever end in an error: a watch, which only a process can
+have, sees to them (`pipeline.watchdog`).
 """
 
 import contextlib
@@ -12,8 +13,16 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, TypeAlias
 
+from jinja2.filters import make_attrgetter
+
 MAX_CHARACTERS = 1 << 28
 """That a rendering, or a string on the way to it, may have."""
+MAX_ITEMS = 1 << 22
+"""That a list may have which one operation makes."""
+MAX_STEPS = 1 << 24
+"""Of one rendering: a step is one item of a loop, or 128 characters that a method looks at."""
+_CALL_STEPS = 16
+_STEP_BITS = 7
 _MAX_WIDTH = 1_000_000
 _MAX_INDENT = 64
 _MAX_BITS = 100_000
@@ -24,11 +33,15 @@ _COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
 
 
 class TemplateLimitError(Exception):
-    """A template took too long or made too much. Never leaves `ChatTemplate`, which names the template."""
+    """A template did or made too much, by count. Never leaves `ChatTemplate`, which names the template."""
+
+
+class MachineLimitError(TemplateLimitError):
+    """A template took too much time or memory. It depends on the machine, so it never rejects a row."""
 
 
 Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Opens a context that ends what takes too long with `TemplateLimitError`."""
+"""Opens a context that ends what takes too much time or memory with `MachineLimitError`."""
 
 _watches: list[Watch] = []
 
@@ -39,19 +52,71 @@ def watch_by(watch: Watch | None) -> None:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
+def limited(again: bool = False) -> Iterator[None]:
     """What runs inside is watched, if somebody watches.
 
+    Args:
+        again: whether memory ran out before: it is an error now.
+
     Raises:
-        TemplateLimitError: it took too long, or grew too much; or memory ran out, or it nested too deeply.
+        MemoryError: memory ran out, the first time.
+        MachineLimitError: it took too long, grew too much, or memory ran out.
+        TemplateLimitError: it nested too deeply.
     """
+    _steps[0] = MAX_STEPS
     try:
         with _watches[0]() if _watches else contextlib.nullcontext():
             yield
     except MemoryError as error:
-        raise TemplateLimitError("it asked for more memory than there is") from error
+        if not again:
+            raise
+        raise MachineLimitError("it asked for more memory than a rendering may have") from error
     except RecursionError as error:
         raise TemplateLimitError("it nests too deeply, or without end") from error
+
+
+_steps = [MAX_STEPS]
+"""That the rendering of this process has left; renderings are never nested."""
+
+
+def take_steps(count: int) -> None:
+    """Count steps of the rendering that runs.
+
+    Raises:
+        TemplateLimitError: there were too many.
+    """
+    _steps[0] -= count
+    if _steps[0] < 0:
+        raise TemplateLimitError(f"it takes more than {MAX_STEPS:,} steps")
+
+
+def counted(iterable: Any) -> Any:
+    """What a loop goes through; its items are counted as steps."""
+    try:
+        size = len(iterable)
+    except TypeError:
+        return _counted_one_by_one(iterable)
+    take_steps(size)
+    return iterable
+
+
+def _counted_one_by_one(iterable: Any) -> Iterator[Any]:
+    for item in iterable:
+        take_steps(1)
+        yield item
+
+
+def require_replaced(text: str, old: str, new: str) -> None:
+    """Refuse a replacement that would make a text too long."""
+    size, longer = str.__len__(text), str.__len__(new)  # a symbol of a trace would see `len` as a question
+    if longer * (size + 1) > MAX_CHARACTERS:
+        require_size(size + str.count(text, old) * longer)
+
+
+def require_items(count: int) -> None:
+    """Refuse a list that would be too long."""
+    if count > MAX_ITEMS:
+        raise TemplateLimitError(f"it makes a list of more than {MAX_ITEMS >> 20} Mi items")
 
 
 def require_size(characters: int) -> None:
@@ -67,10 +132,21 @@ def concat(pieces: Iterable[str]) -> str:
     return "".join(parts)
 
 
-WEIGHED = frozenset(
-    {"replace", "center", "ljust", "rjust", "zfill", "expandtabs", "join", "translate", "format", "format_map"}
-)
-"""Methods of strings that can make much of little."""
+_TEXT_METHODS = """
+    capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal
+    isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip
+    swapcase title upper zfill
+"""
+METHODS: dict[type, frozenset[str]] = {
+    str: frozenset(_TEXT_METHODS.split()),
+    bytes: frozenset(),
+    int: frozenset(),
+    float: frozenset({"is_integer"}),
+    complex: frozenset(),
+    tuple: frozenset({"count", "index"}),
+}
+"""What a template may call of values of these types, and of their subclasses. `to_bytes(3 * 10**9)` makes gigabytes."""
 BINOPS = frozenset({"*", "**", "%"})
 """Operators that are weighed before they are done."""
 
@@ -84,7 +160,8 @@ def require_operation(operator: str, left: Any, right: Any) -> None:
     if operator == "*":
         for one, other in ((left, right), (right, left)):
             if isinstance(one, (str, list, tuple)) and isinstance(other, int):
-                require_size(len(one) * max(int(other), 0))
+                size = len(one) * max(int(other), 0)
+                require_size(size) if isinstance(one, str) else require_items(size)
     if operator == "%":
         if isinstance(left, str):
             _require_format(left, right)
@@ -95,27 +172,31 @@ def require_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def require_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call of a string's method whose result would be huge. Anything else passes.
+    """Count a call, and refuse one of a string's method whose result would be huge.
 
     Raises:
-        TemplateLimitError: it would.
+        TemplateLimitError: it would, or there were too many steps.
     """
+    take_steps(_CALL_STEPS)
     name = getattr(function, "__name__", "")
     # The sandbox puts a function of its own around `format`.
     subject = getattr(getattr(function, "__wrapped__", function), "__self__", None)
     if not isinstance(subject, str):
         return
+    length = str.__len__(subject)
+    if length >> _STEP_BITS:
+        take_steps(length >> _STEP_BITS)
+        if length > MAX_ITEMS and name in ("split", "rsplit", "splitlines"):
+            _require_pieces(subject, name, args, kwargs)
     if name == "replace" and len(args) > 1 and isinstance(args[0], str) and isinstance(args[1], str):
-        if len(args[1]) * (len(subject) + 1) > MAX_CHARACTERS:
-            require_size(len(subject) + subject.count(args[0]) * len(args[1]))
+        require_replaced(subject, args[0], args[1])
     elif name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         _require_widths(len(subject) if name == "expandtabs" else 1, *args, *kwargs.values())
     elif name == "join" and args:
         if not isinstance(args[0], (list, tuple, str, range, dict)):
             raise TemplateLimitError("it joins something whose size cannot be told")
+        require_items(len(args[0]))
         require_size(len(subject) * len(args[0]) + sum(len(item) for item in args[0] if isinstance(item, str)))
-    elif name == "translate":
-        require_size(len(subject) * max([len(v) for v in dict(args[0]).values() if isinstance(v, str)], default=1))
     elif name in ("format", "format_map"):
         _require_format(subject, args)
 
@@ -124,6 +205,9 @@ def limited_filters(filters: dict[str, Any]) -> None:
     """Put limits around the filters that can make much of little."""
     for name in ("center", "indent", "wordwrap", "batch", "slice", "truncate", "round", "urlize"):
         filters[name] = _narrow(filters[name])
+    for name in ("list", "sort", "unique", "min", "max", "groupby", "sum"):
+        filters[name] = _few(filters[name])
+    filters["sum"] = _linear_sum(filters["sum"])
     filters["join"] = _short(filters["join"])
     filters["replace"] = _short_replace(filters["replace"])
     inner = filters["format"]
@@ -153,10 +237,59 @@ def _narrow(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _few(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuses to take a huge text apart, and counts what it goes through."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        subject = int(hasattr(function, "jinja_pass_arg"))
+        if len(args) <= subject:
+            return function(*args, **kwargs)
+        value = args[subject]
+        if isinstance(value, str):
+            require_items(str.__len__(value))
+        return function(*args[:subject], counted(value), *args[subject + 1 :], **kwargs)
+
+    return wrapper
+
+
+def _linear_sum(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The sum of lists, which Python makes by copying all before for each."""
+
+    @wraps(function)
+    def wrapper(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+        if isinstance(start, (int, float)):
+            return function(environment, iterable, attribute, start)
+        if type(start) not in (list, tuple):
+            raise TypeError(f"a sum cannot start with {type(start).__name__}")
+        if attribute is not None:
+            iterable = map(make_attrgetter(environment, attribute), iterable)
+        total = list(start)
+        for item in iterable:
+            if type(item) is not type(start):
+                raise TypeError(f"can only concatenate {type(start).__name__} to {type(start).__name__}")
+            take_steps(len(item))
+            require_items(len(total) + len(item))
+            total.extend(item)
+        return total if type(start) is list else tuple(total)
+
+    return wrapper
+
+
+def _require_pieces(subject: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a split of a huge text into too many pieces."""
+    separator = args[0] if args and name != "splitlines" else kwargs.get("sep")
+    if isinstance(separator, str) and separator:
+        require_items(str.count(subject, separator) + 1)
+    else:
+        require_items(str.__len__(subject) // 2 + 1)
+
+
 def _short(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def wrapper(context: Any, value: Any, d: Any = "", attribute: Any = None) -> Any:
-        items = value if isinstance(value, (list, tuple, str)) else list(value)
+        items = value if isinstance(value, (list, tuple, str)) else list(counted(value))
+        require_items(len(items))
         inner = sum(len(item) if isinstance(item, str) else 64 for item in items)
         require_size(len(str(d)) * len(items) + inner)
         return function(context, items, d, attribute)
@@ -168,9 +301,7 @@ def _short_replace(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def wrapper(context: Any, s: Any, old: Any, new: Any, count: Any = None) -> Any:
         if isinstance(s, str) and isinstance(old, str) and isinstance(new, str):
-            size, longer = str.__len__(s), str.__len__(new)  # a symbol of a trace would see `len` as a question
-            if longer * (size + 1) > MAX_CHARACTERS:
-                require_size(size + str.count(s, old) * longer)
+            require_replaced(s, old, new)
         return function(context, s, old, new, count)
 
     return wrapper

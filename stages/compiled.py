@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
+from .bounded import TemplateLimitError, concat, require_size
 from .kept import ALLOWED_AS, DROPPED_REASONING, THOUGHT_END, drops_thought, has_letters
 from .rendered import Rendered, Runs, runs_of, unproved_runs
 from .symbol import DERIVATIONS, INSPECTIONS, Atom, Atoms, Record, Step, TraceAbortedError
@@ -64,15 +65,18 @@ class Trace:
         """Of each message whose words may be left out: which, whether they are in the text, what they are called."""
 
     def run(self, contents: list[str]) -> Rendered | None:
-        """The row's rendering, or None where a guard does not hold."""
+        """The row's rendering, or None where a guard does not hold or a text would be too long: jinja2 says so then."""
         values = contents + self._literals
-        for function, argument, outcome in self._program:
-            result = function(values[argument])
-            if outcome is None:
-                values.append(result)
-            elif result is not outcome:
-                return None
-        rendered = self._output(values)
+        try:
+            for function, argument, outcome in self._program:
+                result = function(values[argument])
+                if outcome is None:
+                    values.append(result)
+                elif result is not outcome:
+                    return None
+            rendered = self._output(values)
+        except TemplateLimitError:
+            return None
         dropped: set[str] = set()
         for content, written in self._spoken:
             said = contents[content]
@@ -249,10 +253,10 @@ class Compiler:
 
         def make(taking: list[Any]) -> _Output:
             def output(values: list[str]) -> Rendered:
-                text = "".join(taking[0](values))
+                text = concat(taking[0](values))
                 begin = 0 if not prompt else len(text)
                 if len(taking) > 1:
-                    begin = common_prefix("".join(taking[1](values)), text)
+                    begin = common_prefix(concat(taking[1](values)), text)
                 return Rendered(text, begin, unproved_runs(begin, len(text), min(prompt, everything - 1)), reason)
 
             return output
@@ -287,7 +291,9 @@ class Compiler:
 
             def output(values: list[str]) -> Rendered:
                 parts = take(values)
-                picked = picking(tuple(accumulate(map(len, parts))))
+                ends = tuple(accumulate(map(len, parts)))
+                require_size(ends[-1])
+                picked = picking(ends)
                 start = 0 if at is None else picked[at]
                 return Rendered("".join(parts), start, Runs(picked, kinds, indices, trains), "")
 
@@ -360,4 +366,4 @@ def _shows(message: int, shown: list[int]) -> Callable[[list[str]], bool]:
 
 
 def _join(taking: Callable[[Any], Any]) -> Callable[[list[str]], str]:
-    return lambda values: "".join(taking(values))
+    return lambda values: concat(taking(values))

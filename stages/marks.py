@@ -13,7 +13,7 @@ from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import Frame
 from jinja2.runtime import Context, LoopContext
 
 from ..schemas.rows import Message, Messages
@@ -23,6 +23,7 @@ from .template import (
     REASONING_KEYS,
     BoundedEnvironment,
     ChatTemplate,
+    CountingCode,
     GuardedNamespace,
     compile_template,
     make_environment,
@@ -50,6 +51,8 @@ TOOL_KEYS = ("name", "description")
 """Where the words of a tool stand that a template surely writes if it writes the tool."""
 _REASONING_TYPES = ("thinking", "reasoning")
 _MAX_KEPT = 1024
+_COUNTED = 1 << 16
+"""Characters of a text from which on its methods are weighed."""
 
 
 class Marked:
@@ -93,9 +96,13 @@ class Marker:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         environment = self._environment
-        environment.blocks = 0
         inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
-        text = self.template.guarded(lambda: _concat(self._render(self._compiled.new_context(inputs))))
+
+        def render() -> str:
+            environment.blocks = 0
+            return _concat(self._render(self._compiled.new_context(inputs)))
+
+        text = self.template.guarded(render)
         if type(text) is not Rope:
             return Marked(text, [], environment.blocks)
         words = sorted(words_of(text))
@@ -277,7 +284,7 @@ def _concat(pieces: Any) -> str:
     return join(parts)
 
 
-class _QuickCode(CodeGenerator):
+class _QuickCode(CountingCode):
     """Looks keys of plain dictionaries up where the template stands, without asking the environment."""
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
@@ -370,7 +377,8 @@ class _MarkingEnvironment(BoundedEnvironment):
         kind = type(__callee)
         if (kind is BuiltinMethodType or kind is MethodType) and not kwargs:
             subject = type(__callee.__self__)
-            if (subject is str or subject is Rope) and __callee.__name__ in _SAFE_METHODS:
+            small = (subject is str or subject is Rope) and len(__callee.__self__) < _COUNTED
+            if small and __callee.__name__ in _SAFE_METHODS:
                 return __callee(*args)
         return super().call(__context, __callee, *args, **kwargs)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
+from .bounded import require_replaced
+
 MARK = "\U0010fffd"
 """A private-use character without case, width or meaning: string methods leave it as it is."""
 
@@ -53,6 +55,22 @@ def _split_at(index: int, *args: Any) -> Callable[[str], str]:
     return lambda text: text.split(*args)[index]
 
 
+def _replace(old: str, new: str, *count: int) -> Callable[[str], str]:
+    """`str.replace`, weighed where it makes a text longer.
+
+    Raises:
+        TemplateLimitError: from the function, where the text would be too long.
+    """
+    if len(new) <= len(old):
+        return operator.methodcaller("replace", old, new, *count)
+
+    def replaced(text: str) -> str:
+        require_replaced(text, old, new)
+        return text.replace(old, new, *count)
+
+    return replaced
+
+
 INSPECTIONS: dict[str, Callable[..., Callable[[str], bool]]] = {
     "truth": lambda: operator.truth,
     "equals": _method("__eq__"),
@@ -64,11 +82,12 @@ INSPECTIONS: dict[str, Callable[..., Callable[[str], bool]]] = {
 
 DERIVATIONS: dict[str, Callable[..., Callable[[str], str]]] = {
     "split": _split_at,
+    "replace": _replace,
     **{
         name: _method(name)
         for name in (
             *("strip", "lstrip", "rstrip", "upper", "lower", "capitalize", "title"),
-            *("replace", "removeprefix", "removesuffix"),
+            *("removeprefix", "removesuffix"),
         )
     },
 }

@@ -10,12 +10,14 @@ import dataclasses
 import datetime as dt
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn
 
 import jinja2
 import numpy as np
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -28,9 +30,11 @@ from ..schemas.hints import setting
 from ..schemas.rows import Message, Messages
 from .bounded import (
     BINOPS,
-    WEIGHED,
+    METHODS,
+    MachineLimitError,
     TemplateLimitError,
     concat,
+    counted,
     limited,
     limited_filters,
     require_call,
@@ -41,7 +45,7 @@ from .bounded import (
 REASON = "template_error"
 """The word that the ledger counts refused rows by."""
 LIMIT = "template_limit"
-"""The word for rows on which the template took too long or made too much."""
+"""The word for rows on which the template did or made too much."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
@@ -60,7 +64,8 @@ class ChatTemplate:
             `enable_thinking`.
         name: what errors call it: the file or tokenizer that it came from.
         date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
-        on_limit: whether a row on which the template takes too long or makes too much is rejected, or is an error.
+        on_limit: whether a row on which the template does or makes too much is rejected, or is an error. Too much time
+            or memory is always an error, because it depends on the machine.
 
     Raises:
         TemplateError: the source does not compile, the date is no ISO date, or a variable's name is reserved.
@@ -86,7 +91,8 @@ class ChatTemplate:
                     "give it another name"
                 )
         try:
-            self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
+            with limited():  # jinja2 computes what is constant
+                self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
@@ -137,10 +143,18 @@ class ChatTemplate:
             RowRejectedError, TemplateError: as `render`.
         """
         try:
-            with limited():
-                return render()
+            try:
+                with limited():
+                    return render()
+            except MemoryError:  # of a process that has grown since the watch last looked, perhaps
+                with limited(again=True):
+                    return render()
         except PacktrainError:
             raise
+        except MachineLimitError as error:
+            raise TemplateError(
+                f"chat template '{self.name}' was stopped: {error}. Fix the template, or leave the row out"
+            ) from error
         except TemplateLimitError as error:
             what = f"chat template '{self.name}' was stopped: {error}"
             if self.on_limit == "reject":
@@ -205,19 +219,56 @@ def plain(value: Any) -> Any:
     return f"<{kind.__name__}>"
 
 
+class CountingCode(CodeGenerator):
+    """Counts what loops go through."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._iterated: set[int] = set()
+        """Identities of the expressions that loops go through."""
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
+        """See jinja2."""
+        self._iterated.add(id(node.iter))
+        super().visit_For(node, frame)
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """See jinja2."""
+        if id(node) not in self._iterated:
+            return super().visit(node, *args, **kwargs)
+        self.write("_counted(")
+        super().visit(node, *args, **kwargs)
+        self.write(")")
+        return None
+
+
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """The sandbox, with limits on what a template can make."""
 
     intercepted_binops = BINOPS
+    code_generator_class = CountingCode
     concat = staticmethod(concat)
     generation: Callable[[str], str] = staticmethod(str)
     """What becomes of the text of a `{% generation %}` block."""
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """See jinja2."""
-        if getattr(__callee, "__name__", None) in WEIGHED:
-            require_call(__callee, args, kwargs)
+        require_call(__callee, args, kwargs)
         return super().call(__context, __callee, *args, **kwargs)
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """See jinja2. It rewrites tracebacks, and fails where a watch ended an instruction that has no line."""
+        error = sys.exc_info()[1]
+        if isinstance(error, (TemplateLimitError, MemoryError)):
+            raise error
+        super().handle_exception(source)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """See jinja2. Of values, only methods that templates use."""
+        for kind, names in METHODS.items():
+            if isinstance(obj, kind):
+                return attr in names
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """See jinja2."""
@@ -229,6 +280,7 @@ def compile_template(environment: BoundedEnvironment, source: str | nodes.Templa
     """Compile a template so that `~`, too, joins as the environment does."""
     code = environment.compile(source)
     template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    template.root_render_func.__globals__["_counted"] = counted
     template.root_render_func.__globals__["str_join"] = lambda pieces: environment.concat(map(str, pieces))
     return template
 

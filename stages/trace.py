@@ -113,11 +113,13 @@ class Tracer:
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> Atoms:
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
         self._environment.record = record
-        record.blocks = 0
+
+        def render() -> str:
+            record.blocks = 0
+            return concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+
         try:
-            text = self._template.guarded(
-                lambda: concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
-            )
+            text = self._template.guarded(render)
         except Exception as error:  # whatever it is, jinja2 will say it again, to the row
             raise TraceAbortedError(record.aborted or f"{type(error).__name__}: {error}") from error
         atoms: Atoms = text.atoms if isinstance(text, Symbol) else (text,)
@@ -125,6 +127,10 @@ class Tracer:
         if record.aborted or any(MARK in literal for literal in literals if isinstance(literal, str)):
             raise TraceAbortedError(record.aborted or "a content passed through code that is not traced")
         return atoms
+
+
+_MAX_LOOKED = 100_000
+"""Items of a value that are looked at for contents; lists that hold others many times would have no end."""
 
 
 class _InAsTest(NodeTransformer):
@@ -249,14 +255,19 @@ def _is_in(value: Any, container: Any) -> bool:
 
 def _require_literal(value: Any) -> None:
     """Aborts the trace unless there surely is no content in a value."""
-    if value is None or type(value) in (str, int, float, bool) or isinstance(value, Undefined):
-        return
-    if type(value) in (list, tuple):
-        for item in value:
-            _require_literal(item)
-    elif type(value) is dict:
-        for key, item in value.items():
-            _require_literal(key)
-            _require_literal(item)
-    else:
-        raise TraceAbortedError("a content may reach a function that is not traced")
+    left = [value]
+    seen = 0
+    while left:
+        value = left.pop()
+        if value is None or type(value) in (str, int, float, bool) or isinstance(value, Undefined):
+            continue
+        if type(value) in (list, tuple):
+            left.extend(value)
+        elif type(value) is dict:
+            left.extend(value)
+            left.extend(value.values())
+        else:
+            raise TraceAbortedError("a content may reach a function that is not traced")
+        seen += 1 + len(value)
+        if seen > _MAX_LOOKED:
+            raise TraceAbortedError("a list is too long to look for contents in it")

@@ -1,5 +1,7 @@
 """Templates that would not end, or fill the memory, are stopped; and the sandbox has no way out."""
 
+import mmap
+import resource
 import time
 from typing import Any
 
@@ -13,6 +15,8 @@ from packtrain.stages.template import ChatTemplate
 CHAT: Messages = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def"}]
 MANY = "{% for i in range(99999) %}"
 DOUBLED = "{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
+
+NESTED = "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
 
 HUGE = {
     "a product": "{{ 'a' * 10**10 }}",
@@ -39,6 +43,14 @@ HUGE = {
     "the sum of pieces": "{% set x = 'a' * 10**6 %}{% for i in range(9999) %}{{ x }}{% endfor %}",
     "a block": "{% set x %}" + MANY + "{{ 'a' * 10**5 }}{% endfor %}{% endset %}{{ x | length }}",
     "a tilde": "{% set x = 'a' * 10**8 %}{{ (x ~ x ~ x ~ x) | length }}",
+    "a list": "{{ ([0] * 2**28) | length }}",
+    "a list of characters": "{{ ('a' * 2**27) | list | length }}",
+    "characters in groups": "{{ ('a' * 2**27) | groupby('x') | length }}",
+    "pieces": "{{ ('a' * 2**27).split('a') | length }}",
+    "joined characters": "{{ ('a' * 2**27) | join | length }}",
+    "a sum of lists": "{{ ([[0] * 1000] * 100000) | sum(start=[]) | length }}",
+    "nested lists": NESTED + "{{ ns.x }}",
+    "JSON of nested lists": NESTED + "{{ ns.x | tojson }}",
     "doubled": "{% set ns = namespace(x='a' * 10**6) %}" + DOUBLED,
     "doubled lists": "{% set ns = namespace(x=[1] * 10**6) %}" + DOUBLED,
 }
@@ -48,6 +60,9 @@ ENDLESS = {
     "macros without end": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     "macros that branch": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "slices without end": "{% for s in [1] | slice(10**6) %}" + MANY + "{% endfor %}{% endfor %}",
+    "counts in a long text": "{% set x = 'a' * 2**27 %}" + MANY + "{% if x.count('b') %}{% endif %}{% endfor %}",
+    "searches in a long text": "{% set x = 'a' * 2**27 %}" + MANY + "{% if 'b' in x %}{% endif %}{% endfor %}",
+    "sorts": MANY + "{{ range(99999) | sort | length }}{% endfor %}",
     "a power": "{{ (9**99999999) % 2 }}",
     "powers in steps": "{% set ns = namespace(x=9) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
 }
@@ -78,10 +93,18 @@ def test_so_it_is_by_the_quick_way(name: str) -> None:
             renderer(CHAT[:1], CHAT[1:])
 
 
-@pytest.mark.parametrize("source", [HUGE["a product"], ENDLESS["nested loops"]])
-def test_a_row_can_be_rejected_instead(source: str) -> None:
-    only = "{% if messages[0].content == 'bad' %}" + source + "{% endif %}{{ messages[0].content }}"
-    renderer = Renderer(ChatTemplate(only, {}, "attack", on_limit="reject"), allow_lost=["assistant"])
+def if_bad(source: str) -> str:
+    """What it does to a row that says `bad`; any other row is its first content."""
+    return "{% if messages[0].content == 'bad' %}" + source + "{% endif %}{{ messages[0].content }}"
+
+
+COUNTED = [HUGE["a product"], HUGE["a sum of lists"], ENDLESS["nested loops"], ENDLESS["counts in a long text"]]
+
+
+@pytest.mark.parametrize("source", COUNTED)
+def test_a_row_can_be_rejected_instead(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "SECONDS", 60.0)
+    renderer = Renderer(ChatTemplate(if_bad(source), {}, "attack", on_limit="reject"), allow_lost=["assistant"])
     bad: Messages = [{"role": "user", "content": "bad"}]
     for chat in (CHAT, CHAT, CHAT, bad, CHAT, bad, CHAT):
         if chat is bad:
@@ -91,6 +114,56 @@ def test_a_row_can_be_rejected_instead(source: str) -> None:
             assert "attack" in caught.value.detail
         else:
             assert renderer(chat, []).text == "abc"
+
+
+@pytest.mark.parametrize("source", [HUGE["nested lists"], ENDLESS["searches in a long text"]])
+def test_a_row_is_never_rejected_because_of_time_or_memory(source: str) -> None:
+    """On a faster machine, or one with more memory, the same row would be taken."""
+    template = ChatTemplate(if_bad(source), {}, "attack", on_limit="reject")
+    with pytest.raises(TemplateError, match=r"'attack' was stopped: it .*leave the row out"):
+        template.render([{"role": "user", "content": "bad"}])
+    assert template.render(CHAT) == "abc"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ m.content | replace('a', 'b' * 99999) }}{% endfor %}",
+        "{% for m in messages %}{{ m.content.replace('a', 'b' * 99999) }}{% endfor %}",
+        "{% for m in messages %}{{ (m.content ~ '!') * 1 }}" + "{{ m.content }}" * 300 + "{% endfor %}",
+    ],
+)
+def test_traced_rows_have_the_same_limits(source: str) -> None:
+    """The trace is made by small rows; a large one must not slip through it."""
+    renderer = Renderer(ChatTemplate(source, {}, "attack", on_limit="reject"))
+    for number in range(20):
+        renderer([{"role": "user", "content": f"a{number}"}], [{"role": "assistant", "content": "b"}])
+    for _ in range(2):
+        with pytest.raises(RowRejectedError, match=r"more than 256 Mi characters|steps"):
+            renderer([{"role": "user", "content": "a" * 10**6}], [{"role": "assistant", "content": "b"}])
+
+
+def test_sums_of_lists_are_those_of_python() -> None:
+    source = "{{ ([[1, 2], [3]] | sum(start=[0])) }}{{ messages | sum('x', start=[]) }}{{ [1, 2.5] | sum }}"
+    chat: Messages = [{"role": "user", "content": "", "x": ["a"]}, {"role": "assistant", "content": "", "x": ["b"]}]
+    assert ChatTemplate(source, {}, "t").render(chat) == "[0, 1, 2, 3]['a', 'b']3.5"
+
+
+def test_the_limit_of_memory_is_lifted_afterwards() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    template = ChatTemplate(HUGE["nested lists"], {}, "attack")
+    with pytest.raises(TemplateError, match="was stopped"):
+        template.render(CHAT)
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_a_process_that_has_grown_meanwhile_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it holds besides is looked at again before memory is called exhausted."""
+    monkeypatch.setattr(watchdog, "_SPACE_SECONDS", 3600.0)
+    template = ChatTemplate("{{ ('a' * 2**26) | length }}", {}, "t")
+    assert template.render(CHAT) == str(2**26)
+    with mmap.mmap(-1, 3 << 30):
+        assert template.render(CHAT) == str(2**26)
 
 
 def test_what_is_long_but_not_too_long_is_rendered() -> None:
@@ -154,6 +227,11 @@ ESCAPES = [
     "{% import '/etc/passwd' as x %}",
     "{% extends '/etc/passwd' %}",
     "{{ open('/etc/passwd') }}",
+    "{{ (1).to_bytes(3 * 10**9, 'big') | length }}",
+    "{{ (1.5).as_integer_ratio() }}",
+    "{{ 'a'.encode().center(3 * 10**9) | length }}",
+    "{{ messages[0].content.encode() }}",
+    "{{ messages[0].content.translate({97: 'b' * 1000}) }}",
     "{{ __import__('os') }}",
 ]
 
