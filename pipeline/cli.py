@@ -1,5 +1,6 @@
 """The command line. Each command is a thin coat over a function of the package."""
 
+import logging
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import PacktrainError
+from ..schemas.escape import EscapingFormatter, escape, print_line
 from .cli_diff import diff
 from .cli_help import WIDTH, Commands
 from .cli_look import inspect, loader, schema
@@ -20,7 +22,6 @@ from .cli_streams import ReaderLeftError, flush_output, guard_streams
 from .cli_train import doctor, launch, probe, train
 from .cli_wait import wait_command, with_seconds
 from .completion import mend_words, mend_zsh
-from .inert import inert
 
 _INTERRUPTED = 130
 # Of whichever click typer was built on: its own copy, or the package.
@@ -59,7 +60,7 @@ def _version(value: bool) -> None:
     if value:
         from .. import __version__
 
-        print(f"packtrain {__version__}")
+        print_line(f"packtrain {__version__}")
         raise typer.Exit
 
 
@@ -80,6 +81,8 @@ def main() -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way of saying Ctrl-C
     guard_streams()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapingFormatter())
     mend_words(os.environ)
     if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
         mend_zsh()
@@ -91,12 +94,13 @@ def main() -> None:
     except ReaderLeftError as error:
         sys.exit(error.exit_code)
     except PacktrainError as error:
-        print(f"packtrain: {inert(str(error))}", file=sys.stderr)
+        print_line(f"packtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except _UsageError as error:
         if near := getattr(error, "possibilities", None):
             error.message = f"{error.message}. Did you mean {near[0]}?"
             error.possibilities = None
+        error.message = escape(error.message)
         error.show()
         sys.exit(error.exit_code)
     except typer.Exit as leave:
@@ -107,7 +111,7 @@ def main() -> None:
         code = _INTERRUPTED
     # Without standalone mode, the code of a `typer.Exit`, or of an interruption, comes back as the result.
     if code == _INTERRUPTED:
-        print("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
+        print_line("packtrain: interrupted; run the same command again to go on", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..schemas.escape import print_line
 from ..schemas.units import parse_duration
 from . import completion
 
@@ -95,7 +96,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     finite number is null, because JSON has no other word for it.
     """
     text = json.dumps(_plain(value), indent=indent, allow_nan=False, default=str)
-    print(text.replace("\x7f", "\\u007f"))
+    print_line(text.replace("\x7f", "\\u007f"))
 
 
 def _plain(value: Any) -> Any:

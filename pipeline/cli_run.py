@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import ConfigError
+from ..schemas.escape import escape_line
 from ..schemas.formats import AUTO, default_name
 from ..schemas.hints import did_you_mean
 from . import completion
 from .cli_options import Config, Format, Input, Json, Set, print_json
-from .inert import inert_line
 
 
 def run(
@@ -131,9 +131,9 @@ def run(
     if made is not None:
         say(console, f"report: {made.place}")
         if made.warning is not None:
-            say(console, f"  {inert_line(made.warning)}")
+            say(console, f"  {escape_line(made.warning)}")
         if made.advice is not None:
-            say(console, f"  {inert_line(made.advice)}")
+            say(console, f"  {escape_line(made.advice)}")
     if demo and loaded.output.format == "arrow":
         say_next(console, driver.out.url, made.place if made is not None else None)
 
@@ -186,7 +186,7 @@ def prep(
             say(console, f"  {label}: {reason} {number:,}")
     for reject in counts.rejects:
         told = f"{reject['file']}, line {reject['line']}: {reject['reason']}: {reject['detail']}"
-        say(console, f"  {inert_line(told)}")
+        say(console, f"  {escape_line(told)}")
     if (hidden := counts.rejected.total() - len(counts.rejects)) > 0:
         say(console, f"  and {hidden:,} rejected rows more")
 

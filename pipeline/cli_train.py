@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import ConfigError
+from ..schemas.escape import print_line
 from . import completion
 from .cli_options import Config, Json, TrainSet, print_json, seconds_option
 
@@ -21,12 +22,12 @@ def doctor(
     from ..training.launch.doctor import report, report_ranks
 
     if ranks:
-        report_ranks(timeout=timeout, as_json=as_json, say=print)
+        report_ranks(timeout=timeout, as_json=as_json, say=print_line)
         return
     from .console import make_console
 
     # Printed as it is: a table of rich's would have no room for what to do.
-    if not report(as_json=as_json, width=make_console().width, say=print):
+    if not report(as_json=as_json, width=make_console().width, say=print_line):
         raise typer.Exit(1)
 
 
@@ -51,9 +52,9 @@ def launch(
         known = RECIPES if name is None else {name: RECIPES[name]} if recipe(name) else {}
         print_json([{"name": key, "says": one.says, "text": recipe(key)} for key, one in known.items()])
     elif name is None:
-        print("\n".join(listing()))
+        print_line("\n".join(listing()))
     elif output is None:
-        print(recipe(name), end="")
+        print_line(recipe(name).removesuffix("\n"))
 
 
 def train(

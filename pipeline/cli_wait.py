@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..schemas.escape import print_line
 from ..schemas.units import parse_duration
 from .cli_options import Json, print_json, seconds_option
 
@@ -34,7 +35,7 @@ def wait_command(
         rows = {name: split.rows for name, split in manifest.splits.items()}
         print_json({"state": "finished", "hash": manifest.hash, "rows": rows}, indent=None)
     else:
-        print(f"{folder} is finished: manifest {manifest.hash[:16]}")
+        print_line(f"{folder} is finished: manifest {manifest.hash[:16]}")
 
 
 def with_seconds(arguments: Sequence[str]) -> list[str]:

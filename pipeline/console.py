@@ -2,15 +2,17 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from ..schemas.config import RunConfig
+from ..schemas.escape import escape
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.manifest import Manifest
 from .pairs_view import pairs_table
@@ -294,11 +296,24 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
 
 
 def say(console: Console, text: str = "", style: str = "") -> None:
-    """Print text as it is: no markup in it, no line broken, so that a path can be copied."""
-    console.print(Text(text, style=style), soft_wrap=True)
+    """Print text: no markup in it, no line broken, so that a path can be copied."""
+    console.print(Text(escape(text), style=style), soft_wrap=True)
+
+
+class EscapingConsole(Console):
+    """A console that escapes all text as it writes it, whichever table or panel it stands in.
+
+    Texts that are known to come from data are better escaped before: only then are they measured as they are shown.
+    """
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            Segment(escape(text), style, control) if control is None else Segment(text, style, control)
+            for text, style, control in buffer
+        )
 
 
 def make_console(stderr: bool = False) -> Console:
     """A console; without a terminal it is 120 columns wide."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else 120)
+    return EscapingConsole(file=stream, width=None if stream.isatty() else 120)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..schemas.config import RunConfig
 from ..schemas.errors import InputError
+from ..schemas.escape import escape_line
 from .configfile import load_config
 from .follow_cache import CachedParts, EncodedDocument, Spot, open_parts
 from .follow_fate import cuts_of, decide, rejected
@@ -15,7 +16,6 @@ from .follow_ids import Address, Document, Documents, parse_id
 from .follow_origin import Inputs, Origin, State
 from .follow_rows import Standing, find_pair, find_standings
 from .follow_stages import Stages
-from .inert import inert_line
 from .inputs.blocks import split_name
 from .parts import UNPROVED
 from .reader import Finished
@@ -158,7 +158,7 @@ class Follower:
             refusal = self.documents.refuse(asked)
             if story.origin.state is State.SAME or story.origin.past_end:
                 raise refusal
-            raise InputError(f"{refusal}. What else became of its row is not known: {inert_line(story.origin.said)}")
+            raise InputError(f"{refusal}. What else became of its row is not known: {escape_line(story.origin.said)}")
         mine = next((one for one in prepared.examples if one.sub == story.address.sub), None)
         limited = next(one.max_rows for one in self.config.sources if one.name == story.address.source) is not None
         if prepared.blank:
@@ -189,8 +189,8 @@ class Follower:
         if not subs or (address.sub >= 0 and set(subs) != {-1}):
             return
         ids = [Address(address.source, address.file, address.line, sub).id for sub in subs]
-        shown = ", ".join(map(inert_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
-        raise InputError(f"there is no example {inert_line(asked)} in {self.dataset.store.url}; its row gave {shown}")
+        shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+        raise InputError(f"there is no example {escape_line(asked)} in {self.dataset.store.url}; its row gave {shown}")
 
     def _begin(self, address: Address, doc_id: int | None, origin: Origin, state: str) -> Story:
         story = Story(address, self.dataset.store.url, doc_id, origin, state)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import InputError, IntegrityError
+from ..schemas.escape import escape_line
 from .documents import NAME
-from .inert import inert_line
 from .reader import Finished
 
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
@@ -95,9 +95,9 @@ class Documents:
 
     def refuse(self, id: str) -> InputError:
         """The error for an id that means nothing; lists the nearest ones."""
-        near = [inert_line(one) for one in self._nearest(id)]
+        near = [escape_line(one) for one in self._nearest(id)]
         what = f"the nearest are {', '.join(near)}" if near else "documents.parquet lists those that were packed"
-        return InputError(f"there is no example {inert_line(id)} in {self._dataset.store.url}; {what}")
+        return InputError(f"there is no example {escape_line(id)} in {self._dataset.store.url}; {what}")
 
     def _nearest(self, id: str) -> list[str]:
         ending = self._ending(id)

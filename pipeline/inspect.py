@@ -12,9 +12,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ..schemas.errors import InputError, IntegrityError
+from ..schemas.escape import escape, escape_line
 from ..schemas.rows import IGNORE_INDEX
 from .documents import NAME
-from .inert import inert, inert_line
 from .pairs_view import show_pair
 from .reader import Finished
 from .stores import Store
@@ -150,7 +150,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     for piece in found:
         count = sum(label != IGNORE_INDEX for label in piece.labels)
         part = f", from token {piece.start:,}" if piece.start else ""
-        name = inert_line(str(names.get(piece.doc_id, piece.doc_id)))
+        name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
         title = f"{name} · {len(piece.ids):,} tokens{part} · {count:,} trained"
         console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
 
@@ -174,7 +174,7 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
                 text.append(f"{one} ", "cyan")
                 text.append(f"{token!r}  ", style)
         else:
-            text.append(inert(texts[number]), style)
+            text.append(escape(texts[number]), style)
         text.append(right if flag else "", style)
     return Group(text)
 

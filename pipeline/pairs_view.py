@@ -7,8 +7,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ..schemas.escape import escape, escape_line
 from ..schemas.manifest import Manifest
-from .inert import inert, inert_line
 
 if TYPE_CHECKING:
     from .inspect import Decoder
@@ -49,7 +49,7 @@ def show_pair(
     prompt, *completions = (len(found[column]) for column, _, _ in PARTS)
     console.print(
         Text(
-            f"row {row} of {split}: {inert_line(name)}, a preference pair of {prompt:,} tokens and "
+            f"row {row} of {split}: {escape_line(name)}, a preference pair of {prompt:,} tokens and "
             f"{completions[0]:,} chosen or {completions[1]:,} rejected ones "
             f"(at most {dataset.manifest.max_length:,} with either)"
         )
@@ -67,7 +67,7 @@ def show_pair(
                 body.append(f"{one} ", "cyan")
                 body.append(f"{token!r}  ", style)
         else:
-            body.append(inert(text), style)
+            body.append(escape(text), style)
         console.print(Panel(body, title=Text(f"{title} · {len(tokens):,} tokens"), title_align="left"))
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ..schemas.escape import escape, escape_line
 from ..schemas.rows import Example, Kind
 from .follow_fate import Cut
 from .follow_rows import Standing
 from .follow_tokens import Fate, Token
-from .inert import inert, inert_line
 from .inspect import MASKED, TRAINED, has_colour
 from .story import Span, Story, trained_in
 
@@ -126,7 +126,7 @@ class Teller:
             self._print(out)
 
     def _marked(self, span: Span) -> Text:
-        body = inert(self._short(span.text))
+        body = escape(self._short(span.text))
         if self._colour:
             return Text(body, f"{STYLES[span.kind]}{' underline' if span.trained else ''}".strip())
         return Text(f"⟦{body}⟧" if span.trained else body)
@@ -227,7 +227,7 @@ class Teller:
         return f"{text[:half]} … {len(text) - 2 * half:,} characters more … {text[-half:]}"
 
     def _line(self, text: str, style: str = "") -> None:
-        self._print(Text(inert(text), style))
+        self._print(Text(escape(text), style))
 
     def _print(self, text: Text) -> None:
         # Broken by the terminal alone, so that what is copied is what is there.
@@ -302,7 +302,7 @@ def _quote(story: Story) -> str:
 
 def _quoted(text: str) -> str:
     """A token's text between quotes, on one line."""
-    return f"'{inert_line(text)}'"
+    return f"'{escape_line(text)}'"
 
 
 def _json(value: Any) -> str:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..schemas.errors import ConfigError
+from ..schemas.escape import print_line
 from .cli_options import print_json
 from .configfile import load_as
 from .console import make_console, say
@@ -56,7 +58,7 @@ def start(
     if dry_run:
         say(make_console(), f"the configuration is well formed; it would train into {base / loaded.out}")
         return
-    train(loaded, base, say=_print)
+    train(loaded, base, say=partial(print_line, flush=True))
 
 
 def _embedded() -> dict[str, Any]:
@@ -64,8 +66,3 @@ def _embedded() -> dict[str, Any]:
 
     data: dict[str, Any] = yaml.safe_load((Path(demo.__file__).parent / "train.yaml").read_text(encoding="utf-8"))
     return data
-
-
-def _print(text: str) -> None:
-    """At once: a training's lines are far apart, and are watched through pipes."""
-    print(text, flush=True)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..schemas.errors import ConfigError
+from ..schemas.escape import escape_line
 from ..schemas.rows import IGNORE_INDEX
 from .console import say
 from .units import duration, plural, rate
@@ -200,4 +201,4 @@ def print_view(console: Console, view: TrainerView) -> None:
 def _plain(text: str) -> Any:
     from rich.text import Text
 
-    return Text(text)  # no markup: ids come from the data
+    return Text(escape_line(text))  # no markup: ids come from the data

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...schemas.escape import escape_line
 from ..console import say as say_as_it_is
-from ..inert import inert_line
 from ..units import size
 from .change_words import change_of, figure, relative, rows_word, signed, value_of
 from .changes import ALL, Comparison, ExamplesChange, InputChange, LengthsChange, Setting, ShownExample
@@ -81,7 +81,7 @@ def print_comparison(console: Console, found: Comparison, *, full: bool = False)
 
 def say(console: Console, text: str = "", style: str = "") -> None:
     """Print a line, made harmless."""
-    say_as_it_is(console, inert_line(text), style)
+    say_as_it_is(console, escape_line(text), style)
 
 
 def table_of(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> Table:
@@ -90,7 +90,7 @@ def table_of(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, 
     for at, name in enumerate(head):
         table.add_column(name, justify="left" if at < words else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(inert_line(cell)) for cell in row))
+        table.add_row(*(Text(escape_line(cell)) for cell in row))
     return table
 
 

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from ..inert import inert, inert_line
+from ...schemas.escape import escape, escape_line
 from .blocks import Grid
 
 CLIP = 1_000
@@ -22,7 +22,7 @@ def clipped(text: str, limit: int = CLIP) -> str:
 
 def escaped(text: str, limit: int = CLIP) -> str:
     """As text or as an attribute's value of HTML."""
-    return html.escape(inert(clipped(text, limit)))
+    return html.escape(escape(clipped(text, limit)))
 
 
 def sentence(text: str) -> str:
@@ -33,7 +33,7 @@ def sentence(text: str) -> str:
 
 def plain_label(text: str, limit: int = LABEL) -> str:
     """For a chart's label or hover text, in which plotly reads some tags, entities and `%{…}`."""
-    line = inert_line(text[: limit + 1])
+    line = escape_line(text[: limit + 1])
     line = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return html.escape(line, quote=False).replace("%{", "&#37;{")
 
@@ -51,7 +51,7 @@ def table_of(grid: Grid, rows: Sequence[Sequence[str]]) -> str:
         f"<table><caption>{escaped(grid.caption)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
     )
-    label = html.escape(inert_line(clipped(grid.caption, 200)))
+    label = html.escape(escape_line(clipped(grid.caption, 200)))
     box = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}">{whole}</div>'
     if not grid.folded:
         return box

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...schemas.escape import escape_line
 from ...schemas.report import Choice, Packing, Point, Report, SourceLoss, Training, Trust
 from ..console import say
-from ..inert import inert_line
 from ..units import duration, plural, rate, share, size
 from .balance_view import balance_note
 from .by_source import SOURCES_HEAD, lost, source_cells, source_tables
@@ -138,7 +138,7 @@ def _reasons(console: Console, report: Report) -> None:
     if len(flow.rejected) > _REASONS:
         _say(console, f"  and {len(flow.rejected) - _REASONS:,} more reasons", "yellow")
     if flow.rejected and flow.rejects_file is not None:
-        say(console, f"  all of them: {inert_line(flow.rejects_file)}")
+        say(console, f"  all of them: {escape_line(flow.rejects_file)}")
 
 
 def _training(console: Console, training: Training) -> None:
@@ -222,7 +222,7 @@ def bar(part: float, width: int = _BAR) -> str:
 
 
 def _table(title: str, head: Sequence[str]) -> Table:
-    table = Table(title=Text(inert_line(title)), title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(title=Text(escape_line(title)), title_justify="left", show_edge=False, pad_edge=False)
     for index, name in enumerate(head):
         words = index == 0 or name in ("", "share of training")
         left = words and name != "share of training"
@@ -232,8 +232,8 @@ def _table(title: str, head: Sequence[str]) -> Table:
 
 def _add(table: Table, *cells: str) -> None:
     """A row of plain text."""
-    table.add_row(*(Text(inert_line(cell)) for cell in cells))
+    table.add_row(*(Text(escape_line(cell)) for cell in cells))
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(inert_line(text), style=style))
+    console.print(Text(escape_line(text), style=style))

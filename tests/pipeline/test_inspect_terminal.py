@@ -17,7 +17,7 @@ import packtrain as package
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inert import inert, inert_line
+from packtrain.schemas.escape import escape, escape_line
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 SGR = re.compile("\x1b\\[[0-9;]*m")
@@ -27,16 +27,16 @@ HOSTILE = "\x1b]0;owned\x07 \x1b[2J \x9b31m \r over \x08\x08\x7f [red]no markup[
 
 
 def test_inert_by_eye() -> None:
-    assert inert("a\tb\nc") == "a\tb\nc"
-    assert inert("\x1b[31m\r\x00\x7f\x9b") == "\\x1b[31m\\x0d\\x00\\x7f\\x9b"
-    assert inert("\u202eabc\u2066\U000e0041\ufeff") == "\\u202eabc\\u2066\\U000e0041\\ufeff"
-    assert inert("می‌خواهم 👩‍👩‍👧 über") == "می‌خواهم 👩‍👩‍👧 über"
-    assert inert_line("a\nb\tc") == "a\\nb\\tc"
+    assert escape("a\tb\nc") == "a\tb\nc"
+    assert escape("\x1b[31m\r\x00\x7f\x9b") == "\\x1b[31m\\x0d\\x00\\x7f\\x9b"
+    assert escape("\u202eabc\u2066\U000e0041\ufeff") == "\\u202eabc\\u2066\\U000e0041\\ufeff"
+    assert escape("می‌خواهم 👩‍👩‍👧 über") == "می‌خواهم 👩‍👩‍👧 über"
+    assert escape_line("a\nb\tc") == "a\\nb\\tc"
 
 
 @given(st.text(st.characters()))
 def test_nothing_inert_is_a_control_character(text: str) -> None:
-    for character in inert(text):
+    for character in escape(text):
         assert character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp")
         assert unicodedata.bidirectional(character) not in (
             "RLO",
@@ -49,8 +49,8 @@ def test_nothing_inert_is_a_control_character(text: str) -> None:
             "FSI",
             "PDI",
         )
-    assert inert(inert(text)) == inert(text)
-    inert(text).encode()
+    assert escape(escape(text)) == escape(text)
+    escape(text).encode()
 
 
 @pytest.fixture

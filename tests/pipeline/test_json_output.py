@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline import cli
 from packtrain.pipeline.cli_options import print_json
-from packtrain.pipeline.inert import inert
+from packtrain.schemas.escape import escape
 
 Command = Callable[..., Any]
 PROGRAM = Path(sys.executable).parent / "packtrain"
@@ -153,6 +153,6 @@ def test_no_text_of_data_can_reach_a_terminal_through_it(text: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         print_json({"text": text, "nan": math.nan, "inf": math.inf, "path": Path("x"), "tuple": (1, 2)})
     assert out.getvalue().isascii()
-    assert inert(out.getvalue()) == out.getvalue()
+    assert escape(out.getvalue()) == out.getvalue()
     expected = {"text": text, "nan": None, "inf": None, "path": "x", "tuple": [1, 2]}
     assert json.loads(out.getvalue()) == expected

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ...schemas.escape import print_line
+
 Say = Callable[[str], None]
 
 
@@ -41,7 +43,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """Prints on the first process only."""
 
-    def __init__(self, say: Say = print) -> None:
+    def __init__(self, say: Say = print_line) -> None:
         self.say = say
         self._keys: list[str] = []
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
+from ...schemas.escape import print_line
 from ..balance import Balance
 from ..ranks import find_place
 from .config import BalanceConfig, TrainConfig
@@ -37,7 +38,9 @@ class Outcome:
     """Everything that was logged, those before a resumption included."""
 
 
-def train(config: TrainConfig | Mapping[str, Any] | str | Path, base: Path | None = None, say: Say = print) -> Outcome:
+def train(
+    config: TrainConfig | Mapping[str, Any] | str | Path, base: Path | None = None, say: Say = print_line
+) -> Outcome:
     """Train as a configuration says, or go on where a training in the same folder stopped. Every rank calls it.
 
     Args:

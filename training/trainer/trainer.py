@@ -22,6 +22,7 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError, InputError
+from ...schemas.escape import print_line
 from ..attention import check_batch, use_packed
 from ..corpus import Corpus
 from ..loader import PackedLoader
@@ -95,7 +96,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         offload_activations: bool = False,
         eval_data: HeldOut | None = None,
         eval_every: int | None = None,
-        say: Say | None = print,
+        say: Say | None = print_line,
         callbacks: Sequence[Any] = (),
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
