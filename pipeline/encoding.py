@@ -13,7 +13,7 @@ from ..schemas.errors import EngineMismatchError, IntegrityError
 from ..schemas.hints import setting
 from ..schemas.jsontext import decode_note
 from ..stages.encode import differing
-from ..stages.engines import ENGINES, Engine, make_engine
+from ..stages.engines import ENGINES, NOT_INSTALLED, Engine, make_engine
 from .catalogue import PartPlace
 from .checking import damaged
 from .conditions import polars_version
@@ -142,9 +142,14 @@ class Encoding:
         (result,) = executor.map(perform, [task])
         assert isinstance(result, EngineChoice)
         self.observer.end()
+        absent = [engine for engine, verdict in result.tried if NOT_INSTALLED in verdict]
         for engine, verdict in result.tried:
-            if engine != result.name:
+            if engine != result.name and engine not in absent:
                 self.observer.note(f"tokenizer engine {engine} is not used: {verdict}")
+        if absent and result.name == REFERENCE:
+            self.observer.note(
+                f"{' and '.join(absent)} could encode several times as fast: pip install 'packtrain[fast]'"
+            )
         self.cache.replace_bytes(name, seal(msgspec.json.encode(result)))
         return result
 

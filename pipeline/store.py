@@ -19,7 +19,7 @@ from typing import IO
 
 import blake3
 
-from ..schemas.errors import IntegrityError, StoreError
+from ..schemas.errors import IntegrityError, StoreError, UnwritableError
 
 _TEMPORARY = ".tmp-"
 _READ = 1 << 22
@@ -368,5 +368,7 @@ def explain(error: OSError, folder: Path) -> StoreError:
             "then run the same command again: it goes on where it stopped"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreError(f"{folder} cannot be written: {error.strerror}; choose another folder or its rights")
+        return UnwritableError(
+            f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
+        )
     return StoreError(f"{folder}: {error.strerror or error}")

@@ -61,6 +61,12 @@ class StoreError(PacktrainError, OSError):
     """Reading or writing the store failed, or there is no room."""
 
 
+class UnwritableError(StoreError):
+    """A folder that may not be written: the person chooses another one, or gives the right to it."""
+
+    exit_code = 2
+
+
 class IntegrityError(PacktrainError, RuntimeError):
     """Bytes are not what their record says: a damaged shard, a ledger that does not close."""
 

@@ -24,6 +24,8 @@ from ..schemas.errors import TokenizerError
 SEGMENT_CACHE_BYTES = 32 << 20
 """fastokens keeps the tokens of text between added tokens: a prompt under many solutions is encoded once."""
 
+NOT_INSTALLED = "is not installed"
+"""What `make_engine` says of an engine whose package is absent."""
 _NULL_JSON = b"null"
 
 
@@ -281,7 +283,7 @@ def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError as error:
-        raise TokenizerError(f"the tokenizer engine {package} is not installed; pip install packtrain[fast]") from error
+        raise TokenizerError(f"the tokenizer engine {package} {NOT_INSTALLED}; pip install packtrain[fast]") from error
 
 
 def _refusal(name: str, error: Exception) -> TokenizerError:

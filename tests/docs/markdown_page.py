@@ -20,7 +20,7 @@ Comments say the rest. They stand on lines of their own right before the fence, 
     <!-- starts with: packed, model -->          once, anywhere on the page; see `STARTS`
     <!-- file: mix.yaml -->                      the block is written into the folder under this name (then checked)
     <!-- continues -->                           a python block that uses the names of the one before it
-    <!-- in the test: /shared/packed is packed -->   text to replace; may be repeated. It must occur in the block
+    <!-- in the test: /shared/packed is packed -->   a path to replace; may be repeated. It must occur in the block
     <!-- exits: 2 -->                            the exit code that the block's script must have
     <!-- slow -->                                run with the slow tests only, as is what needs it: mark that, too
     <!-- output of: packtrain verify -->         a text block: of the last block before it that holds these words
@@ -77,6 +77,9 @@ _COMMENT = re.compile(r"^ *<!-- (.*?) -->$")
 _MARK = re.compile(
     r"(?P<word>starts with|file|in the test|exits|output of|not run): (?P<value>.+)|(?P<flag>continues|slow|roughly)"
 )
+
+
+_PATH = re.compile(r"(?!\d+$)[\w./~-]*[A-Za-z][\w./~-]*")
 
 
 class PageError(Exception):
@@ -145,12 +148,13 @@ class Page:
 
 
 def replacement(value: str) -> tuple[str, str]:
-    """`a is b` or `"a" is ""` as what is to be replaced and by what."""
-    match = re.fullmatch(r'"(.+?)" is "(.*?)"|(\S+) is (\S+)', value)
+    """`a is b` as the path that is to be replaced and by what. Nothing else: what is shown is what was tried."""
+    match = re.fullmatch(r"(\S+) is (\S+)", value)
     if match is None:
-        raise PageError(f'cannot read {value!r}; write: in the test: this is that, or: in the test: "this" is "that"')
-    quoted, by, plain, plainly = match.groups()
-    return (quoted, by) if quoted is not None else (plain, plainly)
+        raise PageError(f"cannot read {value!r}; write: in the test: path is path")
+    if not _PATH.fullmatch(match[1]) or not _PATH.fullmatch(match[2]):
+        raise PageError(f"{value!r} does not replace a path by a path; show what the test runs")
+    return match[1], match[2]
 
 
 def names() -> list[str]:

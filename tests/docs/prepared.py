@@ -4,12 +4,18 @@ import json
 import logging
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packtrain.pipeline import demo
 from packtrain.pipeline.run import run
+
+if TYPE_CHECKING:
+    from tests.docs.markdown_page import ROOT
+else:
+    from markdown_page import ROOT
 
 _WORDS = """
 the mules left valley before sun was up nobody had told them how far it would be behind last houses road became path and
@@ -115,6 +121,7 @@ class Prepared:
         shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
         for name in sorted(starts - {"bucket"}):
             shutil.copytree(self._folder(name), folder, dirs_exist_ok=True)
+        checkout(folder)
 
     def _folder(self, name: str) -> Path:
         folder = self.root / name
@@ -168,6 +175,18 @@ class Prepared:
         place = folder / "path" / "to" / "model"
         LlamaForCausalLM(shape).save_pretrained(place)
         tokenizer.save_pretrained(place)
+
+
+def checkout(folder: Path) -> None:
+    """What `make demo` needs, installed already: the environment of the tests stands for the one it would make."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    programs = folder / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "packtrain"):
+        (programs / name).symlink_to(Path(sys.executable).parent / name)
+    (programs / "activate").write_text(f"PATH={programs}:$PATH\n")
+    (programs.parent / ".demo").touch()
 
 
 def bucket(holds: Path | None = None) -> Iterator[dict[str, str]]:

@@ -658,9 +658,11 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 def test_a_folder_that_cannot_be_written(pack: Packer, mounted: Callable[[str], Path]) -> None:
     pack.out = mounted("ro") / "out"
-    assert re.search(f"{pack.out}.* cannot be written: Read-only file system; choose", pack.refused(TEXT, code=1))
+    assert re.search(f"{pack.out}.* cannot be written: Read-only file system; choose", pack.refused(TEXT))
     prep = ("prep", "--format", "text", "--input", pack.file, "-o", pack.out.parent / "x.jsonl")
-    assert pack.command(*prep).code == 1
+    assert pack.command(*prep).code == 2
+    cache, pack.out = pack.out, pack.folder / "elsewhere"
+    assert f"{cache}" in pack.refused(TEXT, "--set", f"cache={cache}")
     assert "cannot be written" in pack.command(*prep).err
 
 

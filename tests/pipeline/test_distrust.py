@@ -1,6 +1,7 @@
 """An engine or a traced template that is caught lying: nothing made with it is used, and the run says so."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,30 @@ def test_it_is_not_trusted_again(tmp_path: Path, lying_engine: None) -> None:
     assert not any("encoded again" in note for note in notes.notes)
 
 
+def test_that_the_fast_engines_are_missing_is_said_once_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engines.version
+
+    def version(package: str) -> str:
+        if package in ("fastokens", "gigatoken"):
+            raise PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(engines, "version", version)
+    notes = Notes()
+    manifest = run(config(tmp_path, "slow"), observer=notes)
+    assert manifest.plan["encode"]["engine"] == "tokenizers"
+    said = [note for note in notes.notes if "packtrain[fast]" in note]
+    assert said == ["fastokens and gigatoken could encode several times as fast: pip install 'packtrain[fast]'"]
+    again = {**config(tmp_path, "slow"), "out": str(tmp_path / "second"), "seed": 7}
+    notes.notes.clear()
+    run(again, observer=notes)
+    assert not [note for note in notes.notes if "fast" in note]
+
+
 def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine: None) -> None:
-    with pytest.raises(IntegrityError, match=r"fastokens .* differed from its reference .* tokenizer\.engine"):
+    with pytest.raises(IntegrityError, match=r"fastokens .* differed from its reference .*engine: auto"):
         run(config(tmp_path, "named", engine="fastokens"))
     assert not (tmp_path / "named" / "manifest.json").exists()
 

@@ -297,7 +297,7 @@ def test_turns_that_are_not_proved_are_left_out_and_said_once(
     assert "nothing says surely" in left_out_too.getMessage()
 
     strict = live({**config, "mask": {"policy": "assistant", "on_unproved": "error"}})
-    with pytest.raises(InputError, match=r"rows\.jsonl, line \d+: .* set mask\.on_unproved to reject"):
+    with pytest.raises(InputError, match=r"rows\.jsonl, line \d+: .* mask: \{on_unproved: reject\}"):
         list(strict.walk(0, 0, 1))
 
 

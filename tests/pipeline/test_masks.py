@@ -128,7 +128,7 @@ def test_what_is_not_proved_is_rejected_by_name(packed: Packed) -> None:
 
 
 def test_or_refuses_the_run(packed: Packed) -> None:
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: chat template .* mask\.on_unproved") as caught:
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: .* mask: \{on_unproved: reject\}") as caught:
         packed.run("out", {"policy": "assistant", "on_unproved": "error"}, chat_template=HIDING)
     assert caught.value.exit_code == 2
     packed.run("fine", {"policy": "assistant", "on_unproved": "error"})

@@ -159,7 +159,7 @@ def test_a_kill_leaves_no_name_and_the_sweep_removes_the_rest(store: LocalStore)
     [
         (errno.ENOSPC, "is full; free some room.*run the same command again"),
         (errno.EDQUOT, "is full"),
-        (errno.EACCES, "cannot be written: .*; choose another folder or its rights"),
+        (errno.EACCES, "cannot be written: .*; choose another folder, or make this one writable"),
         (errno.EROFS, "cannot be written"),
         (errno.EIO, "Input/output error"),
     ],
