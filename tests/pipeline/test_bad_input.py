@@ -793,6 +793,7 @@ class Started:
     def ended(self) -> Outcome:
         """Wait for the run and for everything that it started."""
         out, err = self.process.communicate(timeout=60)
+        assert self.process.returncode is not None
         end = time.monotonic() + 20
         while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in self.family):
             assert time.monotonic() < end, "it left processes behind"

@@ -34,6 +34,26 @@ def test_a_put_creates_and_never_replaces(store: LocalStore) -> None:
     assert left(store) == []
 
 
+def test_bytes_are_on_the_disk_before_their_name_and_the_name_before_the_put_returns(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link = os.link
+
+    def synced(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        done.append("sync folder" if place.is_dir() else f"sync {place.stat().st_size} bytes")
+
+    def linked(source: Path, target: Path) -> None:
+        link(source, target)
+        done.append(f"link {target.name}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    store.put_bytes("a/name", b"first")
+    assert done == ["sync 5 bytes", "link name", "sync folder"]
+
+
 def test_what_is_not_there(store: LocalStore) -> None:
     assert not store.exists("x")
     assert (store.read("x"), store.size("x"), store.names(), store.names("y")) == (None, None, [], [])

@@ -268,7 +268,7 @@ def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
             2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[attr-defined]
+        multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[assignment]
         if asked["patch"]:
             exec(asked["patch"], {"__name__": "patch"})
         code = _call(asked["arguments"])
