@@ -7,15 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packtrain.pipeline import demo
 from packtrain.pipeline.run import run
 
-if TYPE_CHECKING:
-    from tests.docs.markdown_page import ROOT
-else:
-    from markdown_page import ROOT
+from tests.docs.markdown_page import ROOT
 
 _WORDS = """
 the mules left valley before sun was up nobody had told them how far it would be behind last houses road became path and
