@@ -15,6 +15,7 @@ from ...schemas.escape import print_line
 from ..balance import Balance
 from ..ranks import find_place
 from .config import BalanceConfig, TrainConfig
+from .outlock import locked
 
 Say = Callable[[str], None]
 """Prints a line."""
@@ -49,17 +50,21 @@ def train(
         say: prints a line, on the first rank only.
 
     Raises:
+        BusyError: another training works on `out`.
         ConfigError, InputError: what a person can mend; says which key, and how.
         LeakError: documents of a row see each other.
     """
+    from ..launch.orphans import end_with_launcher
     from ..launch.rollcall import roll_call
 
+    end_with_launcher()
     config, base = read_config(config, base)
     _require("transformers", "accelerate")
     place = find_place()
     if place.world_size > 1:
         roll_call(agree={"configuration": _fingerprint(config)})
-    return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
+    with locked(base / config.out, place.rank):
+        return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
 
 
 def read_config(
@@ -153,10 +158,6 @@ class _Training:
 
     def _check_places(self, out: Path) -> None:
         """What would otherwise fail, or be written over, after hours of training."""
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"out: {out} cannot be made a folder ({error.strerror}); name another") from error
         for key, path in self._data_paths():
             if "://" not in path and (self.base / path).is_file():
                 raise ConfigError(

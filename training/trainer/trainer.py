@@ -40,6 +40,7 @@ from .forward import Forward
 from .loss import LossMean, targets
 from .meter import Meter
 from .models import learned_positions, longest_trained, may_leave_weights_unused, trained_shapes, vocabulary
+from .outlock import locked
 from .owned import OWNED
 from .parallel import refuse_parallelism, warn_of_ignored_launcher
 
@@ -283,9 +284,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """Train, from the beginning or from a checkpoint. True stands for the last whole one in `args.output_dir`.
 
         Raises:
+            BusyError: another training works on `args.output_dir`.
             ConfigError: the checkpoint is not whole, or is of another training.
             LeakError: documents of a row see each other; names the setting at fault.
         """
+        with locked(Path(self.args.output_dir), self.args.process_index):
+            return self._train_from(resume_from_checkpoint, *args, **kwargs)
+
+    def _train_from(self, resume_from_checkpoint: str | Path | bool | None, *args: Any, **kwargs: Any) -> Any:
         folder: Path | None = None
         if resume_from_checkpoint is True:
             folder = checkpoint.last_whole(Path(self.args.output_dir))

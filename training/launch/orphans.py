@@ -1,0 +1,46 @@
+"""Workers end with the launcher that started them.
+
+torchrun stops its workers when it is stopped. When it is killed they go on, wait for each other or train, hold devices
+and write checkpoints. So each looks once a second whether its parent is still the one that started it.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+SECONDS = 1.0
+EXIT_CODE = 75
+"""Of a worker that ended with its launcher."""
+
+
+def end_with_launcher(end: Callable[[int], object] = os._exit) -> threading.Thread | None:
+    """Watch the parent of this process, where torchrun or accelerate started it; None where they did not.
+
+    A training started by hand goes on without its shell, as with nohup. A shell between launcher and worker, which
+    itself goes on waiting, hides that the launcher is gone: use exec there.
+
+    Args:
+        end: called with the exit code.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ or _WATCHING.is_set():
+        return None
+    _WATCHING.set()
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(SECONDS)
+        sys.stderr.write(
+            f"packtrain: the launcher of this worker (process {launcher}) is gone, so process {os.getpid()} ends as "
+            "well; what was made since the last checkpoint is made again by the next start\n"
+        )
+        end(EXIT_CODE)
+
+    thread = threading.Thread(target=watch, name="packtrain-launcher-watch", daemon=True)
+    thread.start()
+    return thread
+
+
+_WATCHING = threading.Event()
