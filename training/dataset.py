@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from .batch import flatten
 from .rows import PackedRows
 from .shard import PackedRow
-from .shelf import CACHE_BYTES
+from .shelf import CACHE_BYTES, Verify
 
 
 class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
@@ -20,7 +20,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
     Args:
         where: folder or URL that `packtrain run` wrote.
         split: `train` or `holdout`.
-        cache, cache_bytes, storage_options: of remote shards; see `shelf.open_shelf`.
+        cache, cache_bytes, storage_options, verify: see `shelf.open_shelf`.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
@@ -34,8 +34,11 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
+        verify: str = Verify.NEVER,
     ) -> None:
-        self.rows = PackedRows(where, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
+        self.rows = PackedRows(
+            where, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options, verify=verify
+        )
 
     def __len__(self) -> int:
         return len(self.rows)

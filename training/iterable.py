@@ -1,11 +1,14 @@
 """The loader inside torch's own loaders: for torchdata's StatefulDataLoader, and for accelerate, which may use it."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..schemas.errors import ConfigError
 from .loader import PackedLoader
+from .state import MOST
 
 
 class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is not followed
@@ -35,6 +38,22 @@ class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # 
             yield batch
         self._handed = 0  # whoever asks again gets everything again
 
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: epochs run on within the loader. accelerate calls this on every rank before it takes a batch.
+
+        Raises:
+            ConfigError: accelerate has prepared the loader on several ranks. It would hand out the first rank's batches
+                (`dispatch_batches`), which waits for ever where their sizes differ, or deal out each rank's own again.
+        """
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if self.loader.place.world_size > 1 and caller.startswith("accelerate."):
+            raise ConfigError(
+                "accelerate has prepared a loader of packtrain's, which has divided the rows among "
+                f"{self.loader.place.world_size:,} ranks already: rows would be lost, or ranks wait for ever. Leave it "
+                "out of accelerator.prepare (with dispatch_batches and without), iterate over the PackedLoader, and "
+                "accelerator.register_for_checkpointing(loader)"
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader began, and how many batches this worker has handed out."""
         return {"start": self._start, "handed": self._handed}
@@ -45,5 +64,10 @@ class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # 
         Raises:
             ConfigError: see `PackedLoader.load_state_dict`.
         """
-        self.loader.load_state_dict(state["start"])
-        self._start, self._handed = state["start"], state["handed"]
+        start, handed = (state.get(name) for name in ("start", "handed")) if isinstance(state, dict) else (None, None)
+        if type(handed) is not int or not 0 <= handed <= MOST:
+            raise ConfigError(
+                "this is not the state of a PackedIterable: `handed` is no count; give what its state_dict() returned"
+            )
+        self.loader.load_state_dict(start)
+        self._start, self._handed = start, handed

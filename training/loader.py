@@ -33,7 +33,7 @@ from .ranks import find_place
 from .rows import document_names, held_room
 from .schedule import Schedule
 from .shard import Strip
-from .shelf import CACHE_BYTES, LocalShelf
+from .shelf import CACHE_BYTES, LocalShelf, Verify
 from .state import LoaderState
 from .steps import Step, Steps, Tail
 from .watchdog import Watchdog
@@ -95,6 +95,7 @@ class PackedLoader:
             `rows_per_step` is then a multiple of ranks times these. The state moves on with the last of them, and
             `len` counts them all.
         cache, cache_bytes, storage_options: of remote shards; see `shelf.open_shelf`.
+        verify: `first` compares each local file with its hash in the manifest when this process first opens it.
         watchdog: when to say, and when to give up, where a batch does not come.
 
     Raises:
@@ -131,6 +132,7 @@ class PackedLoader:
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
+        verify: str = Verify.NEVER,
         watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
     ) -> None:
         self.place = find_place(rank, world_size)
@@ -143,7 +145,7 @@ class PackedLoader:
         for name, value, least in (("epochs", epochs, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)):
             if value < least:
                 raise ConfigError(f"{name}={value}: at least {least}")
-        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
+        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "verify": verify}
         self.schedule = Schedule.of(
             [Source(data, split=split)] if isinstance(data, str | Path) else data,
             epochs=epochs,
@@ -216,6 +218,18 @@ class PackedLoader:
             if ahead is not None:
                 ahead.close()
 
+    def __getitem__(self, index: Any) -> Any:
+        """Batches are not asked for by number.
+
+        Raises:
+            ConfigError: always; torch's DataLoader asks so for what it takes for a dataset.
+        """
+        raise ConfigError(
+            "a PackedLoader makes batches itself, in order: iterate over it. For torch's DataLoader take "
+            "DataLoader(PackedIterable(loader), batch_size=None), or DataLoader(PackedDataset(folder), "
+            "collate_fn=collate)"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: equal on all ranks, under a kilobyte."""
         return replace(self.schedule.start, rows=self._rows, tokens=self._tokens).to_dict()
@@ -226,11 +240,13 @@ class PackedLoader:
         What was left to the loader (`balance="auto"`, `first_epoch_sequential=None`) is taken from the state.
 
         Raises:
-            ConfigError: the state is of another dataset, another order, or another version.
+            ConfigError: the state is of another dataset, another order, or another version; or it is damaged.
         """
         found = LoaderState.from_dict(state)
-        self.schedule = self.schedule.adopt(found)
-        self.schedule.start.refuse_other(found)
+        schedule = self.schedule.adopt(found)
+        schedule.start.refuse_other(found)
+        schedule.refuse_beyond(found)
+        self.schedule = schedule
         self._rows, self._tokens = found.rows, found.tokens
 
     def batch(self, position: int) -> dict[str, Any]:

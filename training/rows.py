@@ -16,7 +16,7 @@ from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
 from ..schemas.rows import ROW_SIZES_NAME
 from .shard import Chunk, PackedRow, Shard, Strip, open_shard
-from .shelf import CACHE_BYTES, Held, LocalShelf, Shelf, open_shelf
+from .shelf import CACHE_BYTES, Held, LocalShelf, Shelf, Verify, open_shelf
 from .sizes import RowSizes
 
 MANIFEST = "manifest.json"
@@ -36,7 +36,7 @@ class PackedRows:
     Args:
         where: folder or URL that `packtrain run` wrote.
         split: `train`, or `holdout` where there is one.
-        cache, cache_bytes, storage_options: see `shelf.open_shelf`.
+        cache, cache_bytes, storage_options, verify: see `shelf.open_shelf`.
 
     Raises:
         InputError: there is no finished dataset, no such split, or its shards are Parquet.
@@ -51,8 +51,11 @@ class PackedRows:
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
+        verify: str = Verify.NEVER,
     ) -> None:
-        self.shelf = open_shelf(where, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
+        self.shelf = open_shelf(
+            where, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options, verify=verify
+        )
         self.where = where
         self.manifest = read_manifest(self.shelf)
         if self.manifest.preference:
@@ -67,7 +70,12 @@ class PackedRows:
         self.split = split
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]
-        self._arguments = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options}
+        self._arguments = {
+            "cache": cache,
+            "cache_bytes": cache_bytes,
+            "storage_options": storage_options,
+            "verify": verify,
+        }
         self._room = float("inf") if isinstance(self.shelf, LocalShelf) else held_room(cache_bytes)
         self._open: dict[int, Shard] = {}
         self._mapped = 0

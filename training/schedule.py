@@ -103,8 +103,21 @@ class Schedule:
             start = replace(start, first_epoch_sequential=state.first_epoch_sequential)
         if start == self.start:
             return self
-        stream = _stream(self.corpus, self.stream.mixture, start, self.stream.shape)
+        try:
+            stream = _stream(self.corpus, self.stream.mixture, start, self.stream.shape)
+        except ValueError as error:
+            raise ConfigError(f"the state is damaged: {error}; resume from another checkpoint") from error
         return replace(self, start=start, stream=stream)
+
+    def refuse_beyond(self, state: LoaderState) -> None:
+        """Raise ConfigError where a state stands beyond the end of its own order."""
+        epochs = max(state.epochs, self.start.epochs)
+        total = max(self.total, len(self.corpus) * epochs if self.stream.mixture is None else 0)
+        if state.rows > total or state.tokens > state.rows * self.corpus.max_length:
+            raise ConfigError(
+                f"the state stands after {state.rows:,} rows of {state.tokens:,} tokens, but the order has {total:,} "
+                f"rows of at most {self.corpus.max_length:,} tokens; it is damaged, so resume from another checkpoint"
+            )
 
 
 def _mix(sources: Sequence[Source], corpus: Corpus, epochs: int, by: MixBy, until: Until) -> Mixture:

@@ -1,10 +1,12 @@
 """Where the files of a dataset come from: a local folder as it is, anything else through the cache."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -13,10 +15,11 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.names import check_file
 from ..schemas.units import duration, size
 from .cache import CACHE_BYTES, Held, ShardCache
+from .options import choice
 from .part import Part
 from .remote import Remote
 
-__all__ = ["CACHE_BYTES", "Fetch", "Held", "LocalShelf", "RemoteShelf", "Shelf", "open_shelf"]
+__all__ = ["CACHE_BYTES", "Fetch", "Held", "LocalShelf", "RemoteShelf", "Shelf", "Verify", "open_shelf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,21 @@ class Shelf(Protocol):
         """What this process waits for, longest first."""
 
 
-class LocalShelf:
-    """A folder. Nothing is copied; sizes are checked, hashes are not: `packtrain verify --deep` does that."""
+class Verify(StrEnum):
+    """Whether bytes of a local folder are compared with the hashes in the manifest. Downloads always are."""
 
-    def __init__(self, folder: Path, where: str) -> None:
-        self.folder, self.where = folder, where
+    NEVER = "never"
+    """Sizes are; `packtrain verify --deep` compares all bytes."""
+    FIRST = "first"
+    """Of each file, when this process first opens it: it is read whole then."""
+
+
+class LocalShelf:
+    """A folder. Nothing is copied; sizes are checked, hashes as `verify` says."""
+
+    def __init__(self, folder: Path, where: str, verify: Verify = Verify.NEVER) -> None:
+        self.folder, self.where, self.verify = folder, where, verify
+        self._verified: set[str] = set()
 
     def url(self, name: str) -> str:
         """See `Shelf`."""
@@ -83,7 +96,7 @@ class LocalShelf:
         return (self.folder / name).read_bytes()
 
     def hold(self, name: str, bytes: int, sha256: str) -> Held:
-        """See `Shelf`. Raises IntegrityError where the file is missing, has another size, or lies elsewhere."""
+        """See `Shelf`. Raises IntegrityError where the file is missing, is another one, or lies elsewhere."""
         check_file(self.folder, name)
         path = self.folder / name
         try:
@@ -94,7 +107,27 @@ class LocalShelf:
             raise IntegrityError(
                 f"{path} has {found:,} bytes, but the manifest says {bytes:,}; packtrain repair makes it again"
             )
+        if self.verify is Verify.FIRST and name not in self._verified:
+            self._compare(path, sha256)
+            self._verified.add(name)
         return Held(path)
+
+    @staticmethod
+    def _compare(path: Path, sha256: str) -> None:
+        if not sha256:
+            raise InputError(
+                f"the manifest has no SHA-256 of {path}; pack again with this version, or leave verify out"
+            )
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise IntegrityError(f"{path} cannot be read: {error}; run packtrain verify on its folder") from error
+        if found != sha256:
+            raise IntegrityError(
+                f"{path} is damaged: its SHA-256 begins with {found[:12]}, but the manifest says {sha256[:12]}; "
+                "packtrain repair makes it again"
+            )
 
     def busy(self) -> list[Fetch]:
         """See `Shelf`. A folder is never waited for."""
@@ -182,6 +215,7 @@ def open_shelf(
     attempts: int = 6,
     storage_options: dict[str, Any] | None = None,
     request_seconds: float = 60.0,
+    verify: str = Verify.NEVER,
 ) -> Shelf:
     """The files of a dataset, wherever it lies. Nothing is read yet.
 
@@ -192,16 +226,17 @@ def open_shelf(
         attempts: failures in a row after which a remote file is given up.
         storage_options: for fsspec: credentials, endpoints and the like.
         request_seconds: after which one request to a store counts as failed.
+        verify: see `Verify`.
 
     Raises:
         ConfigError: fsspec does not know the protocol, or a package is missing for it.
     """
-    text = str(where)
+    text, local = str(where), choice("verify", verify, Verify)
     scheme = urlsplit(text).scheme if "://" in text and not isinstance(where, Path) else ""
     if scheme in ("file", "local"):
-        return LocalShelf(Path(unquote(text.partition("://")[2])), text)
+        return LocalShelf(Path(unquote(text.partition("://")[2])), text, local)
     if not scheme:
-        return LocalShelf(Path(where), text)
+        return LocalShelf(Path(where), text, local)
     if cache_bytes < 1:
         raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
     remote = Remote(text, storage_options, attempts=attempts, request_seconds=request_seconds)

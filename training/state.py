@@ -1,10 +1,17 @@
 """Where a loader stands: small, equal on all ranks, good for any number of ranks and workers."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 from ..schemas.errors import ConfigError
 
+if TYPE_CHECKING:
+    from .windows import StreamState
+
+_State = TypeVar("_State", "LoaderState", "StreamState")
+MOST = 2**63 - 1
+"""Beyond this no count is one of rows or tokens."""
 FORMAT = 2
 ORDER_FIELDS = ("mixture", "seed", "order", "first_epoch_sequential", "balance_block", "balance_group")
 """What decides, beside the dataset, which row stands where."""
@@ -35,24 +42,13 @@ class LoaderState:
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "LoaderState":
+    def from_dict(cls, data: Mapping[str, Any]) -> "LoaderState":
         """The inverse of `to_dict`.
 
         Raises:
             ConfigError: it is of another version, or not a loader's state.
         """
-        data = dict(data)
-        version = data.pop("format", None)
-        if version != FORMAT:
-            raise ConfigError(
-                f"this loader reads states of format {FORMAT}, not {version!r}; resume with the packtrain that wrote it"
-            )
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise ConfigError(
-                f"this is not the state of a PackedLoader: {error}; give what its state_dict() returned"
-            ) from None
+        return read_state(cls, data, "PackedLoader", FORMAT)
 
     def refuse_other(self, other: "LoaderState") -> None:
         """Raise ConfigError when `other` would read other rows in another order than this state.
@@ -67,3 +63,46 @@ class LoaderState:
                     f"{what}: the loader has {mine!r}, the state {theirs!r}. Resuming would repeat some rows and "
                     "leave others out; make the loader as it was, or start anew without the state"
                 )
+
+
+def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
+    """A state from plain data, which may have lain in a file: every field is there, of its type, and no count absurd.
+
+    Args:
+        of: whose state it should be, for messages.
+
+    Raises:
+        ConfigError: it is of another version, or not such a state; names the field.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"this is not the state of a {of}, but {_shown(data)}; give what its state_dict() returned")
+    given = dict(data)
+    found = given.pop("format", None)
+    if found != version:
+        raise ConfigError(
+            f"a {of} reads states of format {version}, not {_shown(found)}; resume with the packtrain that wrote it"
+        )
+    types = {field.name: get_origin(field.type) or field.type for field in fields(kind)}
+    if wrong := sorted({*map(str, given)} ^ {*types}):
+        what = "has no" if wrong[0] in types else "should have no"
+        raise ConfigError(
+            f"this is not the state of a {of}: it {what} {_shown(wrong[0])}; give what its state_dict() returned"
+        )
+    for name, value in given.items():
+        good = type(value) is types[name]
+        if good and isinstance(value, int) and name != "seed":
+            good = 0 <= value <= MOST
+        if good and isinstance(value, dict):
+            good = all(type(one) is str for pair in value.items() for one in pair)
+        if not good:
+            wanted = {str: "text", bool: "true or false", dict: "texts by name"}.get(types[name], "a count")
+            raise ConfigError(
+                f"the state of a {of} has {name}: {_shown(value)}, which should be {wanted}; it is damaged, so resume "
+                "from another checkpoint"
+            )
+    return kind(**given)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) <= MOST else f"a number of {value.bit_length()} bits"
+    return text if len(text) <= 60 else f"{text[:57]}..."

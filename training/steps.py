@@ -54,7 +54,7 @@ class Steps:
 
     def left(self, position: int) -> int:
         """Steps from a position on."""
-        whole, rest = divmod(self.total - position, self.rows_per_step)
+        whole, rest = divmod(max(0, self.total - position), self.rows_per_step)
         return whole + (1 if rest and self.tail is not Tail.DROP else 0)
 
     def at(self, position: int) -> Step:

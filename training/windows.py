@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..schemas.layout import Certificate
 from ..schemas.ledger import Ledger
+from .state import read_state
 
 FORMAT = 1
 
@@ -78,16 +79,9 @@ class StreamState:
         """The inverse of `PackedStream.state_dict`.
 
         Raises:
-            ValueError: it is of another version, or not a stream's state.
+            ConfigError: it is of another version, or not a stream's state.
         """
-        data = dict(state)
-        found = data.pop("format", None)
-        if found != FORMAT:
-            raise ValueError(f"this stream reads states of format {FORMAT}, not {found!r}; resume with what wrote it")
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise ValueError(f"this is not the state of a PackedStream: {error}") from None
+        return read_state(cls, state, "PackedStream", FORMAT)
 
     def refuse_other(self, other: "StreamState") -> None:
         """Raise ValueError where `other` stands among other rows, or in another order. Says what differs."""

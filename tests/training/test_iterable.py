@@ -1,5 +1,8 @@
 """The loader inside other people's loaders: torch's, torchdata's, accelerate's."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
+from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training import PackedIterable, PackedLoader  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -82,3 +86,51 @@ def test_accelerate_saves_the_loader_itself(folder: Path, tmp_path: Path, expect
     other.register_for_checkpointing(second)
     other.load_state(str(tmp_path / "checkpoint"))
     assert before + ids(second) == expected
+
+
+PREPARED = """
+import sys
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from packtrain.training import PackedIterable, PackedLoader
+from torch.utils.data import DataLoader
+
+chosen = {"true": True, "false": False, "default": None}[sys.argv[2]]
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=chosen))
+loader = PackedLoader(sys.argv[1], rows_per_step=4)
+assert loader.place.world_size == accelerator.num_processes == 2
+prepared = accelerator.prepare(DataLoader(PackedIterable(loader), batch_size=None))
+for batch in prepared:
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dispatch", ["true", "false", "default"])
+def test_accelerate_on_two_ranks_is_refused_and_does_not_hang(folder: Path, tmp_path: Path, dispatch: str) -> None:
+    program = tmp_path / "prepared.py"
+    program.write_text(PREPARED)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    done = subprocess.run(
+        [sys.executable, *command, str(folder), dispatch],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert "accelerate has prepared a loader of packtrain's" in done.stderr
+
+
+def test_accelerate_may_prepare_the_loader_of_one_rank(folder: Path, expected: list[list[int]]) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
+    prepared = accelerator.prepare(torch.utils.data.DataLoader(iterable(folder), batch_size=None))
+    assert ids(prepared) == expected
+    ranked = PackedIterable(PackedLoader(folder, rows_per_step=4, rank=0, world_size=2))
+    with pytest.raises(ConfigError, match=r"Leave it out of accelerator.prepare \(with dispatch_batches and without\)"):
+        next(iter(accelerator.prepare(torch.utils.data.DataLoader(ranked, batch_size=None))))
+    ranked.set_epoch(3)  # by anybody else, it means nothing

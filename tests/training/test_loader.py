@@ -1,6 +1,8 @@
 """The loader: every row exactly once, in the same steps, on any number of ranks, workers and rows a step."""
 
+import hashlib
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from packtrain.schemas.errors import ConfigError, InputError  # noqa: E402
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError  # noqa: E402
 from packtrain.schemas.rows import IGNORE_INDEX  # noqa: E402
-from packtrain.training import PackedDataset, PackedLoader, collate  # noqa: E402
+from packtrain.training import PackedDataset, PackedIterable, PackedLoader, collate  # noqa: E402
 from packtrain.training.balance import Balance  # noqa: E402
 from packtrain.training.steps import Step  # noqa: E402
 from packtrain.training.testing import Shape, check_resumption  # noqa: E402
@@ -179,6 +181,94 @@ def test_states_of_others_are_refused(folder: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             loader.load_state_dict({**state, **change})
+
+
+DAMAGED: list[tuple[dict[str, Any], str]] = [
+    ({"rows": -1}, r"rows: -1, which should be a count"),
+    ({"rows": 10**30}, r"rows: a number of 100 bits, which should be a count"),
+    ({"rows": 10**12}, r"stands after 1,000,000,000,000 rows"),
+    ({"rows": "12"}, r"rows: '12', which should be a count"),
+    ({"rows": 2.0}, r"rows: 2.0, which"),
+    ({"rows": True}, r"rows: True, which"),
+    ({"rows": None}, r"rows: None, which"),
+    ({"tokens": 10**9}, r"of 1,000,000,000 tokens"),
+    ({"epochs": []}, r"epochs: \[\], which"),
+    ({"order": 3}, r"order: 3, which should be text"),
+    ({"fingerprint": {"a": "b" * 500}}, r"fingerprint: \{'a': 'b+\.\.\., which should be text"),
+    ({"first_epoch_sequential": 1}, r"first_epoch_sequential: 1, which should be true or false"),
+    ({"balance_block": 7, "balance_group": 3}, r"must be a multiple"),
+    ({"format": "\x1b[31m"}, r"not '\\x1b\[31m'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGED)
+def test_damaged_states_are_refused_in_words(folder: Path, change: dict[str, Any], message: str) -> None:
+    loader = PackedLoader(folder, rows_per_step=2, seed=1)
+    before = loader.state_dict()
+    with pytest.raises(ConfigError, match=message):
+        loader.load_state_dict({**before, **change})
+    assert loader.state_dict() == before
+    assert sum(1 for _ in loader) == loader.steps.left(0)
+
+
+@pytest.mark.parametrize("state", [None, [], "state", 3, {}, {"format": 2}])
+def test_what_is_no_state_is_refused_in_words(folder: Path, state: Any) -> None:
+    with pytest.raises(ConfigError, match=r"state"):
+        PackedLoader(folder, rows_per_step=2).load_state_dict(state)
+    iterable = PackedIterable(PackedLoader(folder, rows_per_step=2))
+    for given in (state, {"start": state, "handed": 0}, {**iterable.state_dict(), "handed": -1}):
+        with pytest.raises(ConfigError, match=r"state"):
+            iterable.load_state_dict(given)
+
+
+def test_a_state_of_more_epochs_is_at_the_end(folder: Path) -> None:
+    longer = PackedLoader(folder, rows_per_step=2, epochs=3)
+    state = {**longer.state_dict(), "rows": longer.total_rows}
+    loader = PackedLoader(folder, rows_per_step=2)
+    loader.load_state_dict(state)
+    assert len(loader) == 0
+
+
+def test_torchs_loader_around_the_loader_says_what_to_take(folder: Path) -> None:
+    loader = torch.utils.data.DataLoader(PackedLoader(folder, rows_per_step=2))
+    with pytest.raises(ConfigError, match=r"PackedIterable\(loader\), batch_size=None"):
+        next(iter(loader))
+
+
+def test_bytes_are_compared_with_their_hash_once_if_asked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, name: Any) -> Any:
+        read.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    monkeypatch.setattr("packtrain.training.rows.OPEN_SHARDS", 1)  # so that shards are opened again and again
+    whole = [batch["input_ids"].tolist() for batch in PackedLoader(copy, rows_per_step=2, epochs=2)]
+    assert not read
+    loader = PackedLoader(copy, rows_per_step=2, epochs=2, verify="first")
+    assert [batch["input_ids"].tolist() for batch in loader] == whole
+    shards = sorted(path.name for path in copy.glob("shards/*"))
+    assert len(shards) > 1
+    assert sorted(read) == sorted([*shards, "rows.arrow"])
+    again = pickle.loads(pickle.dumps(loader.corpus.parts[0]))
+    assert again.shelf.verify == "first"
+    damaged = copy / "shards" / shards[-1]
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1  # a token: size and shape stay
+    damaged.chmod(0o644)
+    damaged.write_bytes(data)
+    assert sum(1 for _ in PackedLoader(copy, rows_per_step=2)) > 0
+    with pytest.raises(IntegrityError, match=rf"{shards[-1]} is damaged: its SHA-256 begins with"):
+        for _ in PackedLoader(copy, rows_per_step=2, verify="first"):
+            pass
+    with pytest.raises(ConfigError, match="verify='always': choose one of never, first"):
+        PackedDataset(copy, verify="always")
 
 
 def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:

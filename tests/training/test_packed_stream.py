@@ -336,6 +336,9 @@ def test_a_state_of_another_stream_is_refused(config: dict[str, Any], stream: Op
         live.load_state_dict({**state, "format": 7})
     with pytest.raises(ValueError, match="not the state of a PackedStream"):
         live.load_state_dict({"format": 1, "epoch": 3})
+    for change in ({"rows": -1}, {"window": 10**30}, {"epoch": "1"}, {"fingerprint": ["a"]}, {"row": None}):
+        with pytest.raises(ConfigError, match=f"{next(iter(change))}: .*, which should be"):
+            live.load_state_dict({**state, **change})
 
 
 def test_options_out_of_range_are_refused(stream: Open) -> None:

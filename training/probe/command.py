@@ -15,13 +15,13 @@ from ...schemas.units import size
 from ..attention.apply import Applied, use_packed
 from ..corpus import Corpus
 from ..rows import PackedRows
+from ..trainer.models import has_weights
 from .limits import document_limit
 from .probing import probe
 from .report import ProbeReport
 from .tiny import shrink
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def probe_model(
@@ -69,7 +69,7 @@ def probe_model(
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder}/config.json: {_first_line(error)}") from error
-    weights = any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
+    weights = has_weights(folder)
     if tiny:
         try:
             config = shrink(config)

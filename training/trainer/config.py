@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ...schemas.section import Section, Size
 from ..mixture import Source
+from ..options import nearest
 from .owned import check_owned
 
 
@@ -95,6 +96,8 @@ class LoaderConfig(Section):
     """That the cache may hold."""
     storage_options: dict[str, Any] | None = None
     """For fsspec: credentials, endpoints and the like."""
+    verify: Literal["never", "first"] = "never"
+    """`first`: compare each local shard with its hash when it is first opened. Downloads always are."""
 
 
 class EvalConfig(Section):
@@ -198,10 +201,9 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
         if self.rows_per_step % self.rows_per_device:
-            low = self.rows_per_step // self.rows_per_device * self.rows_per_device
             raise ValueError(
                 f"rows_per_step ({self.rows_per_step}) must be a multiple of rows_per_device ({self.rows_per_device}); "
-                f"take {low or self.rows_per_device} or {low + self.rows_per_device}"
+                f"take {nearest(self.rows_per_step, self.rows_per_device)}"
             )
         if self.eval is not None and self.eval.data is None and len(self.data) > 1:
             raise ValueError("eval.data is needed where the training data is a mixture: the held-out set's folder")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .config import ModelConfig
 
 
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+"""Files in which transformers keeps weights."""
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
 """How models of transformers call a table of position embeddings."""
 
@@ -50,12 +52,22 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
             f"model: the weights in {_shown(config)} are damaged, or cut short: {error}; copy them again"
         ) from error
     except (OSError, ValueError, ImportError, KeyError, _strict()) as error:
+        if isinstance(error, OSError) and not has_weights(base / Path(str(config.path)).expanduser()):
+            raise ConfigError(
+                f"model: {_shown(config)} holds no weights (*.safetensors or pytorch_model*.bin); take a folder that "
+                f"does, or draw them: model: {{path: {config.path}, random: true}}"
+            ) from error
         raise ConfigError(
             f"model: transformers makes no causal language model of {_shown(config)}: {error}; take one that it knows"
         ) from error
     if not config.quantization:
         _refuse_missing(found["missing_keys"], config)
     return model
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder holds weights; true of a name for the hub, of which nothing is known here."""
+    return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in WEIGHTS)
 
 
 def _refuse_missing(names: Collection[str], config: "ModelConfig") -> None:

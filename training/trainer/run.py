@@ -19,6 +19,8 @@ from .outlock import locked
 
 Say = Callable[[str], None]
 """Prints a line."""
+_PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
+"""Keys of the loader that say how files are opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +215,13 @@ class _Training:
         return text if "://" in text else str(self.base / text)
 
     def _remote(self) -> dict[str, Any]:
-        given = self.config.loader.model_dump(include={"cache", "cache_bytes", "storage_options"}, exclude_none=True)
+        given = self.config.loader.model_dump(include=_PLACES, exclude_none=True)
         if "cache" in given:
             given["cache"] = str(self.base / given["cache"])
         return given
 
     def _loader_options(self) -> dict[str, Any]:
-        options = self.config.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options", "balance"})
+        options = self.config.loader.model_dump(exclude=_PLACES | {"balance"})
         balance = self.config.loader.balance
         options["balance"] = Balance(balance.block, balance.group) if isinstance(balance, BalanceConfig) else balance
         return {**options, **self._remote()}

@@ -49,6 +49,7 @@ def test_short_forms_stand_for_long_ones() -> None:
     ("keys", "message"),
     [
         ({"rows_per_stpe": 3}, "rows_per_stpe: there is no such key; did you mean rows_per_step"),
+        ({"rows_per_step": 5, "rows_per_device": 8}, "must be a multiple of rows_per_device .8.; take 8$"),
         ({"rows_per_step": 7, "rows_per_device": 2}, "must be a multiple of rows_per_device .2.; take 6 or 8"),
         ({"model": {"random": True}}, "model: give either path .* or config"),
         ({"model": {"config": {"hidden_size": 3}}}, "needs a model_type"),
@@ -160,6 +161,9 @@ def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> Non
     weights = {name: one.clone() for name, one in load_file(file).items()}  # no longer mapped from the file
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ConfigError, match=r"the weights in .*kept are damaged, or cut short"):
+        load_model(named, tmp_path, 0)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"kept holds no weights .*: model: \{path: .*kept, random: true\}"):
         load_model(named, tmp_path, 0)
     save_file({name: one for name, one in weights.items() if ".mlp." not in name}, file, metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"kept lacks 3 of the model's weights, such as model.layers.0.mlp.down_proj"):

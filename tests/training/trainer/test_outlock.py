@@ -72,6 +72,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_launcher_is_killed(settings: Settings, tmp_path: Path) -> None:
     config = settings(rows_per_step=4, epochs=200, trainer={"max_steps": 1000, "logging_steps": 1})
     path = tmp_path / "train.yaml"
@@ -85,9 +86,9 @@ def test_workers_end_when_their_launcher_is_killed(settings: Settings, tmp_path:
     workers: list[int] = []
     try:
         for _ in range(1200):
-            if " 2/1000 " in said.read_text():
+            if " 2/1,000 " in said.read_text():
                 break
-            assert launcher.poll() is None, said.read_text()
+            assert launcher.poll() is None, said.read_text()[-2000:]
             time.sleep(0.1)
         children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
         workers = [int(child) for child in children]
