@@ -3,8 +3,6 @@
 import json
 from typing import Any, TypeVar
 
-import msgspec
-
 MAX_DEPTH = 100
 """Mappings and lists inside one another."""
 MAX_DIGITS = 40
@@ -44,6 +42,8 @@ def decode_note(data: bytes | None, type: type[_T]) -> _T:
     Raises:
         msgspec.MsgspecError: it is something else, or nested too deeply. A ValueError.
     """
+    import msgspec  # here, because a trainer reads manifests and does without
+
     try:
         return msgspec.json.decode(data or b"", type=type)
     except RecursionError:
