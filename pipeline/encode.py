@@ -29,7 +29,7 @@ from .sources import Block, prepare_block
 from .stores import Store, scratch_of
 from .watchdog import watch_templates
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the same block and settings would encode otherwise than before."""
 PAIRS_FORMAT = 1
 """The same for preference pairs."""
@@ -163,8 +163,8 @@ class EncodeResult:
     record: PartRecord
     samples: list[Sampled]
     """Texts to hold against the reference before the record is written."""
-    suspects: int
-    """Rows that a traced template may have rendered otherwise than jinja2: no part so made must be used."""
+    mismatches: int
+    """Rows that a quick way rendered otherwise than jinja2: then no part made so may be used."""
     source: str
     """Which block it was, for messages."""
     seconds: float
@@ -192,7 +192,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     key = task.key
     prepared = _prepare(task)
     counts, refused, samples = EncodeCounts(), list[Refused](), list[Sampled]()
-    before = encoder.renderer.suspects if encoder.renderer else 0
+    before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
     encode = PairEncoder(encoder).encode if task.pairs else encoder.encode
     with store.draft(folder) as draft:
@@ -204,7 +204,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, mend=True)
     record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
-    after = encoder.renderer.suspects if encoder.renderer else 0
+    after = encoder.renderer.mismatches if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
 

@@ -293,7 +293,7 @@ class Encoding:
 
     def _accept(self, result: EncodeResult, spec: EncodeSpec) -> None:
         """Hold the part's samples against the reference, then let it count."""
-        if result.suspects:
+        if result.mismatches:
             raise DistrustedError("template", f"a row of {result.source}")
         if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
@@ -317,7 +317,8 @@ class Encoding:
 
 
 def _untraceable(spec: EncodeSpec) -> str:
-    return f"untraceable/{spec.payload()['template']}"
+    payload = spec.payload()
+    return f"untraceable/{payload['format']}-{payload['template']}"
 
 
 def cache_root(config: RunConfig, out: str, base: Path) -> str:

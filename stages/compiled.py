@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
-from .bounded import TemplateLimitError, concat, require_size
+from .bounded import concat, require_size
 from .kept import ALLOWED_AS, DROPPED_REASONING, THOUGHT_END, drops_thought, has_letters
-from .rendered import Rendered, Runs, runs_of, unproved_runs
+from .rendered import Rendered, Runs, runs_of
 from .symbol import DERIVATIONS, INSPECTIONS, Atom, Atoms, Record, Step, TraceAbortedError
 from .turns import (
     ASSISTANT,
@@ -42,41 +42,53 @@ _LOSSLESS = frozenset({"strip", "lstrip", "rstrip", "upper", "lower", "capitaliz
 
 
 class Trace:
-    """A compiled trace: call `run` with the contents of a row."""
+    """One path through a template: the guards that choose it, and a program that renders its rows.
+
+    A path on which the template does what cannot be traced has guards too, so that its rows are recognised.
+
+    Attributes:
+        why_not: why the rows of this path cannot be rendered here, or "".
+    """
 
     def __init__(
         self,
         program: list[Instruction],
         literals: list[str],
-        output: "_Output",
-        spoken: Sequence[tuple[int, Sequence[int]]],
-        losable: Sequence[tuple[int, Callable[[list[str]], bool], str]],
+        output: "_Output | None" = None,
+        spoken: Sequence[tuple[int, Sequence[int]]] = (),
+        losable: Sequence[tuple[int, Callable[[list[str]], bool], str]] = (),
+        why_not: str = "",
     ) -> None:
-        self.checked = 0
-        """Rows that it answered as jinja2 did. The renderer counts."""
-        self.unchecked = 0
-        """Rows that went out as it answered them."""
+        self.why_not = why_not
         self._program = program
         self._literals = literals
         self._output = output
         self._spoken = spoken
         """Of each message: its content, and the values in the text that are made of it."""
         self._losable = losable
-        """Of each message whose words may be left out: which, whether they are in the text, what they are called."""
+        """Of each message whose words may be left out: which, whether they are in the text, what they are called; ""
+        where they must not be."""
 
-    def run(self, contents: list[str]) -> Rendered | None:
-        """The row's rendering, or None where a guard does not hold or a text would be too long: jinja2 says so then."""
+    def values(self, contents: list[str]) -> list[str] | None:
+        """What the program makes of the contents of a row, or None where a guard does not hold.
+
+        Raises:
+            TemplateLimitError: a text would be too long. So does `rendered`.
+        """
         values = contents + self._literals
-        try:
-            for function, argument, outcome in self._program:
-                result = function(values[argument])
-                if outcome is None:
-                    values.append(result)
-                elif result is not outcome:
-                    return None
-            rendered = self._output(values)
-        except TemplateLimitError:
+        for function, argument, outcome in self._program:
+            result = function(values[argument])
+            if outcome is None:
+                values.append(result)
+            elif result is not outcome:
+                return None
+        return values
+
+    def rendered(self, contents: list[str], values: list[str]) -> Rendered | None:
+        """The rendering of a row whose guards hold, or None where it is for jinja2 to render."""
+        if self._output is None:
             return None
+        rendered = self._output(values)
         dropped: set[str] = set()
         for content, written in self._spoken:
             said = contents[content]
@@ -84,7 +96,7 @@ class Trace:
                 dropped.add(DROPPED_REASONING)
         for content, shows, what in self._losable:
             if not shows(values):
-                if THOUGHT_END in contents[content] or not has_letters(contents[content]):
+                if not what or THOUGHT_END in contents[content] or not has_letters(contents[content]):
                     return None  # for jinja2 to judge: it may be reasoning only, or signs without words
                 dropped.add(what)
         return rendered._replace(dropped=tuple(sorted(dropped))) if dropped else rendered
@@ -122,7 +134,6 @@ class Compiler:
         blocks: int,
         manner: Manner,
         head: Callable[[int], str],
-        heads: dict[int, Atoms],
         allow_lost: Collection[str],
     ) -> None:
         self.record = record
@@ -130,7 +141,6 @@ class Compiler:
         self.prompt = prompt
         self.manner = manner
         self.head = head
-        self.heads = heads
         self.allow_lost = allow_lost
         self.atoms = tuple(atom for atom in text if not isinstance(atom, int) or atom >= 0)
         self.skeleton = skeleton(text)
@@ -142,7 +152,7 @@ class Compiler:
         """The compiled trace.
 
         Raises:
-            TraceAbortedError: what belongs to whom depends on the contents.
+            TraceAbortedError: what belongs to whom depends on the contents, or is not proved.
         """
         whole = len(self.skeleton)
         inside = 0 < self.prompt < len(self.roles)
@@ -160,10 +170,8 @@ class Compiler:
                     cut=self._cut,
                 )
         except UnprovedError as error:
-            if inside:
-                self.head(self.prompt)
-                return self._compile([self.atoms, self.heads[self.prompt]], self._unproved(error.reason))
-            return self._compile([self.atoms], self._unproved(error.reason))
+            # What is true of the skeleton is true of all rows, but what is not may still be true of some.
+            raise TraceAbortedError(error.reason) from error
         begin = 0 if not self.prompt else whole
         if inside:
             begin = self._begin(turns)
@@ -248,21 +256,6 @@ class Compiler:
             sources.append(made)
         return sources
 
-    def _unproved(self, reason: str) -> "Callable[[list[Any]], _Output]":
-        prompt, everything = self.prompt, len(self.roles)
-
-        def make(taking: list[Any]) -> _Output:
-            def output(values: list[str]) -> Rendered:
-                text = concat(taking[0](values))
-                begin = 0 if not prompt else len(text)
-                if len(taking) > 1:
-                    begin = common_prefix(concat(taking[1](values)), text)
-                return Rendered(text, begin, unproved_runs(begin, len(text), min(prompt, everything - 1)), reason)
-
-            return output
-
-        return make
-
     def _proved(self, runs: Runs, begin: int) -> Trace:
         """Literals are split where runs end, so that a run ends where a piece does."""
         pieces: list[Atom] = []
@@ -286,9 +279,7 @@ class Compiler:
         _, kinds, indices, trains = runs
         picking = operator.itemgetter(*which) if len(which) > 1 else lambda sums: (sums[which[0]],)
 
-        def make(taking: list[Any]) -> _Output:
-            (take,) = taking
-
+        def make(take: Callable[[Any], Any]) -> _Output:
             def output(values: list[str]) -> Rendered:
                 parts = take(values)
                 ends = tuple(accumulate(map(len, parts)))
@@ -299,61 +290,73 @@ class Compiler:
 
             return output
 
-        return self._compile([tuple(pieces)], make)
+        program, literals, number = compile_steps(self.record, len(self.roles), tuple(pieces))
+        # Two more empty strings make `itemgetter` give a tuple whatever the number of pieces.
+        output = make(operator.itemgetter(*(number[piece] for piece in (*pieces, "", ""))))
+        return Trace(program, literals, output, *self._reaching(number))
 
-    def _compile(self, outputs: list[Atoms], make: "Callable[[list[Any]], _Output]") -> Trace:
-        """Numbers the values anew: contents, then literals, then what the needed operations make."""
-        record, contents = self.record, len(self.roles)
+    def _reaching(
+        self, number: dict[Atom, int]
+    ) -> tuple[list[tuple[int, list[int]]], list[tuple[int, Callable[[list[str]], bool], str]]]:
+        """What says of a row whether its contents reach the text: `spoken` and `losable` of the trace."""
         sources = self._sources()
         written = [atom for atom in dict.fromkeys(self.atoms) if isinstance(atom, int)]
-        needed = {atom for atom in chain(*outputs) if isinstance(atom, int)}
-        steps: list[Step] = []
-        for step in reversed(record.steps):  # only what a guard or the text depends on
-            if step.is_guard or step.outcome in needed:
-                steps.insert(0, step)
-                needed.update(
-                    (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
-                )
-
-        literals: dict[str, int] = {"": contents}
-        for atom in chain(*outputs, *(step.args for step in steps if step.name == "cat")):
-            if isinstance(atom, str):
-                literals.setdefault(atom, contents + len(literals))
-        number: dict[Atom, int] = {index: index for index in range(contents)}
-        number.update(literals)
-
-        def taking(atoms: Atoms) -> Callable[[Any], Any]:
-            # Two more empty strings make `itemgetter` give a tuple whatever the number of atoms.
-            return operator.itemgetter(*(number[atom] for atom in (*atoms, "", "")))
-
-        program: list[Instruction] = []
-        size = contents + len(literals)
-        for step in steps:
-            if step.is_guard:
-                guard = INSPECTIONS[step.name](*step.args)
-                program.append((guard, number[step.source], bool(step.outcome)))
-                continue
-            if step.name == "cat":
-                program.append((_join(taking(step.args)), slice(None), None))
-            else:
-                program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
-            number[step.outcome] = size
-            size += 1
         losable: list[tuple[int, Callable[[list[str]], bool], str]] = []
-        for message in range(contents):
+        for message, role in enumerate(self.roles):
             shown = {sources[atom][message] for atom in written if message in sources[atom]}
             if message in shown:
                 continue
             shows = _shows(message, [number[one] for one in shown if one >= 0])
-            what = ALLOWED_AS.get(self.roles[message], "")
-            if what in self.allow_lost and -1 not in shown:
-                losable.append((message, shows, what))
-            else:  # a row that may lose the words of this message is for jinja2 to judge
-                program.append((shows, slice(None), True))
+            what = ALLOWED_AS.get(role, "")
+            losable.append((message, shows, what if what in self.allow_lost and -1 not in shown else ""))
         spoken = [
-            (message, [number[atom] for atom in written if message in sources[atom]]) for message in range(contents)
+            (message, [number[atom] for atom in written if message in sources[atom]])
+            for message in range(len(self.roles))
         ]
-        return Trace(program, list(literals), make([taking(atoms) for atoms in outputs]), spoken, losable)
+        return spoken, losable
+
+
+def compile_steps(
+    record: Record, contents: int, pieces: Atoms = ()
+) -> tuple[list[Instruction], list[str], dict[Atom, int]]:
+    """The program, its literals, and the number of each value: contents, then literals, then what is made of them.
+
+    Args:
+        contents: how many messages there are.
+        pieces: of the text.
+    """
+    needed = {atom for atom in pieces if isinstance(atom, int)}
+    steps: list[Step] = []
+    for step in reversed(record.steps):  # only what a guard or the text depends on
+        if step.is_guard or step.outcome in needed:
+            steps.append(step)
+            needed.update(
+                (atom for atom in step.args if isinstance(atom, int)) if step.name == "cat" else (step.source,)
+            )
+    steps.reverse()
+
+    literals: dict[str, int] = {"": contents}
+    for atom in chain(pieces, *(step.args for step in steps if step.name == "cat")):
+        if isinstance(atom, str):
+            literals.setdefault(atom, contents + len(literals))
+    number: dict[Atom, int] = {index: index for index in range(contents)}
+    number.update(literals)
+
+    program: list[Instruction] = []
+    size = contents + len(literals)
+    for step in steps:
+        if step.is_guard:
+            guard = INSPECTIONS[step.name](*step.args)
+            program.append((guard, number[step.source], bool(step.outcome)))
+            continue
+        if step.name == "cat":
+            taking = operator.itemgetter(*(number[atom] for atom in (*step.args, "", "")))
+            program.append((_join(taking), slice(None), None))
+        else:
+            program.append((DERIVATIONS[step.name](*step.args), number[step.source], None))
+        number[step.outcome] = size
+        size += 1
+    return program, list(literals), number
 
 
 def _shows(message: int, shown: list[int]) -> Callable[[list[str]], bool]:

@@ -31,8 +31,6 @@ from .spans import locate_boundaries
 BATCH_CHARACTERS = 1 << 20
 """Text encoded at once: small enough that its tokens stay in the cache of a core."""
 BATCH_EXAMPLES = 4096
-TEMPLATE_CHECK = 0xFF
-"""One row in 256 is rendered by jinja2 as well as by the traced template."""
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is handed back to be held against the reference tokenizer."""
 NO_TURN = -1
@@ -189,9 +187,8 @@ class Encoder:
     def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
-        check = (example.line * 0x9E3779B1 + example.sub) & TEMPLATE_CHECK == 0
         prompt, completion = example.prompt or [], example.completion or []
-        rendered = self.renderer(prompt, completion, example.tools, check)  # type: ignore[arg-type]
+        rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
         if rendered.unproved:

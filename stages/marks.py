@@ -318,7 +318,7 @@ class _MarkingEnvironment(BoundedEnvironment):
     code_generator_class = _QuickCode
     concat = staticmethod(_concat)
     blocks: int
-    kept: dict[int, tuple[int, dict[Any, Rope]]]
+    kept: dict[int, tuple[int, dict[str, Rope]]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -347,7 +347,7 @@ class _MarkingEnvironment(BoundedEnvironment):
     def _tojson(self, value: Any, *args: Any, **kwargs: Any) -> str:
         kept = self.kept.get(id(value))
         if kept is not None:
-            options = (args, *kwargs.items())
+            options = repr((args, kwargs))  # as they are: 1 and 1.0 are equal, and lists cannot be keys
             code, texts = kept
             if options not in texts:
                 texts[options] = owned(tojson(value, *args, **kwargs), code)

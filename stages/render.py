@@ -4,18 +4,21 @@ Three ways, each held against the one above it:
 
 1. *Exactly*: jinja2 renders the conversation; a second rendering, whose contents remember where they came from, must
    give the same text and says where the words lie; renderings of prefixes say where turns begin. Slow, and the truth.
-2. *Marked*: the second rendering alone, and openings that were proved often enough are not proved again.
-3. *Traced*: a pattern is the number of prompt messages and all the roles. From its second row on, rows are answered by
-   traces, one for each path through the template that rows have taken.
+2. *Marked*: the second rendering alone.
+3. *Traced*: a program for each path through the template that rows take; see `trace`.
 
-The first rows and a sample of the others are answered exactly as well. On a difference the way is given up.
+A row's result is a pure function of the row: which way it goes depends on the row and the template, never on the rows
+before it. What is kept between rows is what would be made again: traces, and the JSON of tools.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import xxhash
+
 from ..schemas.errors import PacktrainError, RowRejectedError
 from ..schemas.rows import Message, Messages
+from .bounded import TemplateLimitError
 from .compiled import Trace
 from .kept import Keeper
 from .marks import Marked, Marker
@@ -28,35 +31,22 @@ from .turns import MESSAGE, Manner, Turn, UnprovedError, Word, common_prefix, fi
 PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
 """(messages in the prompt, roles of all messages)."""
 
-CHECKED_ROWS = 4
-"""So many first rows of every trace, and of the marked way, are compared with the exact one."""
-MAX_ATTEMPTS = 16
-"""So many traces of one pattern are tried."""
-MAX_FAILURES = 2
-"""So many attempts may fail before the first trace of a pattern is made."""
-MAX_PATTERNS = 4096
-"""So many patterns are told apart; rows of others are rendered by jinja2."""
+CHECK = 0xFF
+"""One row in 256 is rendered exactly as well. The row's text decides which."""
+MAX_TRACES = 4096
+"""That are kept; then all are forgotten."""
+MAX_PATHS = 64
+"""The same for one pattern."""
 
 _FLAGS = ("train", "weight")
 _NOT_FOLLOWED = "the template looks at its contents in a way that cannot be followed"
 
 
-class _Pattern:
-    """The traces of one pattern of roles."""
-
-    __slots__ = ("attempts", "traces")
-
-    def __init__(self) -> None:
-        self.traces: list[Trace] = []
-        self.attempts = 0
-
-
 class Renderer:
     """Renders prompt and completion as one text, with its runs.
 
-    What differs from the exact way on a compared row is never used again, nor is its pattern traced again; such a row
-    gets the exact answer. `suspects` then counts the rows that had been answered unchecked: where it is not 0, a
-    caller must render them again with `trace=False`.
+    The quick ways are held against the exact one on rows that their own text chooses. `mismatches` counts those on
+    which they differ: where it is not 0, a caller must render all rows again with `trace=False`.
 
     Args:
         template: the chat template.
@@ -80,23 +70,17 @@ class Renderer:
         self.rendered = 0
         """Rows answered by jinja2."""
         self.mismatches = 0
-        """Compared rows on which a quick way was wrong."""
-        self.suspects = 0
-        """Rows that went out unchecked and may be wrong, as was found out later."""
-        self.untraced: dict[PatternKey, str] = {}
-        """Why patterns were given up."""
+        """Compared rows on which a quick way was wrong. They got the exact answer."""
         self._trace = trace
         self._stops = tuple(stops)
         self._others = tuple(others)
         self._allow_lost = tuple(allow_lost)
         self._keeper = Keeper(template, self._allow_lost)
-        self._quick = trace
-        self._checked = 0
-        self._unchecked = 0
         self._marker = Marker(template)
         self._unseen = tuple(key for key in _FLAGS if key not in template.source)
         self._manner: Manner | None = None
-        self._patterns: dict[PatternKey, _Pattern] = {}
+        self._patterns: dict[PatternKey, list[Trace]] = {}
+        self._traces = 0
         self._tracer: Tracer | None = None
         self._traceable = trace
 
@@ -108,7 +92,6 @@ class Renderer:
         prompt: Messages,
         completion: Messages,
         tools: list[dict[str, Any]] | None = None,
-        check: bool = False,
     ) -> Rendered:
         """The text of prompt and completion, the character at which the completion begins, and the runs.
 
@@ -120,7 +103,6 @@ class Renderer:
             prompt: messages; may be empty if the completion is not.
             completion: messages; may be empty if the prompt is not.
             tools: tool schemas.
-            check: compare with the exact way.
 
         Raises:
             RowRejectedError: the template refused the row (`template_error`) or was stopped on it (`template_limit`);
@@ -128,25 +110,27 @@ class Renderer:
                 differ and its turns are not known (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.
         """
-        if self._traceable and tools is None:
-            roles: list[str] = []
-            contents: list[str] = []
+        if not self._trace:
+            self.rendered += 1
+            return self.exact(prompt, completion, tools)
+        result = self._traced(prompt, completion) if self._traceable and tools is None else None
+        if result is not None:
+            self.traced += 1
+        else:
+            self.rendered += 1
             try:
-                for message in prompt + completion:
-                    role = message["role"]
-                    content = message["content"]
-                    if type(content) is not str or type(role) is not str:
-                        break
-                    if len(message) != 2 and not self._only_flags(message):
-                        break
-                    roles.append(role)
-                    contents.append(content)
-                else:
-                    if roles:
-                        return self._traced((len(prompt), tuple(roles)), contents, prompt, completion, check)
-            except (KeyError, TypeError):
-                pass  # not the plain kind of message: jinja2 says what is wrong with it
-        return self._by_jinja(prompt, completion, tools, check)
+                result = self._marked(prompt, completion, tools, exact=False)
+            except RowRejectedError:
+                return self.exact(prompt, completion, tools)  # it has the last word on who is refused
+        if xxhash.xxh3_64_intdigest(result.text.encode("utf-8", "surrogatepass")) & CHECK:
+            return result
+        try:
+            truth = self.exact(prompt, completion, tools)
+        except RowRejectedError:
+            self.mismatches += 1
+            raise
+        self.mismatches += truth != result and not same(truth, result)
+        return truth
 
     def exact(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
         """The same by the exact way. Counts nothing."""
@@ -166,25 +150,6 @@ class Renderer:
             if key in message:
                 extra -= 1
         return extra == 0 and trained(message)
-
-    def _by_jinja(
-        self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, check: bool
-    ) -> Rendered:
-        self.rendered += 1
-        if not self._quick:
-            return self._marked(prompt, completion, tools, exact=True)
-        result = self._marked(prompt, completion, tools, exact=False)
-        if not check and self._checked >= CHECKED_ROWS:
-            self._unchecked += 1
-            return result
-        truth = self._marked(prompt, completion, tools, exact=True)
-        if same(truth, result):
-            self._checked += 1
-            return result
-        self.mismatches += 1
-        self.suspects += self._unchecked
-        self._quick = False
-        return truth
 
     def _marked(
         self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
@@ -233,10 +198,10 @@ class Renderer:
                     raise UnprovedError("what a generation block wrote was changed by the template")
                 turns = generated_turns(text, words, roles, manner)
             else:
-                turns = find_turns(text, words, roles, cut, manner, checked_head, calls=calls, trust=not exact)
+                turns = find_turns(text, words, roles, cut, manner, checked_head, calls=calls)
             begin = len(text) if cut else 0
             if 0 < cut < count:
-                begin = self._begin(text, words, roles, cut, turns, head, trust=not exact)
+                begin = self._begin(text, words, cut, turns, head)
             if any(turn.begin < begin < turn.end for turn in turns):
                 raise UnprovedError("the completion begins within a turn")
         except UnprovedError as error:
@@ -255,15 +220,7 @@ class Renderer:
         return Rendered(text, begin, runs_of(turns, begin, len(text), cut, roles, flags, words), "", dropped)
 
     def _begin(
-        self,
-        text: str,
-        words: Sequence[Word],
-        roles: Sequence[Any],
-        cut: int,
-        turns: list[Turn],
-        head: Callable[[int], Marked],
-        *,
-        trust: bool,
+        self, text: str, words: Sequence[Word], cut: int, turns: list[Turn], head: Callable[[int], Marked]
     ) -> int:
         """Where the completion begins."""
         turn = next((turn for turn in turns if turn.message == cut), None)
@@ -277,113 +234,75 @@ class Renderer:
             0,
             0,
         )
-        before = text[low : turn.begin]
-        offset = self.manner.trusted(roles[cut - 1], before) if trust else None
-        if offset is None:
-            # Alone the prompt may be rendered otherwise; but what is marked as an earlier turn is no completion.
-            shared = common_prefix(head(cut).text, text)
-            offset = max(min(shared, turn.begin), low) - low
-            if trust and shared >= low:
-                self.manner.saw(roles[cut - 1], before, offset)
-        return low + offset
+        # Alone the prompt may be rendered otherwise; but what is marked as an earlier turn is no completion.
+        return max(min(common_prefix(head(cut).text, text), turn.begin), low)
 
-    def _traced(
-        self, key: PatternKey, contents: list[str], prompt: Messages, completion: Messages, check: bool
-    ) -> Rendered:
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            if len(self._patterns) < MAX_PATTERNS:
-                self._patterns[key] = _Pattern()
-        else:
-            traces = pattern.traces
-            for index, trace in enumerate(traces):
-                result = trace.run(contents)
-                if result is not None:
-                    if check or trace.checked < CHECKED_ROWS:
-                        return self._compared(key, pattern, trace, result, prompt, completion)
-                    trace.unchecked += 1
-                    self.traced += 1
-                    if index and traces[index - 1].unchecked < trace.unchecked:
-                        traces[index - 1], traces[index] = trace, traces[index - 1]
-                    return result
-            if pattern.attempts < MAX_ATTEMPTS:
-                made = self._attempt(key, pattern, contents)
-                result = made.run(contents) if made is not None else None
-                if made is not None and result is not None:
-                    return self._compared(key, pattern, made, result, prompt, completion)
-        return self._by_jinja(prompt, completion, None, check)
+    def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
+        """What a trace gives, or None for a row that cannot be traced."""
+        roles: list[str] = []
+        contents: list[str] = []
+        for message in prompt + completion:
+            if type(message) is not dict:
+                return None
+            role, content = message.get("role"), message.get("content")
+            if type(content) is not str or type(role) is not str:
+                return None
+            if len(message) != 2 and not self._only_flags(message):
+                return None
+            roles.append(role)
+            contents.append(content)
+        try:
+            return self._by_path((len(prompt), tuple(roles)), contents) if roles else None
+        except TemplateLimitError:
+            return None
 
-    def _attempt(self, key: PatternKey, pattern: _Pattern, contents: list[str]) -> Trace | None:
-        pattern.attempts += 1
+    def _by_path(self, key: PatternKey, contents: list[str]) -> Rendered | None:
+        traces = self._patterns.setdefault(key, [])
+        for index, trace in enumerate(traces):
+            values = trace.values(contents)
+            if values is not None:
+                if index:  # at most one trace is a row's: their order is a matter of speed
+                    traces[index - 1 : index + 1] = trace, traces[index - 1]
+                return trace.rendered(contents, values)
         try:
             if self._tracer is None:
-                try:
-                    self._tracer = Tracer(self.template, self.manner, self._allow_lost)
-                except TraceAbortedError:
-                    self._traceable = False
-                    raise
-            trace = self._tracer.trace(key[1], contents, key[0])
-        except TraceAbortedError as error:
-            # Other paths of the pattern may be traceable, or the row may be one that the template refuses.
-            if not pattern.traces and pattern.attempts >= MAX_FAILURES:
-                self._give_up(key, pattern, str(error))
+                self._tracer = Tracer(self.template, self.manner, self._allow_lost)
+        except TraceAbortedError:
+            self._traceable = False  # whatever the row
             return None
-        pattern.traces.append(trace)
-        return trace
-
-    def _compared(
-        self,
-        key: PatternKey,
-        pattern: _Pattern,
-        trace: Trace,
-        result: Rendered,
-        prompt: Messages,
-        completion: Messages,
-    ) -> Rendered:
-        refusal: RowRejectedError | None = None
-        truth: Rendered | None = None
-        try:
-            truth = self.exact(prompt, completion)
-        except RowRejectedError as error:
-            refusal = error
-        if truth is not None and same(truth, result):
-            trace.checked += 1
-            self.traced += 1
-            return result
-        self.mismatches += 1
-        self.suspects += sum(made.unchecked for made in pattern.traces)
-        self._give_up(key, pattern, "a trace differed from jinja2")
-        self.rendered += 1
-        if truth is None:
-            assert refusal is not None
-            raise refusal
-        return truth
-
-    def _give_up(self, key: PatternKey, pattern: _Pattern, why: str) -> None:
-        pattern.traces = []
-        pattern.attempts = MAX_ATTEMPTS
-        self.untraced[key] = why
+        trace = self._tracer.trace(key[1], contents, key[0])
+        if self._traces >= MAX_TRACES:
+            self._patterns = {key: (traces := [])}
+            self._traces = 0
+        elif len(traces) >= MAX_PATHS:
+            self._traces -= len(traces)
+            traces.clear()
+        traces.append(trace)
+        self._traces += 1
+        values = trace.values(contents)
+        return trace.rendered(contents, values) if values is not None else None
 
     def _probe(self) -> Manner:
         special = [v for k, v in self.template.variables.items() if k.endswith("_token") and isinstance(v, str)]
-        manner = Manner(stops=stop_pattern((*self._stops, *special)), generation=self.template.marks_generation)
+        opening, closing = "", None
+        stops = stop_pattern((*self._stops, *special))
         asked: Messages = [{"role": "user", "content": "a"}]
         said: Messages = [*asked, {"role": "assistant", "content": "b"}]
         try:
             alone = self.template.render(asked)
             opened = self.template.render(asked, add_generation_prompt=True)
             if opened.startswith(alone):
-                manner.opening = opened[len(alone) :]
+                opening = opened[len(alone) :]
             marked = self._marker.render(self._marker.own(said), None)
+            if marked.words and marked.words[-1][2] >= 0:
+                closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
+                if stops is None or not stops.search(closing):
+                    others = stop_pattern((*self._others, *self._stops, *special))
+                    if others is not None and others.search(closing):
+                        stops = others
         except PacktrainError:
-            return manner  # it refuses so plain a conversation: rows must show by themselves
-        if marked.words and marked.words[-1][2] >= 0:
-            manner.closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
-            if manner.stops is None or not manner.stops.search(manner.closing):
-                others = stop_pattern((*self._others, *self._stops, *special))
-                if others is not None and others.search(manner.closing):
-                    manner.stops = others
-        return manner
+            pass  # it refuses so plain a conversation: rows must show by themselves
+        return Manner(opening, closing, stops, self.template.marks_generation)
 
 
 def trained(message: Message) -> bool:
@@ -392,7 +311,7 @@ def trained(message: Message) -> bool:
 
 
 def same(first: Rendered, second: Rendered) -> bool:
-    """Whether two renderings say the same. Why nothing is proved may be said otherwise."""
-    if first.text != second.text or first.begin != second.begin or first.dropped != second.dropped:
+    """Whether two renderings say the same."""
+    if first._replace(runs=second.runs) != second:
         return False
     return solid(first.runs) == solid(second.runs)

@@ -91,7 +91,9 @@ DERIVATIONS: dict[str, Callable[..., Callable[[str], str]]] = {
         )
     },
 }
-"""Name to (literal arguments) to (content) to text. All are total: they give a text for every content."""
+"""Name to (literal arguments) to (content) to text, for every content.
+
+What would make too long a text raises `TemplateLimitError`."""
 
 
 class Record:

@@ -18,8 +18,10 @@ from jinja2.ext import Extension
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefined
 from jinja2.visitor import NodeTransformer
 
+from ..schemas.errors import PacktrainError
 from ..schemas.rows import Messages
-from .compiled import CLOSE, OPEN, Compiler, Trace, skeleton
+from .bounded import TemplateLimitError
+from .compiled import CLOSE, OPEN, Compiler, Trace, compile_steps, skeleton
 from .symbol import MARK, UNDERSTOOD, Atoms, Record, Symbol, SymbolParts, TraceAbortedError, concat
 from .template import (
     BoundedEnvironment,
@@ -85,7 +87,11 @@ class Tracer:
         self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
 
     def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
-        """Traces a row.
+        """The path of a row.
+
+        It depends on the contents by its guards alone: every row for which they hold has this path. So it does not
+        matter which of them was traced, nor when. One on which the template does what cannot be traced, or refuses
+        the row, renders nothing.
 
         Args:
             roles: one per message.
@@ -93,9 +99,19 @@ class Tracer:
             prompt: how many of the messages are the prompt.
 
         Raises:
-            TraceAbortedError: the template does something that cannot be traced, or refuses the row.
+            TemplateLimitError: the template was stopped; that says nothing of other rows.
         """
         record = Record(contents)
+        try:
+            return self._trace(record, roles, prompt)
+        except TraceAbortedError as error:
+            if isinstance(error.__cause__, PacktrainError) and isinstance(
+                error.__cause__.__cause__, TemplateLimitError
+            ):
+                raise error.__cause__.__cause__ from error
+            return Trace(*compile_steps(record, len(roles))[:2], why_not=str(error))
+
+    def _trace(self, record: Record, roles: tuple[str, ...], prompt: int) -> Trace:
         chat: Messages = [
             _Message(record, {"role": role, "content": record.symbol(index)}) for index, role in enumerate(roles)
         ]
@@ -108,7 +124,7 @@ class Tracer:
                 heads[index] = self._render(record, chat[:index], add_generation_prompt=True)
             return skeleton(heads[index])
 
-        return Compiler(record, roles, prompt, text, blocks, self._manner, head, heads, self._allow_lost).trace()
+        return Compiler(record, roles, prompt, text, blocks, self._manner, head, self._allow_lost).trace()
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> Atoms:
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)

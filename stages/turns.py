@@ -15,7 +15,7 @@ template's own markers.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -23,9 +23,6 @@ ASSISTANT = "assistant"
 """The role whose words are trained."""
 GENERATION = -1
 """The code of a stretch that a `{% generation %}` block wrote."""
-TRUSTED_AFTER = 4
-"""So many proofs of one opening are asked for before it is taken as known."""
-_MAX_OPENINGS = 4096
 
 Word: TypeAlias = tuple[int, int, int]
 """(begin, end, code) in characters. The code says what was written: `code_of`, GENERATION or TOOLS."""
@@ -82,9 +79,9 @@ class Turn(NamedTuple):
     """One past its last character. Only a generation block has characters behind the end-of-turn token."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Manner:
-    """What is known of a template, whatever the row."""
+    """What fixed conversations show of a template, before any row is rendered."""
 
     opening: str = ""
     """The generation prompt; "" where the template writes none."""
@@ -94,19 +91,6 @@ class Manner:
     """Finds special tokens."""
     generation: bool = False
     """Whether the template has `{% generation %}` blocks, which then say all."""
-    _seen: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-
-    def trusted(self, role: str, before: str) -> int | None:
-        """How far into `before` a turn after a message of that role begins, once it was proved often enough."""
-        offset, count = self._seen.get((role, before), (0, 0))
-        return offset if count >= TRUSTED_AFTER else None
-
-    def saw(self, role: str, before: str, offset: int) -> None:
-        """Note a proof. One that contradicts an earlier one ends the trust for good."""
-        key = (role, before)
-        known, count = self._seen.get(key, (offset, 0))
-        if len(self._seen) < _MAX_OPENINGS or key in self._seen:
-            self._seen[key] = (known, count + 1 if known == offset and count >= 0 else -(10**9))
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
@@ -143,7 +127,6 @@ def find_turns(
     head: Head,
     *,
     calls: Collection[int] = (),
-    trust: bool = False,
     cut: Callable[[int, str], None] | None = None,
 ) -> list[Turn]:
     """The turns of a template without generation blocks.
@@ -153,7 +136,6 @@ def find_turns(
         roles: one per message.
         prompt: how many of the messages are the prompt.
         calls: messages with tool calls. A turn whose calls the template leaves out is not what a person means.
-        trust: take the opening of the completion from `manner` where it was proved often enough.
         cut: hears where a generation prompt ends within a turn's words: (place, what the generation prompt goes on
             with). By it a trace knows what depends on the content.
 
@@ -188,13 +170,7 @@ def find_turns(
         anchor, done = words[low_word][0], words[high_word][1]
         before = text[low:anchor]
         offset: int | None = None
-        if index == prompt and index:
-            offset = manner.trusted(roles[index - 1], before) if trust else None
-            if offset is None:
-                offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, cut) - low
-                if trust and offset <= len(before):
-                    manner.saw(roles[index - 1], before, offset)
-        else:
+        if index != prompt or not index:
             offset = known.get(before)
             if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
                 offset = before.index(manner.opening) + len(manner.opening)

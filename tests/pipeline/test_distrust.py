@@ -133,10 +133,10 @@ def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine:
 @pytest.mark.slow
 def test_a_lying_trace_is_replaced_by_jinja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lying(Renderer):
-        def __call__(self, prompt: Messages, completion: Messages, tools: Any = None, check: bool = False) -> Rendered:
-            rendered = super().__call__(prompt, completion, tools, check)
+        def __call__(self, prompt: Messages, completion: Messages, tools: Any = None) -> Rendered:
+            rendered = super().__call__(prompt, completion, tools)
             if self._trace and "MOON" in rendered.text:
-                self.suspects += 1
+                self.mismatches += 1
                 return rendered._replace(text=rendered.text.replace("MOON", "MARS"))
             return rendered
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
-from packtrain.stages import trace
-from packtrain.stages.render import MAX_ATTEMPTS, Renderer, same
+from packtrain.stages import render, trace
+from packtrain.stages.render import MAX_PATHS, Renderer, same
 from packtrain.stages.template import ChatTemplate
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
-TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
+TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
 real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
 
 CHATML = (
@@ -85,7 +85,7 @@ def test_real_chats(name: str, data: str, limit: int) -> None:
     for row in rows:
         prompt, completion = row["messages"][:-1], row["messages"][-1:]
         assert renderer(prompt, completion)[:2] == expected(tokenizer, prompt, completion)
-    assert renderer.mismatches == renderer.suspects == 0
+    assert renderer.mismatches == 0
     assert renderer.traced + renderer.rendered == len(rows) > 500
     assert renderer.traced > 0.98 * len(rows)
 
@@ -151,30 +151,30 @@ def test_position_that_depends_on_the_data() -> None:
     renderer = Renderer(ChatTemplate(source, {}, "t"))
     for reply, begin in [("abcd", 4), ("x", 1), ("abx", 3), ("", 1), ("abc", 4), ("a", 2)] * 2:
         assert renderer([user("q")], [assistant(reply)])[:2] == ("q" + reply, begin)
-    assert renderer.traced == 11
+    assert renderer.mismatches == renderer.traced == 0  # what is proved of some contents only is never traced
 
 
 def test_every_path_of_a_template_gets_its_trace() -> None:
     renderer = Renderer(ChatTemplate(THINKING, {}, "t"))
     for index in range(40):
         reply = f"{index}" if index % 3 else f"<think>hm</think>{index}"
-        text = renderer([user("q")], [assistant(reply)]).text
-        assert text == f"<user>q<assistant><think></think>{index}"
-    assert renderer.traced == 39
+        text = renderer([user("q"), user(reply)], []).text
+        assert text == f"<user>q<user><think></think>{index}"
+    assert renderer.traced == 40
     assert renderer.mismatches == 0
 
 
-def test_traces_of_a_pattern_are_bounded() -> None:
+def test_what_is_kept_of_a_pattern_is_bounded_and_changes_nothing() -> None:
     letters = "abcdefgh"
     tests = "".join(f"{{{{ '{letter}' in m.content }}}}" for letter in letters)
-    renderer = Renderer(
-        ChatTemplate("{% for m in messages %}" + tests + "{% endfor %}", {}, "t"), allow_lost=EVERYTHING
-    )
+    source = "{% for m in messages %}" + tests + "{{ m.content }}{% endfor %}"
+    renderer = Renderer(ChatTemplate(source, {}, "t"))
     for index in range(256):
         content = "".join(letter for bit, letter in enumerate(letters) if index >> bit & 1)
-        renderer([], [assistant(content)])
-    assert renderer.traced == MAX_ATTEMPTS
-    assert renderer.rendered == 256 - MAX_ATTEMPTS
+        rendered = renderer([], [user(content), assistant("e")])
+        assert rendered == renderer.exact([], [user(content), assistant("e")])
+        assert sum(map(len, renderer._patterns.values())) <= MAX_PATHS
+    assert renderer.mismatches == 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_order_of_keys_does_not_matter_to_a_trace() -> None:
     turned = {"content": "q", "role": "user"}
     results = {renderer([message], [assistant("a")]) for message in [user("q"), turned] * 3}
     assert len(results) == 1
-    assert renderer.traced == 5
+    assert renderer.traced == 6
 
 
 def test_rows_with_tools_go_to_jinja2() -> None:
@@ -222,38 +222,30 @@ def unwatched(value: Any, container: Any) -> bool:
     return value in container
 
 
-def test_a_trace_that_lies_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_is_in", unwatched)
-    renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
-    replies = ["no", "no", "no", "yes", *["no", "yes"] * 10]
-    for reply in replies:
-        assert renderer([], [assistant(reply)])[:2] == ("Y" if reply == "yes" else "N", 0)
-    assert renderer.mismatches == 1
-    assert renderer.suspects == 0
-    assert renderer.traced == 2
-    assert "differed" in renderer.untraced[0, ("assistant",)]
+    monkeypatch.setattr(render, "CHECK", 0xF)
+    renderer = Renderer(ChatTemplate(LIAR + "{{ messages[0].content }}", {}, "t"))
+    answers = {}
+    for word in ["yes", "sir", *map(str, range(200)), *"yes, sir"]:
+        found = renderer.mismatches
+        text = renderer([user(word)], []).text
+        answers[word] = text
+        if renderer.mismatches > found:
+            assert text == "Y" + word  # who is caught gets the exact answer
+    assert 0 < renderer.mismatches < 10
+    # Who is looked at does not depend on who came before.
+    again = Renderer(renderer.template)
+    for word in sorted(answers):
+        assert again([user(word)], []).text == answers[word]
 
 
-def test_a_trace_that_lies_later_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "_is_in", unwatched)
-    renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
-    for _ in range(10):
-        renderer([], [assistant("no")])
-    assert renderer([], [assistant("yes")])[:2] == ("N", 0)  # wrong, and nobody looked
-    assert renderer([], [assistant("yes")], check=True)[:2] == ("Y", 0)
-    assert renderer.mismatches == 1
-    assert renderer.suspects == 6
-    traced = renderer.traced
-    assert renderer([], [assistant("yes")])[:2] == ("Y", 0)
-    assert renderer.traced == traced
-
-
-def test_an_unwatched_template_is_traced_when_it_is_watched() -> None:
+def test_an_unwatched_template_is_traced_when_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "CHECK", 0)
     renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
     for reply in ["no", "yes"] * 10:
-        assert renderer([], [assistant(reply)], check=True)[:2] == ("Y" if reply == "yes" else "N", 0)
+        assert renderer([], [assistant(reply)])[:2] == ("Y" if reply == "yes" else "N", 0)
     assert renderer.mismatches == 0
-    assert renderer.traced == 19
 
 
 def test_a_row_that_the_template_refuses_does_not_end_tracing() -> None:
@@ -268,7 +260,7 @@ def test_a_row_that_the_template_refuses_does_not_end_tracing() -> None:
                 renderer([], [user(content)])
         else:
             assert renderer([], [user(content)])[:2] == (content, 0)
-    assert renderer.traced == 3
+    assert renderer.traced == 4
     assert renderer.mismatches == 0
 
 
