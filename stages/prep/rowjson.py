@@ -12,6 +12,7 @@ TOO_DEEP = "too_deep"
 """Nested beyond `MAX_DEPTH`. What reads a row later on needs several Python frames for each level, and templates many
 more; a limit of our own does not depend on how deep the stack already is."""
 
+_AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
@@ -34,10 +35,14 @@ def check_depth(data: bytes, what: str) -> None:
     """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_BRACKETS)
-    brackets = np.frombuffer(b"".join(bare.split(b'"')[::2]), dtype=np.uint8)
-    opening = (brackets == ord("[")) | (brackets == ord("{"))
-    if len(brackets) and int(np.cumsum(np.where(opening, 1, -1)).max()) > MAX_DEPTH:
+    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
+    left = outside = b"".join(bare.split(b'"')[::2])
+    for _ in range(MAX_DEPTH):  # each takes a level away: quicker than counting, for the few levels that most have
+        left = left.replace(b"[]", b"")
+        if not left:
+            return
+    brackets = np.frombuffer(outside, dtype=np.uint8)
+    if int(np.cumsum(np.where(brackets == ord("["), 1, -1)).max()) > MAX_DEPTH:
         raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
 
 

@@ -64,6 +64,25 @@ def test_a_bad_line_is_rejected_by_name(line: bytes, reason: str, detail: str) -
     assert rejection(line) == (reason, detail)
 
 
+@given(
+    levels=st.integers(1, 4) | st.integers(95, 105),
+    wrap=st.lists(st.sampled_from(["list", "object", "siblings"]), min_size=1),
+    text=st.text(st.sampled_from('[]{}"\\n,'), max_size=8),
+    more=st.integers(0, 120),
+)
+def test_depth_is_counted_outside_of_strings(levels: int, wrap: list[str], text: str, more: int) -> None:
+    value: Any = text
+    for number in range(levels):
+        way = wrap[number % len(wrap)]
+        value = [value] if way == "list" else {text: value} if way == "object" else [[], text, {}, value]
+    deepest = levels + (wrap[0] == "siblings")
+    line = json.dumps({"text": "x", "a": value, "more": ["[" + text] * more, "lists": [[]] * more}).encode()
+    if deepest + 1 <= 100:
+        assert make_format("text").decode(line).text == "x"
+    else:
+        assert rejection(line) == ("too_deep", "the row nests more than 100 lists and objects within one another")
+
+
 def test_deep_nesting_is_rejected() -> None:
     line = b'{"messages": [{"role": "user", "content": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
     assert rejection(line, "messages") == (
