@@ -203,4 +203,4 @@ def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[
     prompt = found.keys.get("prompt", "prompt")
     if not any(isinstance(row.get(prompt), str) for row in rows):
         return ""
-    return "; texts are joined as they are (style: chat makes turns of them)"
+    return f"; texts are joined as they are ({setting('sources.0.style', 'chat')} makes turns of them)"

@@ -3,6 +3,7 @@
 import unicodedata
 
 from ..schemas.config import SourceConfig
+from ..schemas.hints import setting
 from ..stages.prep import Options, make_format
 from .sources import InputFile, read_rows
 
@@ -51,7 +52,8 @@ def about_joints(source: SourceConfig, form: str, options: Options, file: InputF
     prompt, completion = joined[0]
     shown = repr(f"{prompt[-_AROUND:]}{completion[:_AROUND]}")
     count = f"{len(joined):,} of the first {len(pairs):,} prompts run" if len(pairs) > 1 else "the prompt runs"
-    turns = "; style: chat makes two turns of them" if form != "python" else ""
+    # On a command line without a file there is one source; a file is shown the key below its source.
+    turns = f"; {setting('sources.0.style', 'chat')} makes two turns of them" if form != "python" else ""
     return (
         f"source {source.name}: {count} into the completion without a space or a line break between them, such as "
         f"{shown}: end prompts or begin completions with one{turns}"

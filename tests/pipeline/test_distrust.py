@@ -1,6 +1,7 @@
 """An engine or a traced template that is caught lying: nothing made with it is used, and the run says so."""
 
 import json
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_it_is_not_trusted_again(tmp_path: Path, lying_engine: None) -> None:
 def test_that_the_fast_engines_are_missing_is_said_once_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engines.version
+    real = metadata.version
 
     def version(package: str) -> str:
         if package in ("fastokens", "gigatoken"):
