@@ -3,6 +3,7 @@
 import gc
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 from ..schemas.errors import IntegrityError, TokenizerError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.jsontext import decode_note
-from ..schemas.rows import ENCODED
+from ..schemas.rows import ENCODED, Example
 from ..stages.bytelengths import ByteLengths
 from ..stages.encode import Around, EncodeCounts, Encoder, Refused, Sampled
 from ..stages.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
@@ -24,6 +25,7 @@ from ..stages.render import Renderer
 from ..stages.template import ChatTemplate
 from .inputs.elsewhere import Origin, here
 from .parts import PartRecord
+from .rendering_note import note, rows_of
 from .sealed import seal, unseal
 from .sources import Block, prepare_block
 from .stores import Store, scratch_of
@@ -180,7 +182,8 @@ def encode_block(task: EncodeTask) -> EncodeResult:
     # A block makes many small objects and no cycles: collecting in between only costs time, up to four times as much.
     gc.disable()
     try:
-        return _encode_block(task)
+        with rows_of(task.path):
+            return _encode_block(task)
     finally:
         gc.enable()
 
@@ -198,7 +201,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     with store.draft(folder) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pa.ipc.new_file(sink, ENCODED) as writer:
-            for batch in encode(prepared.examples, counts, refused, samples):
+            for batch in encode(_noted(task, prepared.examples), counts, refused, samples):
                 writer.write_batch(batch)
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
@@ -206,6 +209,13 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
     after = encoder.renderer.mismatches if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
+
+
+def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
+    """The examples, each noted before it is rendered: where a template is stopped, the note says on which row."""
+    for example in examples:
+        note.note_row(task.block.first_line + example.line)
+        yield example
 
 
 @lru_cache(maxsize=2)
@@ -232,6 +242,7 @@ def load_encoder(store: Store, name: str) -> Encoder:
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
+    note.note_template(spec.template_name)
     added = tokenizer_head(spec.tokenizer_json).added_tokens
     return Renderer(
         ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),

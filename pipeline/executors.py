@@ -59,16 +59,24 @@ class Executor(Protocol):
         """Have so many workers from now on, because of what the next tasks need. Between two calls of `map` only."""
         ...
 
+    def isolate(self) -> None:
+        """Run no task in this process from now on: it may never end. Between two calls of `map` only."""
+        ...
+
     def close(self) -> None:
         """Free the workers."""
         ...
 
 
 class InlineExecutor:
-    """Runs every task in this process, one after another. Keeps tokenizers to one thread from then on."""
+    """Runs every task in this process, one after another. Keeps tokenizers to one thread from then on.
+
+    After `isolate`, in one process of their own.
+    """
 
     def __init__(self) -> None:
         limit_threads()
+        self._apart: Executor | None = None
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """See `Executor`. There is nobody else to call it."""
@@ -79,6 +87,9 @@ class InlineExecutor:
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """See `Executor`."""
+        if self._apart is not None:
+            yield from self._apart.map(function, tasks)
+            return
         for task in tasks:
             try:
                 result = function(task)
@@ -89,8 +100,16 @@ class InlineExecutor:
     def limit(self, workers: int) -> None:
         """See `Executor`. There is always one."""
 
+    def isolate(self) -> None:
+        """See `Executor`."""
+        from .local_executor import LocalExecutor  # here, because that module imports this one
+
+        self._apart = self._apart or LocalExecutor(1)
+
     def close(self) -> None:
         """Let go of the parts that tasks hold mapped: before the next run they may be made anew."""
+        if self._apart is not None:
+            self._apart.close()
         from .worker import forget  # here, because workers import what is in this module
 
         forget()

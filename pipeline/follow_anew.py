@@ -18,10 +18,12 @@ from ..schemas.rows import Example
 from ..stages.bytelengths import ByteLengths
 from ..stages.encode import Batch, EncodeCounts, Encoder, Refused
 from ..stages.engines import make_engine, reference_tokenizer
+from ..stages.nested_values import nests_values
 from ..stages.prep import FORMATS, Options, Prepared, ReaderOptions, make_format
 from ..stages.rendered import Runs, solid
 from .encode import EncodeSpec, make_renderer
 from .follow_origin import Inputs, Origin
+from .local_executor import LocalExecutor
 from .outfolder import REQUEST
 from .reader import Finished
 from .readers import is_reader, reader_file, reader_options
@@ -103,9 +105,17 @@ def find_spec(dataset: Finished, cache: Store) -> EncodeSpec | None:
 
 
 class Again:
-    """Renders and encodes single examples as a run did, by the references."""
+    """Renders and encodes single examples as a run did, by the references.
 
-    def __init__(self, spec: EncodeSpec) -> None:
+    Args:
+        spec: how the run encoded.
+        apart: whether a template that may never end is rendered by another process, which can be ended.
+    """
+
+    def __init__(self, spec: EncodeSpec, *, apart: bool = True) -> None:
+        self._apart = spec if apart and spec.template is not None and nests_values(spec.template) else None
+        if self._apart is not None:
+            return
         renderer = None
         if spec.template is not None:
             renderer = make_renderer(replace(spec, trace=False), spec.template)
@@ -119,6 +129,14 @@ class Again:
 
     def __call__(self, example: Example) -> Anew | str:
         """The example anew, or why it cannot be: the template refuses it, say."""
+        if self._apart is not None:
+            executor = LocalExecutor(1)
+            try:
+                return next(executor.map(_apart, [_Task(self._apart, example)]))
+            except PacktrainError as error:
+                return str(error)
+            finally:
+                executor.close()
         counts, refused = EncodeCounts(), list[Refused]()
         try:
             if example.ids is not None:
@@ -132,6 +150,21 @@ class Again:
             return _anew(rendered.text, solid(rendered.runs), rendered.unproved, encoded)
         except PacktrainError as error:
             return str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """An example for another process."""
+
+    spec: EncodeSpec
+    example: Example
+
+    def __str__(self) -> str:
+        return f"row {self.example.line + 1:,}"
+
+
+def _apart(task: _Task) -> Anew | str:
+    return Again(task.spec, apart=False)(task.example)
 
 
 def _anew(text: str, runs: Runs | None, unproved: str, encoded: pa.RecordBatch) -> Anew:

@@ -27,6 +27,7 @@ from ..schemas.config import RunConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.fingerprint import fingerprint
 from ..schemas.ledger import Ledger
+from ..stages.nested_values import nests_values
 from .cache_use import CacheUse
 from .conditions import check_conditions, polars_version
 from .configfile import load_config
@@ -287,6 +288,8 @@ class LiveWindows:
             tokenizer = loading.result()
         encoding = Encoding(self.config, self.cache, files, tokenizer, self._observer, formats)
         guess = encoding.spec(*guess_engine(section.engine, encoding.distrusted()))
+        if guess.template is not None and nests_values(guess.template):
+            self._executor.isolate()
         name = guess.save(self.cache)
         encoding.files = self.blocks.select(self.blocks.windows(0)[0])
         if encoding.missing(encoding.tasks(guess)):

@@ -109,6 +109,10 @@ class SharingExecutor:
         """See `Executor`."""
         self._executor.limit(workers)
 
+    def isolate(self) -> None:
+        """See `Executor`."""
+        self._executor.isolate()
+
     def close(self) -> None:
         """See `Executor`."""
         self._executor.close()

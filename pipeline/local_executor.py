@@ -20,13 +20,14 @@ from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
-from ..schemas.errors import TaskError
+from ..schemas.errors import TaskError, TemplateError
 from ..schemas.hints import typed_keys
 from ..schemas.units import duration
 from .child_exit import exit_reason, out_of_memory_kills
 from .executors import Quarantine, Result, Task, named, not_made
 from .interrupts import deaf_to_interrupts, interrupted_later, without_main
 from .local_worker import RemoteError, serve
+from .rendering_note import NOTE_BYTES, RENDERING_KILLED, RenderingNote
 
 _AHEAD = 2
 """Tasks that a worker has at once: it begins the next while the driver looks at the result of the last."""
@@ -65,6 +66,7 @@ class _Call:
 class _Worker:
     process: BaseProcess
     pipe: "connection.Connection[bytes, bytes]"
+    note: RenderingNote
     tickets: deque[_Ticket] = field(default_factory=deque)
     """In the order in which it runs them."""
     ready: bool = False
@@ -171,6 +173,9 @@ class LocalExecutor:
         if fewer:
             self.close()  # and start anew with the next task
 
+    def isolate(self) -> None:
+        """See `Executor`. They all have processes of their own."""
+
     def close(self) -> None:
         """Stop the workers; tasks that have not begun are let go, and those under way are waited for.
 
@@ -204,13 +209,14 @@ class LocalExecutor:
 
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._start_process(theirs)
+        place = self._context.RawArray("c", NOTE_BYTES)
+        process = self._start_process(theirs, place)
         theirs.close()
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, RenderingNote(place))
         self._pool.append(worker)
         return worker
 
-    def _start_process(self, pipe: "connection.Connection[bytes, bytes]") -> BaseProcess:
+    def _start_process(self, pipe: "connection.Connection[bytes, bytes]", place: Any) -> BaseProcess:
         """Start a worker. A fork server that was killed shows by a broken pipe; the next start begins another one.
 
         Raises:
@@ -218,7 +224,7 @@ class LocalExecutor:
         """
         for pause in (*_START_PAUSES, None):
             process: BaseProcess = self._context.Process(
-                target=serve, args=(pipe, typed_keys()), name="packtrain-worker"
+                target=serve, args=(pipe, place, typed_keys()), name="packtrain-worker"
             )
             try:
                 with without_main(), interrupted_later():
@@ -312,6 +318,12 @@ class LocalExecutor:
         worker.process.join()
         why = self._ending(worker)
         worker.pipe.close()
+        if worker.process.exitcode == -RENDERING_KILLED:  # another try would end the same
+            task = worker.tickets[0].task if worker.tickets else "a task"
+            raise TemplateError(
+                f"{task}: {worker.note}: one step of it took so long that its process had to be ended. Fix the "
+                "template, or leave the row out"
+            )
         if not worker.ready:
             self._false_starts += 1
             if self._false_starts >= _FALSE_STARTS:

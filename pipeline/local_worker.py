@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing import connection
+from typing import Any
 
 from ..schemas.hints import configured_by
 from .executors import limit_threads
@@ -22,13 +23,17 @@ class RemoteError(Exception):
         return f"in a worker:\n{self.args[0]}"
 
 
-def serve(pipe: "connection.Connection[bytes, bytes]", typed: Collection[str] | None = ()) -> None:
+def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collection[str] | None = ()) -> None:
     """What a worker does: tasks, until the pipe ends.
 
     Args:
+        place: of its `RenderingNote`, shared with the driver.
         typed: see `schemas.hints.configured_by`.
     """
+    from .watchdog import may_be_killed  # here, because the driver imports this module, and jinja2 with that one
+
     _settle()
+    may_be_killed(place)
     configured_by(typed)
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"here")

@@ -157,6 +157,9 @@ class RayExecutor:
     def limit(self, workers: int) -> None:
         """See `Executor`. Ray counts what its machines have."""
 
+    def isolate(self) -> None:
+        """See `Executor`. They all have processes of their own."""
+
     def close(self) -> None:
         """End Ray, if it was begun here; a cluster is only left."""
         if self._ours:

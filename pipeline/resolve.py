@@ -19,6 +19,7 @@ from ..stages.prep import Options, make_format
 from ..stages.render import Renderer
 from .encode import EncodeSpec, keep_engine, load_encoder, make_renderer
 from .inputs.elsewhere import Origin, here
+from .rendering_note import note, rows_of
 from .sources import Block, columns_of, read_rows
 from .stores import Store, scratch_of
 from .tokenizer import TokenizerSpec
@@ -170,11 +171,13 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Pa
         for item in [*(rows.lines or ()), *(rows.records or ())]:
             size += len(item[1]) if rows.lines is not None else row_bytes
             prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
-            for example in prepared.examples:
-                text = _text(example, renderer)
-                if text is not None:
-                    texts.append(text)
-                    characters += len(text)
+            with rows_of(source.path):
+                for example in prepared.examples:
+                    note.note_row(source.block.first_line + example.line)
+                    text = _text(example, renderer)
+                    if text is not None:
+                        texts.append(text)
+                        characters += len(text)
             if characters > SAMPLE_CHARACTERS:
                 break
     return texts, size

@@ -25,6 +25,7 @@ from ..schemas.errors import InputError
 from ..schemas.ledger import Ledger
 from ..schemas.manifest import FileRecord, Manifest
 from ..schemas.run_section import RunSection
+from ..stages.nested_values import nests_values
 from .accounts import fate_of_rows, nothing_left
 from .backends import open_executor
 from .cache_use import CacheUse, mark_cache
@@ -223,6 +224,8 @@ class Driver:
         encoding = Encoding(self.config, self.cache, files, tokenizer, self.observer, formats, pairs=pairs)
         with self.timings.stage("engine"):
             guess = encoding.spec(*guess_engine(self.config.tokenizer.engine, encoding.distrusted()))
+            if guess.template is not None and nests_values(guess.template):
+                executor.isolate()
             name = guess.save(self.cache)
             if encoding.missing(encoding.tasks(guess)):
                 executor.start(warm_up, self.cache, name)

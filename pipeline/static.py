@@ -60,6 +60,10 @@ class StaticExecutor:
         """See `Executor`."""
         self._executor.limit(workers)
 
+    def isolate(self) -> None:
+        """See `Executor`."""
+        self._executor.isolate()
+
     def close(self) -> None:
         """See `Executor`."""
         self._executor.close()

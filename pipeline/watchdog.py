@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from ..stages.bounded import MachineLimitError, watch_by
+from .rendering_note import RENDERING_KILLED, note
 
 SECONDS = 5.0
 """Of processor time that one rendering may take; usual ones take a millisecond."""
@@ -28,9 +29,8 @@ SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
 TICK = 0.1
 """Seconds between two looks at the clock and the memory."""
-KILL_SECONDS = 30.0
+KILL_SECONDS = 15.0
 """Of processor time after which the kernel ends a worker whose rendering hears nothing."""
-KILL_SIGNAL = signal.SIGVTALRM
 _AGAIN = 1.0
 """Seconds more after which a rendering that was to end is ended again."""
 _NEVER = float("-inf")
@@ -152,7 +152,14 @@ def watch_templates() -> None:
     watch_by(watched)
 
 
-def may_be_killed() -> None:
-    """Have the kernel end this process where a rendering hears nothing: called by workers, whose driver says why."""
-    signal.signal(KILL_SIGNAL, signal.SIG_DFL)
+def may_be_killed(place: Any) -> None:
+    """Have the kernel end this process where a rendering hears nothing.
+
+    Called by a worker, whose driver reads the note and says why.
+
+    Args:
+        place: of the `RenderingNote` that it shares with the driver.
+    """
+    signal.signal(RENDERING_KILLED, signal.SIG_DFL)
     _watch.kills = True
+    note.move_to(place)

@@ -7,9 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 from packtrain.pipeline.encode import EncodeSpec
+from packtrain.pipeline.follow_anew import Again, Anew
+from packtrain.pipeline.resolve import make_spec
 from packtrain.pipeline.sealed import seal
 from packtrain.pipeline.store import LocalStore
+from packtrain.pipeline.tokenizer import load_tokenizer
 from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.rows import Example
 
 
 def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> None:
@@ -26,3 +30,19 @@ def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> N
             EncodeSpec.load(cache, name)
         assert spec.save(cache) == name
         assert EncodeSpec.load(cache, name) == spec, "a run puts the right one in its place"
+
+
+def test_a_template_that_may_never_end_is_rendered_by_another_process(tiny_tokenizer: Path) -> None:
+    """A single row, as `inspect --id` shows it: the same as in this process, which one step could hang for ever."""
+    tokenizer = load_tokenizer(
+        tiny_tokenizer, chat_template="{% for m in messages %}{{ [m.role, m.content] }}{% endfor %}"
+    )
+    spec = make_spec(tokenizer, "tokenizers", "", None, True, True)
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+    example = Example(0, -1, "", chat[:1], chat[1:], None)
+    here = Again(spec, apart=False)(example)
+    assert isinstance(here, Anew)
+    assert here.text == "['user', 'Why?']['assistant', 'Because.']"
+    assert Again(spec)(example) == here
+    refused = replace(spec, template="{{ [messages] }}{{ raise_exception('no') }}")
+    assert "no" in str(Again(refused)(example))

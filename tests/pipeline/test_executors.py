@@ -269,6 +269,18 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
+def test_an_isolated_executor_runs_nothing_here(tasks: Any) -> None:
+    executor = InlineExecutor()
+    assert list(executor.map(tasks.process, [0])) == [os.getpid()]
+    executor.isolate()
+    try:
+        (elsewhere,) = executor.map(tasks.process, [0])
+        assert elsewhere != os.getpid()
+    finally:
+        executor.close()
+    assert not psutil.pid_exists(elsewhere)
+
+
 def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
     """multiprocessing says EOFError of it, which the command line took for an interruption."""
     for workers in (1, 2):

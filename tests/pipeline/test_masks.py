@@ -53,7 +53,7 @@ class Packed:
         self.decoder = load_decoder(tokenizer)
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
-    def run(self, name: str, mask: Any, **tokenizer: Any) -> Manifest:
+    def run(self, name: str, mask: Any, *, workers: int = 1, **tokenizer: Any) -> Manifest:
         return run(
             {
                 "out": str(self.folder / name),
@@ -63,7 +63,7 @@ class Packed:
                 "mask": mask,
                 "truncate": {"max_length": 256},
                 "pack": {"strategy": "none", "shuffle": False},
-                "run": {"workers": 1, "report": False},
+                "run": {"workers": workers, "report": False},
             }
         )
 
@@ -201,16 +201,28 @@ def test_a_template_by_name(tmp_path: Path, make_tokenizer: MakeTokenizer, read_
         packed.run("other", "all", chat_template="other")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_step_without_an_end_is_ended_by_the_kernel(packed: Packed, workers: int) -> None:
+    """Comparing two lists of 2**40 leaves is one instruction, in which no timer is heard: the run hung for hours."""
+    doubled = "{% for i in range(40) %}{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
+    compared = "{% set a, b = namespace(x=1), namespace(x=1) %}" + doubled + "{{ a.x == b.x }}"
+    endless = HIDING + "{% if messages[0].content == 'five' %}" + compared + "{% endif %}"
+    said = r"chat template '.*' was stopped on row \d: one step of it took so long .*leave the row out"
+    with pytest.raises(TemplateError, match=said):
+        packed.run("out", "completion", chat_template=endless, workers=workers)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_endless_template_stops_the_run_within_seconds(
     packed: Packed, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr(watchdog, "SECONDS", 1.0)
+    monkeypatch.setattr(watchdog, "SECONDS", 60.0)
     load_encoder.cache_clear()
     many = "{% for i in range(99999) %}"
     endless = "{{ messages[0].content }}" + many * 3 + "{% endfor %}" * 3
-    with pytest.raises(TemplateError, match="was stopped: it ran for more than"):
-        packed.run("out", "completion", chat_template=endless)
+    with pytest.raises(TemplateError, match=r"jsonl, row 1: chat template .* was stopped: it takes more than"):
+        packed.run("out", "completion", workers=workers, chat_template=endless)
     bad = "{% if messages[0].content == 'five' %}{{ 'a' * 10**10 }}{% endif %}" + HIDING
-    manifest = packed.run("reject", "completion", chat_template=bad, on_limit="reject")
+    manifest = packed.run("reject", "completion", workers=workers, chat_template=bad, on_limit="reject")
     assert manifest.ledger.sources["rows"].rows_rejected == {"template_limit": 1}

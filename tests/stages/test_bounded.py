@@ -71,7 +71,7 @@ ENDLESS = {
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second will do."""
-    monkeypatch.setattr(watchdog, "SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "SECONDS", 1.0)
     monkeypatch.setattr(watchdog, "MAX_GROWTH", 1 << 28)
     watchdog.watch_templates()
 
