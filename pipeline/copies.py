@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..schemas.errors import IntegrityError
 from ..schemas.fingerprint import fingerprint
+from ..schemas.names import check_hash
 from .store import LocalStore, Put, hash_file
 
 FOLDER = "copies"
@@ -29,7 +30,11 @@ class Copies:
 
         Args:
             key: BLAKE3 of its content; or what `key_of` says of an object of which that is not known.
+
+        Raises:
+            ValueError: it is not a hash, and could lead anywhere.
         """
+        check_hash(key)
         return self._scratch.path(f"{FOLDER}/{key[:2]}/{key}")
 
     def keep(self, draft: Path, key: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,10 @@ class Encoding:
         if data is None:
             return None
         # Without what the key was made from: of a million parts, that would be gigabytes.
-        record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
+        try:
+            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
+        except (ValueError, KeyError, TypeError):  # of another shape: a part to make again
+            return None
         # A record vouches for a part of this size; anything else is a part to make again.
         return record if self.cache.size(record.part) == record.bytes else None
 
@@ -305,7 +309,7 @@ class Encoding:
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
             there = unseal(self.cache.read(name))
-            if there is not None:
+            with suppress(ValueError, KeyError, TypeError):  # nothing, or of another shape: it is replaced
                 earlier = PartRecord.from_json(decode_note(there, dict[str, Any]))
                 if earlier.hash != result.record.hash:
                     raise IntegrityError(

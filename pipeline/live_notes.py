@@ -15,6 +15,7 @@ import msgspec
 from ..schemas.config import RunConfig, SourceConfig
 from ..schemas.fingerprint import fingerprint
 from ..schemas.jsontext import decode_note
+from ..schemas.names import check_name
 from .inputs.arrowfiles import ArrowPlace
 from .inputs.blocks import Block, InputFile, Place
 from .inputs.parquet import ParquetPlace, SpooledTable
@@ -101,7 +102,7 @@ def write_note(files: Sequence[InputFile], cache: LocalStore) -> bytes:
 def _read(note: bytes, cache: LocalStore) -> list[InputFile] | None:
     """The files of a note; None where it is of another version or damaged, or what it points to has gone."""
     try:
-        plain = decode_note(note, Any)
+        plain = decode_note(note, list[Any])
         files = []
         for noted in plain:
             blocks = tuple(read_block(entry, cache) for entry in noted.pop("blocks"))
@@ -123,6 +124,7 @@ def read_block(entry: dict[str, Any], cache: LocalStore) -> Block:
         block = replace(block, place=msgspec.convert(fields, _PLACES[kind]))
     if spooled is not None:
         name, size = spooled
+        check_name(name)
         if cache.size(name) != size:
             raise ValueError(f"{name} is not there")
         block = replace(block, spooled=cache.path(name))

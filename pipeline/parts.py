@@ -70,7 +70,13 @@ class PartRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PartRecord":
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: it has another shape, or names a part that lies elsewhere.
+        """
+        check_name(data["part"])
+        check_hash(data["hash"])
         tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows")}
         return cls(**{**data, **tuples})
 

@@ -272,3 +272,19 @@ def test_repair_writes_nothing_where_only_a_note_says(foreign: Path, tmp_path: P
         assert not (tmp_path / "new").exists()
         assert not (tmp_path / "scratch").exists()
     assert (tmp_path / ".packtrain-cache" / "encoded").is_dir()
+
+
+def test_records_of_a_cache_name_parts_of_the_cache(little: Any, tmp_path: Path) -> None:
+    config = little.copy(tmp_path, out=False)
+    records = sorted((tmp_path / "cache").glob("encoded/*/*.json"))
+    for record in records:
+        content = json.loads(unseal(record.read_bytes()) or b"")
+        part = tmp_path / "cache" / content["part"]
+        part.replace(tmp_path / part.name)
+        record.write_bytes(seal(json.dumps({**content, "part": f"../{part.name}"}).encode()))
+    run(config)
+    assert little.files(tmp_path / "out") == little.files()
+    for record in records:
+        part = json.loads(unseal(record.read_bytes()) or b"")["part"]
+        assert (tmp_path / "cache" / part).is_file(), "it was made again"
+        assert part.startswith("encoded/")
