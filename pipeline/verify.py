@@ -76,7 +76,10 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
-    for split in manifest.splits.values():
+    for name, split in manifest.splits.items():
+        if not split.shards:
+            findings.append(Finding(MANIFEST, f"lists no shard of split {name!r}"))
+            continue
         sizes, first = _RowSizes(dataset, split), 0
         sizes.gone = sizes.name in damaged
         for shard in split.shards:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -140,9 +140,9 @@ class Manifest:
         if data["format"] != FORMAT:
             raise ValueError(f"manifests of format {FORMAT} are read here, this is one of format {data['format']!r}")
         return cls(
-            plan_hash=data["plan_hash"],
-            plan=data["plan"],
-            schema=data["schema"],
+            plan_hash=msgspec.convert(data["plan_hash"], str),
+            plan=_checked_plan(data["plan"]),
+            schema=msgspec.convert(data["schema"], dict[str, str]),
             splits={
                 name: SplitRecord(
                     shards=msgspec.convert(split["shards"], tuple[ShardRecord, ...]),
@@ -153,6 +153,27 @@ class Manifest:
             files=msgspec.convert(data["files"], tuple[FileRecord, ...]),
             ledger=Ledger.from_json(data["ledger"]),
         )
+
+
+class _Truncate(msgspec.Struct):
+    max_length: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+
+
+class _Config(msgspec.Struct):
+    truncate: _Truncate
+
+
+class _Plan(msgspec.Struct):
+    """What every reader of a manifest asks of its plan."""
+
+    config: _Config
+    inputs: list[dict[str, Any]]
+
+
+def _checked_plan(plan: Any) -> dict[str, Any]:
+    """The plan as it is, if it has the shape of one. Raises ValueError."""
+    msgspec.convert(plan, _Plan)
+    return msgspec.convert(plan, dict[str, Any])
 
 
 def _check_record(record: FileRecord | ShardRecord) -> None:

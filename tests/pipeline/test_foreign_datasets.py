@@ -288,3 +288,26 @@ def test_records_of_a_cache_name_parts_of_the_cache(little: Any, tmp_path: Path)
         part = json.loads(unseal(record.read_bytes()) or b"")["part"]
         assert (tmp_path / "cache" / part).is_file(), "it was made again"
         assert part.startswith("encoded/")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(plan={}),
+        lambda content: content.update(plan=[1]),
+        lambda content: content["plan"]["config"]["truncate"].update(max_length="long"),
+        lambda content: content["plan"]["config"]["truncate"].update(max_length=10**30),
+        lambda content: content.update(schema=[1]),
+        lambda content: content["splits"]["train"]["shards"][0].update(rows="many"),
+        lambda content: content["splits"]["train"].update(shards=[]),
+        lambda content: content["ledger"].update(sources={"a": {"rows_read": "many"}}),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused_in_words(
+    foreign: Path, change: Callable[[dict[str, Any]], None], packtrain: Callable[..., Any]
+) -> None:
+    forge(foreign, change)
+    for command in (["verify"], ["inspect"], ["loader", "--steps", "1", "--rows-per-step", "1"]):
+        done = packtrain(*command, foreign)
+        assert done.code in (1, 2), done
+        assert "manifest" in done.err + done.out or "has no rows" in done.err
