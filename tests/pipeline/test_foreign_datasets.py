@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from packtrain.pipeline.run import run
 from packtrain.pipeline.sealed import seal, unseal
 from packtrain.pipeline.verify import verify
 from packtrain.schemas.errors import IntegrityError
-from packtrain.schemas.fingerprint import fingerprint
+from packtrain.schemas.fingerprint import fingerprint, hash_bytes
 from packtrain.schemas.names import check_name
 from packtrain.stages.prep.reader import _module
 from packtrain.training.rows import PackedRows
+from packtrain.training.trainer.export import find_tokenizer, template_text
 
 SECRET = "nobody but me reads this"
 
@@ -311,3 +313,18 @@ def test_a_manifest_of_another_shape_is_refused_in_words(
         done = packtrain(*command, foreign)
         assert done.code in (1, 2), done
         assert "manifest" in done.err + done.out or "has no rows" in done.err
+
+
+def test_an_exported_template_is_the_one_of_the_data(foreign: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    request = foreign / "_run" / "request.json"
+    noted = json.loads(request.read_text())
+    noted["tokenizer"]["chat_template"] = str(secret)
+    request.write_text(json.dumps(noted))
+    found = find_tokenizer(None, PackedRows(foreign))
+    assert found is not None
+    assert found[1] is not None
+    assert template_text(found[1], "own") == "own", "a file that the note names is not handed on"
+    meant = replace(found[1], hash=hash_bytes(SECRET.encode()))
+    assert template_text(meant, "own") == SECRET

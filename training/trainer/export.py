@@ -128,12 +128,12 @@ def export_tokenizer(found: Found | None, folder: Path) -> bool:
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {home}: {error}") from error
     if template is not None:
-        tokenizer.chat_template = _text(template, tokenizer.chat_template)
+        tokenizer.chat_template = template_text(template, tokenizer.chat_template)
     tokenizer.save_pretrained(str(folder))
     return True
 
 
-def _text(template: NotedTemplate, own: Any) -> Any:
+def template_text(template: NotedTemplate, own: Any) -> Any:
     """The text that has the hash; else what the tokenizer has.
 
     Args:
