@@ -1,5 +1,6 @@
 """What several test files share: real data where there is some, small tokenizers, and rows read back."""
 
+import gc
 import json
 import os
 import runpy
@@ -28,6 +29,9 @@ SITE = Path(__file__).parent / "support" / "site"
 runpy.run_path(str(SITE / "sitecustomize.py"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
+# Two processes run tests on two cores, and what torch computes here is tiny. It is read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +54,12 @@ It doesn't matter much: 1, 22, 333, 4444. Über naïve Façaden, 中文, 🙂 an
 
 MakeTokenizer = Callable[..., Path]
 """`make(name, bos=False, eos=False, template=CHATML)` gives a folder; see `make_tokenizer`."""
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of every collection of garbage: each training ends with a full one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
