@@ -133,7 +133,7 @@ class Compiler:
         text: Atoms,
         blocks: int,
         manner: Manner,
-        head: Callable[[int], str],
+        head: Callable[[int], Atoms],
         allow_lost: Collection[str],
     ) -> None:
         self.record = record
@@ -166,7 +166,7 @@ class Compiler:
                     self.roles,
                     self.prompt,
                     self.manner,
-                    lambda index: (self.head(index), None),
+                    lambda index: (skeleton(self.head(index)), self._words(self.head(index), 0)),
                     cut=self._cut,
                 )
         except UnprovedError as error:
@@ -185,7 +185,7 @@ class Compiler:
         turn = next((turn for turn in turns if turn.message == self.prompt), None)
         if turn is not None and not self.manner.generation:
             return turn.begin
-        head = self.head(self.prompt)
+        head = skeleton(self.head(self.prompt))
         same = common_prefix(head, self.skeleton)
         if turn is not None and same >= turn.begin:
             return turn.begin

@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 from ..schemas.errors import PacktrainError
 from ..schemas.rows import Messages
 from .bounded import TemplateLimitError
-from .compiled import CLOSE, OPEN, Compiler, Trace, compile_steps, skeleton
+from .compiled import CLOSE, OPEN, Compiler, Trace, compile_steps
 from .symbol import MARK, UNDERSTOOD, Atoms, Record, Symbol, SymbolParts, TraceAbortedError, concat
 from .template import (
     BoundedEnvironment,
@@ -119,10 +119,10 @@ class Tracer:
         blocks = record.blocks
         heads: dict[int, Atoms] = {}
 
-        def head(index: int) -> str:
+        def head(index: int) -> Atoms:
             if index not in heads:
                 heads[index] = self._render(record, chat[:index], add_generation_prompt=True)
-            return skeleton(heads[index])
+            return heads[index]
 
         return Compiler(record, roles, prompt, text, blocks, self._manner, head, self._allow_lost).trace()
 

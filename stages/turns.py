@@ -6,7 +6,8 @@ what the template wrote by itself. From these alone follows, for each message of
 1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
 2. where it begins: where generation would begin. That is behind the generation prompt, which is found in what the
    template wrote before the words, or by rendering the messages before it with a generation prompt, provided that
-   this rendering is a prefix of the text. What follows is generated, an empty thinking block included;
+   the text goes on as this rendering does behind the last words before the turn. What follows is generated, an empty
+   thinking block included;
 3. where it ends: behind the first special token that the template writes after the words. Turns must agree in it.
 
 A step that cannot be taken raises `UnprovedError`; nothing is guessed. Contents are never searched: they may hold the
@@ -113,9 +114,8 @@ def common_prefix(head: str, text: str) -> int:
     return low
 
 
-Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word] | None]]
-"""Renders the messages before an index, with a generation prompt; and its words, or None where a text that agrees has
-words that agree."""
+Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
+"""Renders the messages before an index, with a generation prompt; and its words."""
 
 
 def find_turns(
@@ -177,7 +177,7 @@ def find_turns(
         if offset is None:
             if not index:
                 raise UnprovedError("nothing stands before it that could say where it begins", index)
-            offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, cut) - low
+            offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, complete, cut) - low
         if offset <= len(before):
             known[before] = offset
         stop, end = closing.of(index, done, words[high_word + 1][0] if high_word + 1 < len(words) else len(text))
@@ -195,23 +195,34 @@ def _begin_by_head(
     low: int,
     place: int,
     done: int,
-    prefix: tuple[str, Sequence[Word] | None],
+    prefix: tuple[str, Sequence[Word]],
     manner: Manner,
+    complete: bool,
     cut: Callable[[int, str], None] | None,
 ) -> int:
     """Where a turn begins, by the rendering of what comes before it with a generation prompt.
 
-    Either that is a prefix of the text; or it is one up to the words, and what it writes besides belongs to the
-    generation prompt alone (an empty thinking block, say, that the template leaves out of earlier turns), unless the
-    words begin with just that.
+    Only what follows the last words before the turn is compared: that is where the generation prompt stands. Earlier
+    messages may be rendered otherwise without the turn, such as tools that stand in the last question.
+
+    Either the text goes on as that rendering does to its end; or it does up to the words, and what the rendering writes
+    besides belongs to the generation prompt alone (an empty thinking block, say, that the template leaves out of
+    earlier turns), unless the words begin with just that. Or both write the same generation prompt behind something
+    else, such as a line end that a template leaves out at the end of a conversation.
 
     Args:
         low, place, done: where the words before it end, which word is its first, and where its last ends.
+        complete: whether all that stands between words is the template's.
     """
     anchor, _, code = words[place]
     head, said = prefix
-    if said is not None and list(said) != list(words[:place]):
-        raise UnprovedError("what stands before it is rendered otherwise without it", code >> MESSAGE)
+    if list(said) != list(words[:place]):
+        if not (place and said) or said[-1][2] != words[place - 1][2]:
+            raise UnprovedError("what stands before it is rendered otherwise without it", code >> MESSAGE)
+        begin, end, _ = said[-1]
+        if head[begin:end] != text[words[place - 1][0] : low]:
+            raise UnprovedError("the words before it are written otherwise without it", code >> MESSAGE)
+        head = text[:low] + head[end:]
     same = common_prefix(head, text)
     if same == len(head) and low <= same <= anchor:
         return same
@@ -219,6 +230,10 @@ def _begin_by_head(
         if cut is not None:
             cut(anchor, head[anchor:])
         return same if same == len(head) and same <= done else anchor
+    if complete and manner.opening and head.endswith(manner.opening):
+        before = text[low:anchor]
+        if before.count(manner.opening) == 1:
+            return low + before.index(manner.opening) + len(manner.opening)
     raise UnprovedError("what stands before its words is not the generation prompt", code >> MESSAGE)
 
 

@@ -295,7 +295,7 @@ def test_every_way_names_the_same_whatever_the_contents() -> None:
             row = [system(texts[0]), user(texts[1]), answer(texts[2]), user(texts[3]), answer(texts[4])][
                 draw.randrange(2) :
             ]
-            found = []
+            found: list[tuple[str, object]] = []
             for renderer in (quick, exact):
                 try:
                     made = renderer(row[:-1], row[-1:])
