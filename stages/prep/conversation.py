@@ -23,6 +23,7 @@ MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 """Columns that hold what is no text, beside a conversation that refers to it."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
+_PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """What a message may hold instead of a content."""
 
@@ -43,6 +44,20 @@ def check_messages(messages: Messages, key: str) -> Messages:
             changed = list(messages) if changed is None else changed
             changed[index] = said
     return messages if changed is None else changed
+
+
+def require_answer(messages: Messages, key: str) -> None:
+    """Raise RowRejectedError `empty_completion` where the last message is the assistant's and says nothing."""
+    if messages and messages[-1]["role"] == "assistant" and is_silent(messages[-1]):
+        raise RowRejectedError("empty_completion", f"`{key}[{len(messages) - 1}]`, the last answer, is empty")
+
+
+def is_silent(message: Message) -> bool:
+    """Whether a message has neither a character of content nor a tool call nor reasoning."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = any(part if isinstance(part, str) else any(map(part.get, _PART_TEXTS)) for part in content)
+    return not content and not any(message.get(key) for key in _INSTEAD_OF_CONTENT)
 
 
 def _checked(message: Message, where: str) -> Message:

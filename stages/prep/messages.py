@@ -15,6 +15,7 @@ from .conversation import (
     media_fields,
     objects_of,
     refuse_media,
+    require_answer,
     tools_of,
     wrapped_functions,
 )
@@ -69,13 +70,17 @@ class MessagesFormat(Format[MessagesOptions, MessagesRow]):
         return "prompt_completion" if self.options.per_turn else "messages"
 
     def examples(self, row: MessagesRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`, `wrong_type`, `missing_key`, `weight`, `not_text`, `bad_tools`."""
+        """See `Format.examples`.
+
+        Rejects `empty`, `empty_completion`, `wrong_type`, `missing_key`, `weight`, `not_text`, `bad_tools`.
+        """
         options = self.options
         refuse_media(row)
         conversation = objects_of(row.messages, options.messages_key)
         if not conversation:
             raise RowRejectedError("empty", f"`{options.messages_key}` has no messages")
         messages = check_messages(conversation, options.messages_key)
+        require_answer(messages, options.messages_key)
         tools = tools_of(row.tools, options.tools_key)
         if tools is None:
             tools = wrapped_functions(tools_of(getattr(row, "functions", None), "functions"))

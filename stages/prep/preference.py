@@ -9,7 +9,17 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Format, Options, PublicForm
-from .conversation import Objects, Style, check_messages, kind_of, media_fields, refuse_media, tools_of, turn
+from .conversation import (
+    Objects,
+    Style,
+    check_messages,
+    kind_of,
+    media_fields,
+    refuse_media,
+    require_answer,
+    tools_of,
+    turn,
+)
 from .sharegpt import spoken
 
 Answer: TypeAlias = str | list[dict[str, Any]] | dict[str, Any]
@@ -132,6 +142,8 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
         for key, answer in ((options.chosen_key, chosen), (options.rejected_key, rejected)):
             if not answer:
                 raise RowRejectedError("empty_completion", f"`{key}` holds nothing after the prompt")
+            if isinstance(answer, list):
+                require_answer(answer, key)
         if not prompt:
             raise RowRejectedError(
                 "no_prompt",

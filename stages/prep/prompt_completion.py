@@ -16,6 +16,7 @@ from .conversation import (
     kind_of,
     media_fields,
     refuse_media,
+    require_answer,
     tools_of,
     turn,
 )
@@ -103,5 +104,6 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
             return [Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))]
         prompt = check_messages(prompt, options.prompt_key)
         completion = check_messages(completion, options.completion_key)
+        require_answer(completion, options.completion_key)
         example = Example(line, -1, "", prompt, completion, None, tools_of(row.tools, options.tools_key))
         return per_turn(example, len(prompt), skipped) if options.per_turn else [example]

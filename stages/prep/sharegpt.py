@@ -9,7 +9,16 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
 from .base import Format, Options, PublicForm
-from .conversation import Objects, check_messages, media_fields, objects_of, refuse_media, tools_of, turn
+from .conversation import (
+    Objects,
+    check_messages,
+    media_fields,
+    objects_of,
+    refuse_media,
+    require_answer,
+    tools_of,
+    turn,
+)
 from .rowjson import decode_json
 from .turns import per_turn
 
@@ -97,8 +106,8 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
     def examples(self, row: ShareGPTRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty`, `missing_key`, `unknown_role`, `bad_tool_call`, `two_systems`, and what `check_messages`
-        rejects.
+        Rejects `empty`, `empty_completion`, `missing_key`, `unknown_role`, `bad_tool_call`, `two_systems`, and what
+        `check_messages` rejects.
         """
         options, key = self.options, self.options.conversations_key
         refuse_media(row)
@@ -106,6 +115,7 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
         if not turns:
             raise RowRejectedError("empty", f"`{key}` has no turns")
         messages = check_messages(spoken(turns, key), key)
+        require_answer(messages, key)
         if row.system:
             messages = opened(messages, row.system, options.system_key, key)
         cut = len(messages) - (messages[-1]["role"] == "assistant")

@@ -39,7 +39,7 @@ def test_messages_are_carried_losslessly() -> None:
         "train": None,
     }
     absent = {"role": "assistant", "tool_calls": []}
-    messages = [USER, call, parts, absent]
+    messages = [USER, absent, parts, call]
     made = example({"messages": messages})
     assert made.prompt == messages[:3]
     assert made.completion == messages[3:]
