@@ -51,6 +51,8 @@ class _Watch:
         """Whether the kernel may end this process: it is a worker."""
         self.space = 0
         """Bytes of address space that a rendering may reach; looked at `looked`."""
+        self.limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        """Soft and hard, of the address space while nothing renders; looked at with `space`."""
         self.looked = _NEVER
 
     def install(self) -> bool:
@@ -87,6 +89,7 @@ class _Watch:
         if now > self.looked + _SPACE_SECONDS:
             self.looked = now
             self.space = _address_space() + SPACE_GROWTH
+            self.limits = resource.getrlimit(resource.RLIMIT_AS)
         signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
         if self.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, KILL_SECONDS)
@@ -133,8 +136,8 @@ def watched() -> Iterator[None]:
     if _watch.deadline or not _watch.install():
         yield
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     _watch.start()
+    soft, hard = _watch.limits
     limited = _watch.space > SPACE_GROWTH and (soft == resource.RLIM_INFINITY or _watch.space < soft)
     if limited:
         resource.setrlimit(resource.RLIMIT_AS, (_watch.space, hard))
