@@ -39,9 +39,9 @@ def choice_blocks(choice: Choice) -> list[Block]:
     ]
     if by_source:
         blocks.append(Fold("What each source loses", by_source))
-    costs = [_lengths_grid(choice), *map(Words, choice.notes)]
-    charts = [_work(choice), _fill(choice), _cut(choice), _attention(choice)]
-    blocks.append(Fold("What each length costs: rows, fill, work", [*costs, *charts, _all_points(choice)]))
+    costs: list[Block] = [_lengths_grid(choice), *map(Words, choice.notes)]
+    costs += [_work(choice), _fill(choice), _cut(choice), _attention(choice), _all_points(choice)]
+    blocks.append(Fold("What each length costs: rows, fill, work", costs))
     return blocks
 
 
