@@ -30,7 +30,7 @@ def start(
         ConfigError: there is no configuration, it is wrong, or torch is not installed.
     """
     try:
-        import torch  # noqa: F401 - everything below needs it
+        import torch
     except ImportError as error:
         raise ConfigError(
             f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
@@ -43,6 +43,8 @@ def start(
 
     overrides = [*settings, *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]
     if demo:
+        # So tiny a model gains nothing by several threads, which wait for each other where other work runs beside them.
+        torch.set_num_threads(1)
         if config is not None:
             raise ConfigError("--demo brings its own configuration; leave the file out")
         loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)

@@ -1,12 +1,14 @@
 """What a training prints: a line at every logging step, in columns, and one for every evaluation."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
 
 from ...schemas.escape import print_line
+from ...schemas.units import duration
 
 Say = Callable[[str], None]
 
@@ -36,25 +38,47 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "loader_wait": ("wait", _percent),
     "tokens_seen": ("tokens", _count),
     "epoch": ("epoch", "{:.2f}".format),
+    "seconds_left": ("left", duration),
 }
-"""Log key → heading and format. Keys that no log has are no column."""
+"""Log key → heading and format. Keys that no log has are no column. `seconds_left` is this file's own."""
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """Prints on the first process only."""
 
-    def __init__(self, say: Say = print_line) -> None:
-        self.say = say
+    def __init__(self, say: Say = print_line, clock: Callable[[], float] = time.monotonic) -> None:
+        self.say, self.clock = say, clock
         self._keys: list[str] = []
+        self._since: tuple[int, float] | None = None
+        """Step and time from which the time left is reckoned."""
+        self._first = True
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See transformers."""
+        self._since, self._first = (state.global_step, self.clock()), True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """See transformers."""
         if not state.is_world_process_zero or not logs:
             return
         if "loss" in logs:
-            self._line(logs, state)
+            self._line({**logs, **self._left(state.global_step, state.max_steps)}, state)
         elif any(key.startswith("eval_loss") for key in logs):
             self.say(evaluation_line(logs, state.global_step))
+
+    def _left(self, step: int, steps: int) -> dict[str, float]:
+        """Seconds until the last step, evaluations and checkpoints on the way included, as they were so far.
+
+        Counted from the first line on, because the first steps warm up; that line itself has to count from the start.
+        """
+        if self._since is None or step <= self._since[0]:
+            return {}
+        before, began = self._since
+        now = self.clock()
+        left = (now - began) / (step - before) * (steps - step)
+        if self._first:
+            self._since, self._first = (step, now), False
+        return {"seconds_left": left}
 
     def _line(self, logs: Mapping[str, Any], state: Any) -> None:
         keys = [key for key in COLUMNS if isinstance(logs.get(key), int | float)]
@@ -77,6 +101,8 @@ def evaluation_line(logs: Mapping[str, Any], step: int) -> str:
 
 
 def _width(key: str) -> int:
+    if key == "seconds_left":
+        return len("59 min 59 s")
     return max(len(COLUMNS[key][0]), 8 if key in ("loss", "learning_rate") else 6)
 
 

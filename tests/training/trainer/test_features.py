@@ -160,6 +160,35 @@ def test_lines_stand_in_columns_below_one_heading() -> None:
     assert len(lines) == 5
 
 
+def test_a_line_says_how_long_the_rest_will_take() -> None:
+    lines: list[str] = []
+    now = [1000.0]
+    log = ConsoleLog(lines.append, clock=lambda: now[0])
+    state = SimpleNamespace(is_world_process_zero=True, max_steps=1000, global_step=400)  # goes on after 400
+    log.on_train_begin(None, state, None)
+    for step, seconds in ((401, 60.0), (501, 200.0), (701, 600.0), (1000, 598.0)):
+        now[0] += seconds
+        state.global_step = step
+        log.on_log(None, state, None, {"loss": 2.5})
+    # The first step took a minute; from then on 2 s each, then 800 s for 300.
+    assert [" ".join(line.split()[2:]) for line in lines[1:]] == ["9 h 59 min", "16 min 38 s", "13 min 17 s", "0 s"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_demo_trains_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packtrain.pipeline.train_command import start
+
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "manifest.json").touch()
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(2)
+    try:
+        start(None, [], demo=True, out=None, dry_run=True)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_an_evaluation_is_one_line() -> None:
     logs = {"eval_loss": 2.31, "eval_loss_apps": 2.2, "eval_loss_docs": 2.5, "eval_tokens": 1975.0}
     assert evaluation_line(logs, 20) == (
