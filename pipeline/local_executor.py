@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawArray
 from typing import Any, Literal
 
 from ..schemas.errors import TaskError, TemplateError
@@ -209,7 +210,7 @@ class LocalExecutor:
 
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        place = self._context.RawArray("c", NOTE_BYTES)
+        place = RawArray("c", NOTE_BYTES)
         process = self._start_process(theirs, place)
         theirs.close()
         worker = _Worker(process, ours, RenderingNote(place))
