@@ -64,7 +64,8 @@ class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # 
         Raises:
             ConfigError: see `PackedLoader.load_state_dict`.
         """
-        start, handed = (state.get(name) for name in ("start", "handed")) if isinstance(state, dict) else (None, None)
+        given: Any = state if isinstance(state, dict) else {}
+        start, handed = given.get("start"), given.get("handed")
         if type(handed) is not int or not 0 <= handed <= MOST:
             raise ConfigError(
                 "this is not the state of a PackedIterable: `handed` is no count; give what its state_dict() returned"

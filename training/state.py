@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar, get_origin
+from typing import Any, TypeVar, cast, get_origin
 
 from ..schemas.errors import ConfigError
 
-if TYPE_CHECKING:
-    from .windows import StreamState
-
-_State = TypeVar("_State", "LoaderState", "StreamState")
+_State = TypeVar("_State")
 MOST = 2**63 - 1
 """Beyond this no count is one of rows or tokens."""
 FORMAT = 2
@@ -69,6 +66,7 @@ def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
     """A state from plain data, which may have lain in a file: every field is there, of its type, and no count absurd.
 
     Args:
+        kind: a dataclass.
         of: whose state it should be, for messages.
 
     Raises:
@@ -82,7 +80,7 @@ def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
         raise ConfigError(
             f"a {of} reads states of format {version}, not {_shown(found)}; resume with the packtrain that wrote it"
         )
-    types = {field.name: get_origin(field.type) or field.type for field in fields(kind)}
+    types: dict[str, Any] = {field.name: get_origin(field.type) or field.type for field in fields(cast(Any, kind))}
     if wrong := sorted({*map(str, given)} ^ {*types}):
         what = "has no" if wrong[0] in types else "should have no"
         raise ConfigError(

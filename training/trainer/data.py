@@ -106,7 +106,7 @@ def refuse_long_documents(model: Any, corpora: Mapping[str, Corpus]) -> None:
         InputError: says how long the longest document is, and how long it may be.
     """
     limit, positions = document_limit(model), learned_positions(model)
-    most = min((one for one in (limit and limit.tokens, positions) if one is not None), default=None)
+    most = min((one for one in (None if limit is None else limit.tokens, positions) if one is not None), default=None)
     if most is None:
         return
     for name, corpus in corpora.items():

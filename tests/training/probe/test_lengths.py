@@ -13,10 +13,11 @@ from packtrain.training.batch import flatten
 from packtrain.training.corpus import Corpus
 from packtrain.training.probe import StepGuard, probe
 from packtrain.training.probe.limits import document_limit
+from packtrain.training.probe.tiny import shrink
 from packtrain.training.rows import PackedRows
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from tests.training.probe.architectures import row, shrink
+from tests.training.probe.architectures import row
 
 HALF = 8
 """Half a tiny head's dimensions."""
