@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..schemas.errors import PacktrainError
-from ..schemas.escape import EscapingFormatter, escape, print_line
+from ..schemas.escape import EscapingFormatter, escape
 from .cli_diff import diff
 from .cli_help import WIDTH, Commands
 from .cli_look import inspect, loader, schema
@@ -18,7 +18,7 @@ from .cli_mend import clean, repair, verify
 from .cli_plan import plan
 from .cli_report import report
 from .cli_run import prep, run
-from .cli_streams import ReaderLeftError, flush_output, guard_streams
+from .cli_streams import ReaderLeftError, flush_output, guard_streams, print_line
 from .cli_train import doctor, launch, probe, train
 from .cli_wait import wait_command, with_seconds
 from .completion import mend_words, mend_zsh

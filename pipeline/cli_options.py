@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..schemas.escape import print_line
 from ..schemas.units import parse_duration
 from . import completion
+from .cli_streams import print_line
 
 
 def _seconds(text: str) -> float:

@@ -4,9 +4,10 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from ..schemas.errors import PacktrainError
+from ..schemas.escape import escape
 
 
 class OutputLostError(PacktrainError, RuntimeError):
@@ -66,6 +67,16 @@ def guard_streams() -> None:
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
             setattr(sys, name, _guarded(stream, kind))
+
+
+def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print text that may come from anywhere, escaped, and a line end.
+
+    Args:
+        file: by default the standard output.
+        flush: at once, for lines that are far apart and are watched through pipes.
+    """
+    print(escape(text), file=file or sys.stdout, flush=flush)
 
 
 def flush_output() -> None:

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import ConfigError
-from ..schemas.escape import print_line
 from . import completion
 from .cli_options import Config, Json, TrainSet, print_json, seconds_option
+from .cli_streams import print_line
 
 
 def doctor(

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..schemas.escape import print_line
 from ..schemas.units import parse_duration
 from .cli_options import Json, print_json, seconds_option
+from .cli_streams import print_line
 
 
 def wait_command(

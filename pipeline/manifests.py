@@ -5,8 +5,7 @@ from pathlib import Path
 from ..schemas.errors import IntegrityError
 from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest
-from ..schemas.names import check_tree
-from .store import LocalStore
+from .store import LocalStore, check_tree
 from .stores import Store, open_store, resolve_place
 
 MANIFEST = "manifest.json"

@@ -13,13 +13,12 @@ from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreErro
 from ..schemas.formats import default_name
 from ..schemas.jsontext import decode_note, parse_json
 from ..schemas.manifest import Manifest
-from ..schemas.names import check_tree
 from .inputs.paths import Found, Kind
 from .manifests import MANIFEST as MANIFEST
 from .manifests import read_manifest as read_manifest
 from .readers import is_reader, reader_file
 from .sources import InputFile, find_inputs
-from .store import LocalStore
+from .store import LocalStore, check_tree
 from .stores import Store, ask_all
 from .tokenizer_place import find_tokenizer
 

@@ -20,6 +20,7 @@ from typing import IO
 import blake3
 
 from ..schemas.errors import IntegrityError, StoreError, UnwritableError
+from ..schemas.names import check_found
 
 _TEMPORARY = ".tmp-"
 _READ = 1 << 22
@@ -372,3 +373,27 @@ def explain(error: OSError, folder: Path) -> StoreError:
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
         )
     return StoreError(f"{folder}: {error.strerror or error}")
+
+
+def check_tree(folder: Path) -> None:
+    """`check_found` of everything below a folder: whatever is opened there by a plain name is a file of its own.
+
+    Raises:
+        IntegrityError: see `check_found`.
+    """
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        try:
+            entries = os.scandir(folder / below)
+        except OSError:
+            continue  # whoever wants something from there says that it cannot be read
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{below}{entry.name}/")
+                elif entry.is_symlink() or not entry.is_file(follow_symlinks=False):
+                    path = folder / below / entry.name
+                    if path.exists():
+                        real = os.path.realpath(path)
+                        check_found(path, real, os.path.realpath(folder), regular=path.is_file())

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from ..schemas.errors import ConfigError
-from ..schemas.escape import print_line
 from .cli_options import print_json
+from .cli_streams import print_line
 from .configfile import load_as
 from .console import make_console, say
 

@@ -1,13 +1,11 @@
 """Text from outside (data, names of files, errors of libraries), made harmless for a terminal.
 
-Everything that is printed passes through here: lines by `print_line`, tables and the like by the console that
-`pipeline.console.make_console` gives.
+Everything that is printed passes through here: lines by the `print_line` of `pipeline.cli_streams` and of the trainer,
+tables and the like by the console that `pipeline.console.make_console` gives.
 """
 
 import logging
 import re
-import sys
-from typing import TextIO
 
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and newline
@@ -27,16 +25,6 @@ def escape(text: str) -> str:
 def escape_line(text: str) -> str:
     """The same on one line."""
     return escape(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print text that may come from anywhere, and a line end.
-
-    Args:
-        file: by default the standard output.
-        flush: at once, for lines that are far apart and are watched through pipes.
-    """
-    print(escape(text), file=file or sys.stdout, flush=flush)
 
 
 class EscapingFormatter(logging.Formatter):

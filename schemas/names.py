@@ -1,9 +1,6 @@
 """Names of files inside a dataset: they lead nowhere else, whoever wrote them."""
 
-import os
 import re
-import stat
-from pathlib import Path
 
 from .errors import IntegrityError
 
@@ -31,48 +28,22 @@ def check_hash(hash: object) -> None:
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
-def check_file(folder: Path, name: str) -> None:
-    """Refuse a name behind which something else than a regular file of this folder stands. It may be missing.
+def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
+    """Refuse what stands behind a name, if it is not a regular file of its folder.
 
     Args:
-        folder: where a link may lead, and not beyond. It may be a link itself.
+        path: as it was named, for messages.
+        real, folder: where file and folder are when all links are resolved.
+        regular: whether it is a regular file.
 
     Raises:
         IntegrityError: a link out of the folder; a named pipe, a device, a folder.
     """
-    path = folder / name
-    try:
-        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-            raise IntegrityError(
-                f"{path} is a link that leads out of {folder}, and is not followed; put what it leads to in its place"
-            )
-        regular = stat.S_ISREG(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise IntegrityError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not real.startswith(f"{folder.rstrip('/')}/"):
+        raise IntegrityError(
+            f"{path} is a link that leads out of {folder}, and is not followed; put what it leads to in its place"
+        )
     if not regular:
         raise IntegrityError(
             f"{path} is not a regular file, and is not opened; remove it, then packtrain repair makes it again"
         )
-
-
-def check_tree(folder: Path) -> None:
-    """`check_file` of everything below a folder, so that whatever is opened there by a plain name is a file of its own.
-
-    Raises:
-        IntegrityError: see `check_file`.
-    """
-    folders = [""]
-    while folders:
-        below = folders.pop()
-        try:
-            entries = os.scandir(folder / below)
-        except OSError:
-            continue  # whoever wants something from there says that it cannot be read
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{below}{entry.name}/")
-                elif entry.is_symlink() or not entry.is_file(follow_symlinks=False):
-                    check_file(folder, f"{below}{entry.name}")

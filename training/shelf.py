@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
-from ..schemas.names import check_file
+from ..schemas.names import check_found
 from ..schemas.units import duration, size
 from .cache import CACHE_BYTES, Held, ShardCache
 from .options import choice
@@ -92,12 +92,12 @@ class LocalShelf:
 
     def read(self, name: str) -> bytes:
         """See `Shelf`."""
-        check_file(self.folder, name)
+        self._check(name)
         return (self.folder / name).read_bytes()
 
     def hold(self, name: str, bytes: int, sha256: str) -> Held:
         """See `Shelf`. Raises IntegrityError where the file is missing, is another one, or lies elsewhere."""
-        check_file(self.folder, name)
+        self._check(name)
         path = self.folder / name
         try:
             found = path.stat().st_size
@@ -128,6 +128,12 @@ class LocalShelf:
                 f"{path} is damaged: its SHA-256 begins with {found[:12]}, but the manifest says {sha256[:12]}; "
                 "packtrain repair makes it again"
             )
+
+    def _check(self, name: str) -> None:
+        """Raises IntegrityError where something else than a file of the folder stands. It may be missing."""
+        path = self.folder / name
+        if path.exists():
+            check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
 
     def busy(self) -> list[Fetch]:
         """See `Shelf`. A folder is never waited for."""

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..printing import print_line
+
 SECONDS = 1.0
 EXIT_CODE = 75
 """Of a worker that ended with its launcher."""
@@ -32,9 +34,10 @@ def end_with_launcher(end: Callable[[int], object] = os._exit) -> threading.Thre
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(SECONDS)
-        sys.stderr.write(
+        print_line(
             f"packtrain: the launcher of this worker (process {launcher}) is gone, so process {os.getpid()} ends as "
-            "well; what was made since the last checkpoint is made again by the next start\n"
+            "well; what was made since the last checkpoint is made again by the next start",
+            file=sys.stderr,
         )
         end(EXIT_CODE)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...schemas.escape import print_line
 from ...schemas.units import duration
+from ..printing import print_line
 
 Say = Callable[[str], None]
 

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
-from ...schemas.escape import print_line
 from ..balance import Balance
+from ..printing import print_line
 from ..ranks import find_place
 from .config import BalanceConfig, TrainConfig
 from .outlock import locked

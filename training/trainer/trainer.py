@@ -22,12 +22,12 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError, InputError
-from ...schemas.escape import print_line
 from ..attention import check_batch, use_packed
 from ..corpus import Corpus
 from ..loader import PackedLoader
 from ..mixture import Source
 from ..options import choice
+from ..printing import print_line
 from ..probe.limits import document_limit
 from . import checkpoint
 from .alarm import Alarm
