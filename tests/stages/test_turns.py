@@ -20,6 +20,7 @@ from packtrain.stages.encode import Around, EncodeCounts, Encoder
 from packtrain.stages.engines import make_engine, reference_tokenizer, tokenizer_head
 from packtrain.stages.mask import Mask, Policy, asked_runs
 from packtrain.stages.render import Renderer
+from packtrain.stages.rendered import Rendered
 from packtrain.stages.template import ChatTemplate
 
 Message = dict[str, Any]
@@ -511,3 +512,59 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
 def test_real_chats(name: str, data: str) -> None:
     _, taken, _, _ = compare_real(name, data, 250)
     assert taken >= 5
+
+
+# --- TRL's templates, whose training variants have marks ---
+
+TRL_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>")
+TALK = [
+    user("Where?"),
+    {"role": "assistant", "content": "Here."},
+    user("Why?"),
+    {"role": "assistant", "content": "So."},
+]
+FIND = {"type": "function", "function": {"name": "find", "arguments": {"what": "mules"}}}
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}]
+CALLING = [
+    user("What?"),
+    {"role": "assistant", "content": "", "tool_calls": [FIND]},
+    {"role": "tool", "name": "find", "content": "Two mules."},
+    {"role": "assistant", "content": "Mules."},
+]
+
+
+def spans(rendered: Rendered) -> list[tuple[int, int]]:
+    """(begin, end) of the assistant's turns, line ends behind them left out: TRL's variants mark those as well."""
+    out: list[tuple[int, int]] = []
+    done = 0
+    for end, kind in zip(rendered.runs.ends, rendered.runs.kinds, strict=True):
+        if kind in (Kind.HISTORY, Kind.HISTORY_END, Kind.ASSISTANT, Kind.END) and end > done:
+            begin = out.pop()[0] if out and out[-1][1] == done else done
+            out.append((begin, end))
+        done = max(done, end)
+    return [(begin, len(rendered.text[:end].rstrip("\n"))) for begin, end in out]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        *((name, False) for name in ("cohere2", "gemma3", "lfm2", "llama3", "qwen2_5_vl")),
+        *((name, True) for name in ("lfm2_v2", "qwen3_instruct_2507", "qwen3_vl")),
+    ],
+)
+def test_turns_are_those_that_trl_marks(name: str, calls: bool) -> None:
+    folder = Path(pytest.importorskip("trl").__file__).parent / "chat_templates"
+    variables = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    plain, training = (
+        Renderer(ChatTemplate((folder / f"{name}{kind}.jinja").read_text(), variables, name), stops=TRL_ENDS)
+        for kind in ("", "_training")
+    )
+    rows: list[tuple[list[Message], Any]] = [(TALK, None), (TALK[:2], None)]
+    if calls:
+        rows += [(CALLING, TOOLS), (CALLING + TALK, TOOLS), (TALK + CALLING, TOOLS)]
+    for messages, tools in rows:
+        for _ in range(2):
+            mine, theirs = (one(messages[:-1], messages[-1:], tools) for one in (plain, training))
+            assert (mine.text, mine.unproved, theirs.unproved) == (theirs.text, "", "")
+            assert spans(mine) == spans(theirs)
+            assert len(spans(mine)) == sum(message["role"] == "assistant" for message in messages)
