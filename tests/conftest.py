@@ -180,7 +180,7 @@ def _plan_windows(
     """Plans parts with so many documents each, whose layouts go into the store."""
     starts = np.cumsum([0, *sizes]).astype(np.int64)
     places = [
-        PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, ""), source, "file", 0)
+        PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, "0" * 64), source, "file", 0)
         for i, source in enumerate(sources)
     ]
     sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

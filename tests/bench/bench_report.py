@@ -123,7 +123,7 @@ def put_parts(stock: Stock, folder: Path) -> tuple[list[PartPlace], list[int]]:
         name = f"{first:012d}.arrow"
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, ENCODED) as writer:
             writer.write_batch(batch)
-        places.append(PartPlace(store, PartFile(name, (folder / name).stat().st_size, ""), 0, "a", 0))
+        places.append(PartPlace(store, PartFile(name, (folder / name).stat().st_size, "0" * 64), 0, "a", 0))
         sizes.append(last - first)
     return places, sizes
 

@@ -92,7 +92,7 @@ class Synthetic:
         starts = np.concatenate([[0], np.cumsum([len(one) for one in of_parts])])
         lengths = np.concatenate(of_parts)
         documents = np.arange(len(lengths)) - np.repeat(starts[:-1] - parts * PART, np.diff(starts))
-        places = tuple(PartPlace(store, PartFile(f"part-{part}", 0, ""), 0, "", 0) for part in parts.tolist())
+        places = tuple(PartPlace(store, PartFile(f"part-{part}", 0, "0" * 64), 0, "", 0) for part in parts.tolist())
         nothing, ones = np.zeros(len(lengths), np.int32), np.ones(len(lengths), np.int32)
         sections = Sections(np.arange(len(lengths)), nothing.copy(), lengths)
         at = np.arange(len(starts))

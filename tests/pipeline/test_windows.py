@@ -235,7 +235,7 @@ def test_a_draw_needs_no_document_twice_in_memory(
 
 def surveyed(documents: int, parts: int) -> tuple[Survey, list[PartPlace]]:
     sizes = np.full(parts, documents // parts, np.int64)
-    places = [PartPlace(LocalStore(Path()), PartFile("", 0, ""), 0, "", 0)] * parts
+    places = [PartPlace(LocalStore(Path()), PartFile("part", 0, "0" * 64), 0, "", 0)] * parts
     found = Survey(Ledger(), ("train",), parts, totals={"train": sizes * 500}, sections={"train": sizes})
     return found, places
 
