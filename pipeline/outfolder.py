@@ -247,6 +247,8 @@ def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Ite
     for change in found:
         if change.whole_source:
             lines.append(f"{change.key}: {'is no longer given' if change.b is None else 'was not given'}")
+        elif change.section == "reading" and change.key.endswith(".code"):
+            lines.append(f"the reader of source {change.key.removesuffix('.code')} has other code")
         elif change.section in ("configuration", "reading"):
             lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
     tokenizers = [plan.get("tokenizer", {}) for plan in (earlier, now)]

@@ -265,7 +265,7 @@ def test_a_changed_reader_encodes_again_and_is_another_run(bench: Bench) -> None
     same, notes = bench(rows, format="python:plain_reader:read")
     assert (same.hash, bench.parts()) == (first.hash, parts)
     assert "finished already" in notes[0]
-    with pytest.raises(OutputError, match=r"formats\.a\.options\.code"):
+    with pytest.raises(OutputError, match=r"the reader of source a has other code"):
         bench(rows, format=written("row['body'] + '?'"))
     other, _ = bench(rows, "other", format="python:plain_reader:read")
     assert bench.parts() > parts
