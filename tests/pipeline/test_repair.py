@@ -151,7 +151,7 @@ def test_inputs_that_have_moved_are_found_by_a_configuration(little: Any, damage
     assert little.files(damaged) == little.files()
     (damaged / "train" / "rows.arrow").unlink()
     config["seed"] = 1
-    with pytest.raises(OutputError, match=r"config\.seed: 42 → 1"):
+    with pytest.raises(OutputError, match=r"seed: 42 → 1"):
         repair(damaged, config=config, base=damaged.parent)
 
 

@@ -349,7 +349,7 @@ def test_the_seed_chooses(three: Config, tmp_path: Path, read_rows: ReadRows) ->
 
 def test_a_mix_is_another_run(three: Config) -> None:
     run(three)
-    with pytest.raises(OutputError, match=r"config\.sources\[2\]\.repeat: null → 3"):
+    with pytest.raises(OutputError, match=r"sources\.small\.repeat: null → 3"):
         run(three, sources=with_keys(three, repeat=[None, None, 3]))
 
 
