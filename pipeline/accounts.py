@@ -61,6 +61,7 @@ def open_ledger(
         entry.tokens_encoded += record.tokens - record.end_of_sequence - record.special
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
         _add(entry.template_dropped, record.dropped)
+        entry.prompts_rewritten += record.rewritten
         entry.straddles += record.straddles
         entry.boundaries += record.boundaries
     for name, count in not_taken.items():

@@ -39,7 +39,7 @@ from .report.stock import read_stock
 from .report.trust import configuration_of, stages_of
 from .room import require_room
 from .run import Driver
-from .selecting import mask_of
+from .selecting import mask_of, mask_rejects
 from .sources import InputFile
 from .stores import require_conditional
 from .survey import Survey
@@ -141,8 +141,8 @@ class Ahead(Driver):
             return _Seen(encoding, encoded, Ledger(), None, str(error))
         total = survey.ledger.total()
         if not total.examples_packed:
-            needs_turns = mask_of(self.config).needs_turns
-            first, looked = first_reject(encoding.files, encoded.records, unproved=needs_turns), ""
+            reasons = mask_rejects(self.config)
+            first, looked = first_reject(encoding.files, encoded.records, reasons), ""
             if sample is not None and not sample.exhaustive:
                 first, looked = self._first_of(sample, encoding, encoded), " that were looked at"
             fits = "" if total.rows_used else what_fits(encoding.files, encoding.formats)
@@ -155,7 +155,7 @@ class Ahead(Driver):
 
     def _first_of(self, sample: Sampled, encoding: Encoding, encoded: EncodedInputs) -> str:
         """The first reject of a sample, whose lines are not those of its inputs."""
-        lines = reject_lines(encoding.files, encoded.records, unproved=mask_of(self.config).needs_turns).splitlines()
+        lines = reject_lines(encoding.files, encoded.records, mask_rejects(self.config)).splitlines()
         for one in sample.true_rejects(rejects_among(lines[:1], encoding.files)).shown:
             is_none = what_it_is(encoding.files[0], one.reason, line=False)
             return f" The first: {one.file}: {one.reason}: {one.detail}.{is_none}"
@@ -184,8 +184,8 @@ class Ahead(Driver):
         if seen.survey is None:
             absent["flow"] = absent["training"] = f"The run would stop: {seen.refused}."
         else:
-            needs_turns = mask_of(self.config).needs_turns
-            lines = reject_lines(seen.files, seen.encoded.records, unproved=needs_turns).splitlines()
+            reasons = mask_rejects(self.config)
+            lines = reject_lines(seen.files, seen.encoded.records, reasons).splitlines()
             rejects = rejects_among(lines, seen.files)
             flow = flow_of(seen.ledger, rejects if sample is None else sample.true_rejects(rejects))
             cuts = self.config.pack.strategy in ("bfd_split", "wrapped") and not seen.encoding.pairs

@@ -10,7 +10,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from ..stages.arrays import view
+from ..stages.arrays import booleans, view
 from ..stages.mask import Mask, asked_tokens, asked_turns, unproved_documents
 from ..stages.truncate import Limits, Overlong, completion_starts
 from .parts import EncodedPart, PartFile, Segment
@@ -73,6 +73,8 @@ class Catalogue:
     """(N,)"""
     unproved: NDArray[np.bool_]
     """(N,) whether nothing says surely where the assistant's turns lie."""
+    rewritten: NDArray[np.bool_]
+    """(N,) whether the prompt alone is rendered otherwise than within the conversation."""
     turns: NDArray[np.int32]
     """(N,) turns of the assistant that the mask asks for."""
     endless: NDArray[np.int32]
@@ -158,6 +160,7 @@ def read_catalogue(
         run_counts=joined("run_counts", np.int32),
         held_out=joined("held_out", np.bool_),
         unproved=joined("unproved", np.bool_),
+        rewritten=joined("rewritten", np.bool_),
         turns=joined("turns", np.int32),
         endless=joined("endless", np.int32),
         digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
@@ -194,6 +197,7 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
         "run_begins": segment.run_offsets[:-1].copy(),
         "run_counts": np.diff(segment.run_offsets),
         "unproved": unproved_documents(kind, run_offsets),
+        "rewritten": booleans(batch.column("rewritten")),
         "turns": turns,
         "endless": endless,
     }

@@ -31,7 +31,7 @@ from .sources import Block, prepare_block
 from .stores import Store, scratch_of
 from .watchdog import watch_templates
 
-FORMAT = 5
+FORMAT = 7
 """Raised whenever the same block and settings would encode otherwise than before."""
 PAIRS_FORMAT = 1
 """The same for preference pairs."""
@@ -324,6 +324,8 @@ def _record(
         text_bytes=counts.text_bytes,
         inexact=counts.inexact,
         dropped=dict(sorted(counts.dropped.items())),
+        rewritten=counts.rewritten,
+        rewritten_rows=counts.rewritten_rows,
         unproved=counts.unproved,
         unproved_rows=counts.unproved_rows,
         rows_used=len(made) - len(seen),

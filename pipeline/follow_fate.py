@@ -23,6 +23,7 @@ from .selecting import limits_of, mask_of
 WHY = {
     "empty": "it has no token",
     "unproved": "nothing says surely where the assistant's turns lie, and the mask has to know",
+    "prompt_rewritten": "the chat template renders its prompt alone otherwise than within the conversation",
     "min_tokens": "it is shorter than its filter allows",
     "max_tokens": "it is longer than its filter allows",
     "untrained": "the mask asks for none of its tokens, or only for the first, which cannot be trained",

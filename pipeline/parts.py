@@ -1,5 +1,6 @@
 """Encoded parts, read back through a memory map."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ from .stores import Store
 
 UNPROVED = "unproved"
 """The reason word for conversations whose turns are not proved, under a mask that needs them."""
+
+
+REWRITTEN = "prompt_rewritten"
+"""The reason word for conversations whose prompt alone is rendered otherwise, where the mask rejects them."""
+_REWRITTEN_HOW = "the chat template renders the prompt alone otherwise than within the conversation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,10 @@ class PartRecord:
     """Examples in the part of which nothing says surely where the assistant's turns lie."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line in the block, which example of it or -1, why) of the first of them."""
+    rewritten: int = 0
+    """Examples in the part whose prompt alone is rendered otherwise than within the conversation."""
+    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
+    """(line in the block, which example of it or -1) of the first of them."""
     rejected: dict[str, int] = field(default_factory=dict)
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -55,14 +65,18 @@ class PartRecord:
     rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
     """(line in the block, which example of it or -1, reason, detail)."""
 
-    def refusals(self, *, unproved: bool) -> list[tuple[int, int, str, str]]:
-        """What is left out, as `rejects`; with `unproved`, that of which the mask needs turns that are not proved."""
-        if not (unproved and self.unproved):
-            return self.rejects
-        rows = [(line, sub, UNPROVED, why) for line, sub, why in self.unproved_rows]
-        if self.unproved > len(rows):
-            rows.append((rows[-1][0], -1, "more", f"and {self.unproved - len(rows):,} more unproved, counted only"))
-        return sorted([*self.rejects, *rows])
+    def refusals(self, reasons: Collection[str]) -> list[tuple[int, int, str, str]]:
+        """What is left out, as `rejects`; with those that the mask leaves out for one of `reasons`."""
+        rows: list[tuple[int, int, str, str]] = []
+        for reason, count, found in (
+            (UNPROVED, self.unproved, self.unproved_rows),
+            (REWRITTEN, self.rewritten, [(*one, _REWRITTEN_HOW) for one in self.rewritten_rows]),
+        ):
+            if count and reason in reasons:
+                rows += [(line, sub, reason, why) for line, sub, why in found]
+                if count > len(found):
+                    rows.append((rows[-1][0], -1, "more", f"and {count - len(found):,} more {reason}, counted only"))
+        return sorted([*self.rejects, *rows]) if rows else self.rejects
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -77,7 +91,7 @@ class PartRecord:
         """
         check_name(data["part"])
         check_hash(data["hash"])
-        tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows")}
+        tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows", "rewritten_rows")}
         return cls(**{**data, **tuples})
 
 

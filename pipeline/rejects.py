@@ -1,6 +1,6 @@
 """rejects.jsonl: every row that cannot be used, by file and line, with the reason."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,15 +16,15 @@ _COLUMNS = 12
 """That are named."""
 
 
-def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], *, unproved: bool) -> bytes:
+def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> bytes:
     """The file's content.
 
     Args:
         records: one a block, in the order of `files`.
-        unproved: see `PartRecord.refusals`.
+        reasons: see `PartRecord.refusals`.
     """
     lines = []
-    for file, block, (line, sub, reason, detail) in _refusals(files, records, unproved):
+    for file, block, (line, sub, reason, detail) in _refusals(files, records, reasons):
         entry: dict[str, Any] = {
             "source": file.source,
             "file": file.shown,
@@ -38,9 +38,9 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], *, u
     return b"".join(lines)
 
 
-def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], *, unproved: bool) -> str:
+def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
     """The first of them in a sentence, for messages; "" where there is none."""
-    for file, block, (line, _, reason, detail) in _refusals(files, records, unproved):
+    for file, block, (line, _, reason, detail) in _refusals(files, records, reasons):
         said = f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
         return said + what_it_is(file, reason)
     return ""
@@ -68,9 +68,9 @@ def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
 
 
 def _refusals(
-    files: Sequence[InputFile], records: Sequence[PartRecord], unproved: bool
+    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]
 ) -> Iterator[tuple[InputFile, Block, tuple[int, int, str, str]]]:
     blocks = [(file, block) for file in files for block in file.blocks]
     for (file, block), record in zip(blocks, records, strict=True):
-        for refusal in record.refusals(unproved=unproved):
+        for refusal in record.refusals(reasons):
             yield file, block, refusal

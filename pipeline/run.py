@@ -63,7 +63,7 @@ from .report.files import HTML as REPORT
 from .resolve import guess_engine, warm_up
 from .room import require_room, shards_written
 from .scan_notes import SharedScan
-from .selecting import mask_of
+from .selecting import mask_rejects
 from .sources import InputFile, scan_sources
 from .stores import open_store, require_conditional, require_writable, resolve_place, scratch_of
 from .survey import Survey
@@ -71,7 +71,7 @@ from .timings import NAME as TIMINGS
 from .timings import Timings
 from .tokenizer import TokenizerLoading
 from .tokenizer_place import find_tokenizer
-from .unproved import check_proved
+from .unproved import check_proved, check_rewritten
 from .workers import Need, count_workers, encoding_need, packing_need
 
 if TYPE_CHECKING:
@@ -285,6 +285,9 @@ class Driver:
         unproved = check_proved(self.config, encoding.files, encoded)
         if unproved is not None:
             self.observer.note(unproved)
+        rewritten = check_rewritten(self.config, encoding.files, encoded)
+        if rewritten is not None:
+            self.observer.note(rewritten)
         return encoded
 
     def _encode(self, encoding: Encoding, executor: Executor, spec: EncodeSpec) -> EncodedInputs:
@@ -311,7 +314,7 @@ class Driver:
             self._write_rejects(files, encoded)
         fits = "" if total.rows_used else what_fits(files, encoding.formats)
         mend = nothing_left(total, self.out.where(REJECTS), fits)
-        first = first_reject(files, encoded.records, unproved=mask_of(self.config).needs_turns)
+        first = first_reject(files, encoded.records, mask_rejects(self.config))
         raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {mend}")
 
     def _pack(self, executor: Executor, packing: Packing, survey: Survey) -> Packed:
@@ -345,7 +348,7 @@ class Driver:
         return commit(self.out, self.config, plan, packed, rejects, schema)
 
     def _write_rejects(self, files: list[InputFile], encoded: EncodedInputs) -> FileRecord:
-        lines = reject_lines(files, encoded.records, unproved=mask_of(self.config).needs_turns)
+        lines = reject_lines(files, encoded.records, mask_rejects(self.config))
         return put_record(self.out, REJECTS, lines)
 
     @contextmanager

@@ -15,7 +15,7 @@ from ..stages.sections import Sections, lay_open
 from ..stages.selection import Selection
 from ..stages.truncate import Keep, Limits, Overlong
 from .catalogue import Catalogue, PartPlace
-from .parts import UNPROVED, EncodedPart
+from .parts import REWRITTEN, UNPROVED, EncodedPart
 from .splitting import SplitDocuments, Splitter, split_documents
 
 
@@ -57,6 +57,18 @@ def mask_of(config: RunConfig) -> Mask:
     return Mask(Policy(config.mask.policy), config.mask.train_end)
 
 
+def mask_rejects(config: RunConfig) -> frozenset[str]:
+    """The reasons for which the mask leaves conversations out."""
+    return frozenset(
+        reason
+        for reason, applies in (
+            (UNPROVED, mask_of(config).needs_turns),
+            (REWRITTEN, config.mask.on_rewritten == "reject"),
+        )
+        if applies
+    )
+
+
 def limits_of(config: RunConfig) -> Limits:
     """What the configuration says of lengths."""
     cuts = config.pack.strategy in ("bfd_split", "wrapped")
@@ -87,6 +99,8 @@ def select_alone(
     selection.leave_out(catalogue.lengths == 0, "empty")
     if mask.needs_turns:
         selection.leave_out(catalogue.unproved, UNPROVED)
+    if config.mask.on_rewritten == "reject":
+        selection.leave_out(catalogue.rewritten, REWRITTEN)
     leave_out_lengths(selection, catalogue, config)
     if not config.keep_untrained:
         # The first token never counts, because the label of a piece's first token does not.

@@ -200,6 +200,10 @@ class MaskConfig(Section):
     """Of a conversation in which nothing says surely where the assistant's turns lie, `assistant`, `last_assistant` and
     `train_end: false` can train nothing. It is left out and stands in rejects.jsonl with the reason, or it ends the
     run."""
+    on_rewritten: Literal["train", "reject"] = "train"
+    """Some templates render a prompt alone otherwise than within its conversation: they write the system message only
+    before the last question, say. Then training begins where the assistant's own words begin, so that nothing of the
+    prompt is trained, and the ledger counts the conversation; or it is left out and stands in rejects.jsonl."""
 
 
 def _policy_alone(value: Any) -> Any:

@@ -66,6 +66,8 @@ class SourceLedger:
     template_dropped: dict[str, int] = field(default_factory=dict)
     """Examples made of which the chat template leaves something out that may be left out, by what: `reasoning` of the
     assistant, and what `tokenizer.allow_lost` allows. One example may count under several."""
+    prompts_rewritten: int = 0
+    """Examples made whose prompt the chat template renders otherwise alone than within the conversation."""
 
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(what, left, right) of everything that must be equal."""

@@ -92,6 +92,7 @@ ENCODED = pa.schema(
         pa.field("line", pa.int32(), nullable=False),
         pa.field("sub", pa.int32(), nullable=False),
         pa.field("straddles", pa.int16(), nullable=False),
+        pa.field("rewritten", pa.bool_(), nullable=False),
     ]
 )
 """One example, tokenized at full length, with its structure and without a mask policy.
@@ -101,6 +102,7 @@ the start of the block. `runs` cover the tokens from the left without gaps: each
 message `turn` (counted from 0; -1 in what is no conversation), and carries the person's `train` flag. A token that
 straddles two runs belongs to what the assistant says, if one of them is that, else to the later one; it is counted in
 `straddles`. `digest` is of the rendered text, of where the completion begins, and of what a person took out by flags.
+`rewritten` says that the chat template renders the prompt alone otherwise than within the conversation.
 
 Of a preference pair, the tokens are those of prompt, completion and rejected completion, one after another, and the
 runs are these three, empty ones included: prompt and completion are the tokenization of one text, prompt and rejected

@@ -22,7 +22,7 @@ from .turns import (
     UnprovedError,
     Word,
     code_of,
-    common_prefix,
+    completion_start,
     find_turns,
     generated_turns,
 )
@@ -176,23 +176,29 @@ class Compiler:
         if inside:
             begin = self._begin(turns)
         runs = runs_of(turns, begin, whole, self.prompt, self.roles, [True] * len(self.roles), ())
+        if any(end > begin and 0 <= code < code_of(self.prompt) for _, end, code in self.words):
+            raise TraceAbortedError("words of the prompt stand in the completion")
         if inside and begin not in (0, *runs.ends):
             raise TraceAbortedError("the completion begins within a turn")
         return self._proved(runs, begin)
 
     def _begin(self, turns: list[Turn]) -> int:
         """Where the completion begins, in the skeleton."""
-        turn = next((turn for turn in turns if turn.message == self.prompt), None)
-        if turn is not None and not self.manner.generation:
-            return turn.begin
-        head = skeleton(self.head(self.prompt))
-        same = common_prefix(head, self.skeleton)
-        if turn is not None and same >= turn.begin:
-            return turn.begin
-        rest, more = head[same : same + 1], self.skeleton[same : same + 1]
-        if rest and more and (_is_value(rest) or _is_value(more)):
+        known = next((turn.begin for turn in turns if turn.message == self.prompt), None)
+        head, said = skeleton(self.head(self.prompt)), self._words(self.head(self.prompt), None)
+        begin, rewritten = completion_start(
+            self.skeleton,
+            self.words,
+            self.prompt,
+            len(self.roles),
+            turns,
+            head,
+            max((end for _, end, _ in said), default=0),
+            self.manner,
+        )
+        if rewritten or not (begin == known or self.skeleton.startswith(head)):
             raise TraceAbortedError("where the completion begins depends on the contents")
-        return same
+        return begin
 
     def _cut(self, place: int, rest: str) -> None:
         """The words at `place` begin a turn unless they go on as the generation prompt does."""
@@ -200,7 +206,7 @@ class Compiler:
         if any(map(_is_value, rest)) or self.record.inspect((value,), "startswith", rest):
             raise TraceAbortedError("where a turn begins depends on the contents")
 
-    def _words(self, atoms: Atoms, blocks: int) -> list[Word]:
+    def _words(self, atoms: Atoms, blocks: int | None) -> list[Word]:
         """The values of the skeleton and whose they are; and the generation blocks."""
         owners = self._owners()
         words: list[Word] = []
@@ -216,7 +222,7 @@ class Compiler:
                 opened.append(place)
             elif opened:
                 words.append((opened.pop(), place, GENERATION))
-        if opened or sum(code == GENERATION for _, _, code in words) != blocks:
+        if opened or blocks not in (None, sum(code == GENERATION for _, _, code in words)):
             raise TraceAbortedError("a generation block went through code that is not traced")
         return sorted(words)
 

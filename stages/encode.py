@@ -35,8 +35,9 @@ ENGINE_CHECK = 0x3FF
 """One text in 1,024 is handed back to be held against the reference tokenizer."""
 NO_TURN = -1
 """The turn of a run of what is no conversation."""
-_MAX_UNPROVED = 1_000
-"""Conversations of one block whose turns are not proved that are kept one by one; all of them are counted."""
+_MAX_KEPT = 1_000
+"""Conversations of one block that are kept one by one of those whose turns are not proved, and of those whose prompt
+is rewritten; all of them are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ class EncodeCounts:
     """Examples whose boundaries came from the reference tokenizer's offsets."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Conversations of which the template leaves something out, by what; see `Rendered.dropped`."""
+    rewritten: int = 0
+    """Conversations whose prompt alone is rendered otherwise than within the conversation."""
+    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
+    """(line, which example of it or -1) of the first of them."""
     unproved: int = 0
     """Conversations of which nothing says surely where the assistant's turns lie."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
@@ -191,9 +196,13 @@ class Encoder:
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
+        if rendered.rewritten:
+            counts.rewritten += 1
+            if len(counts.rewritten_rows) < _MAX_KEPT:
+                counts.rewritten_rows.append((example.line, example.sub))
         if rendered.unproved:
             counts.unproved += 1
-            if len(counts.unproved_rows) < _MAX_UNPROVED:
+            if len(counts.unproved_rows) < _MAX_KEPT:
                 why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
                 counts.unproved_rows.append((example.line, example.sub, why))
         return rendered
@@ -234,7 +243,7 @@ class Encoder:
 
         runs, straddles = batch.runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
-        return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles)
+        return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -273,6 +282,7 @@ class Batch:
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
+    rewritten: list[bool] = field(default_factory=list)
     runs: RunBatch = field(default_factory=RunBatch)
     characters: int = 0
     ended: int = 0
@@ -287,6 +297,7 @@ class Batch:
         if False in runs.trains:  # what a person took out makes another example of the same text
             begin ^= xxhash.xxh3_64_intdigest(repr(runs).encode())
         self.seeds.append(begin)
+        self.rewritten.append(rendered.rewritten)
 
     @property
     def full(self) -> bool:
@@ -345,7 +356,13 @@ class _TokenBatch:
         counts.tokens += int(offsets[-1])
         runs = token_lists(trained, lengths)
         return _record_batch(
-            self.examples, np.concatenate(self.ids), offsets, runs, hashes, np.zeros(len(lengths), np.int64)
+            self.examples,
+            np.concatenate(self.ids),
+            offsets,
+            runs,
+            hashes,
+            np.zeros(len(lengths), np.int64),
+            [False] * len(lengths),
         )
 
 
@@ -356,6 +373,7 @@ def _record_batch(
     runs: pa.ListArray,
     hashes: list[bytes],
     straddles: NDArray[np.int64],
+    rewritten: list[bool],
 ) -> pa.RecordBatch:
     """A batch of `schemas.rows.ENCODED`."""
     arrays = [
@@ -366,6 +384,7 @@ def _record_batch(
         numbers(np.array([example.line for example in examples], np.int32)),
         numbers(np.array([example.sub for example in examples], np.int32)),
         numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
+        numbers(np.array(rewritten, np.bool_)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
 

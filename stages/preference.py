@@ -150,6 +150,7 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         numbers(places["line"]),
         numbers(places["sub"]),
         numbers(straddles[0::2] + straddles[1::2]),
+        numbers(np.zeros(count, np.bool_)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
 

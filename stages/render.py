@@ -11,7 +11,7 @@ A row's result is a pure function of the row: which way it goes depends on the r
 before it. What is kept between rows is what would be made again: traces, and the JSON of tools.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import xxhash
@@ -22,11 +22,11 @@ from .bounded import TemplateLimitError
 from .compiled import Trace
 from .kept import Keeper
 from .marks import Marked, Marker
-from .rendered import Rendered, runs_of, solid, unproved_runs
+from .rendered import Rendered, prompt_apart, runs_of, solid, unproved_runs
 from .symbol import TraceAbortedError
 from .template import ChatTemplate
 from .trace import Tracer
-from .turns import MESSAGE, Manner, Turn, UnprovedError, Word, common_prefix, find_turns, generated_turns, stop_pattern
+from .turns import Manner, UnprovedError, Word, completion_start, find_turns, generated_turns, stop_pattern
 
 PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
 """(messages in the prompt, roles of all messages)."""
@@ -96,8 +96,8 @@ class Renderer:
         """The text of prompt and completion, the character at which the completion begins, and the runs.
 
         The completion begins where the assistant's first turn in it does. Where that is not known, or it is not the
-        assistant who begins it, it begins behind the longest common prefix of the whole text and the prompt's own
-        text with its generation prompt; at 0 without a prompt, at the text's end without a completion.
+        assistant who begins it, see `completion_start`. It begins at 0 without a prompt, at the text's end without a
+        completion.
 
         Args:
             prompt: messages; may be empty if the completion is not.
@@ -190,8 +190,13 @@ class Renderer:
                 raise UnprovedError(_NOT_FOLLOWED, index)
             return made.text, made.words
 
+        def own_text() -> tuple[str, int]:
+            made = head(cut)
+            return made.text, max((end for _, end, _ in made.words), default=0)
+
         try:
-            if exact and marked.text != text:
+            if marked.text != text:
+                words = []
                 raise UnprovedError(_NOT_FOLLOWED)
             if manner.generation:
                 if sum(code < 0 for _, _, code in words) != marked.blocks:
@@ -199,15 +204,15 @@ class Renderer:
                 turns = generated_turns(text, words, roles, manner)
             else:
                 turns = find_turns(text, words, roles, cut, manner, checked_head, calls=calls)
-            begin = len(text) if cut else 0
+            begin, rewritten = len(text) if cut else 0, False
             if 0 < cut < count:
-                begin = self._begin(text, words, cut, turns, head)
+                begin, rewritten = completion_start(text, words, cut, count, turns, *own_text(), manner)
             if any(turn.begin < begin < turn.end for turn in turns):
                 raise UnprovedError("the completion begins within a turn")
         except UnprovedError as error:
-            begin = len(text) if cut else 0
+            begin, rewritten = len(text) if cut else 0, False
             if 0 < cut < count:
-                begin = common_prefix(head(cut).text, text)
+                begin, rewritten = completion_start(text, words, cut, count, [], *own_text(), manner)
             if len(set(flags[cut:])) > 1:
                 raise RowRejectedError(
                     "train_flags",
@@ -216,26 +221,11 @@ class Renderer:
                 ) from None
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
             runs = unproved_runs(begin, len(text), min(cut, count - 1), all(flags[:cut]), all(flags[cut:]))
-            return Rendered(text, begin, runs, where + error.reason, dropped)
-        return Rendered(text, begin, runs_of(turns, begin, len(text), cut, roles, flags, words), "", dropped)
-
-    def _begin(
-        self, text: str, words: Sequence[Word], cut: int, turns: list[Turn], head: Callable[[int], Marked]
-    ) -> int:
-        """Where the completion begins."""
-        turn = next((turn for turn in turns if turn.message == cut), None)
-        if turn is None:
-            return common_prefix(head(cut).text, text)
-        if not self.manner.generation:
-            return turn.begin
-        low = max(
-            *(end for _, end, code in words if code >= 0 and code >> MESSAGE < cut and end <= turn.begin),
-            *(earlier.end for earlier in turns if earlier.message < cut),
-            0,
-            0,
-        )
-        # Alone the prompt may be rendered otherwise; but what is marked as an earlier turn is no completion.
-        return max(min(common_prefix(head(cut).text, text), turn.begin), low)
+            return Rendered(
+                text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
+            )
+        runs = runs_of(turns, begin, len(text), cut, roles, flags, words)
+        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten)
 
     def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
         """What a trace gives, or None for a row that cannot be traced."""

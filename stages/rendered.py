@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..schemas.rows import Kind
-from .turns import GENERATION, MESSAGE, Turn, Word
+from .turns import GENERATION, MESSAGE, Turn, Word, code_of
 
 
 class Runs(NamedTuple):
@@ -31,6 +31,8 @@ class Rendered(NamedTuple):
     """Why its turns are not known, or ""."""
     dropped: tuple[str, ...] = ()
     """What of the conversation is not in the text although it may be lost: see `kept.Keeper.check`."""
+    rewritten: bool = False
+    """Whether its prompt alone is rendered otherwise than within the conversation."""
 
 
 _NOTHING = Runs((0,), (int(Kind.PROMPT),), (0,), (True,))
@@ -161,3 +163,39 @@ def unproved_runs(begin: int, length: int, prompt: int, before: bool = True, aft
         indices.append(prompt)
         trains.append(after)
     return Runs(tuple(ends), tuple(kinds), tuple(indices), tuple(trains))
+
+
+_NOT_COMPLETION = {int(Kind.COMPLETION): int(Kind.PROMPT), int(Kind.UNPROVED_COMPLETION): int(Kind.UNPROVED)}
+
+
+def prompt_apart(runs: Runs, begin: int, prompt: int, words: Sequence[Word]) -> Runs:
+    """The runs, with words of the prompt that a template writes behind the beginning of the completion taken out.
+
+    Args:
+        begin: where the completion begins.
+        prompt: how many of the messages are the prompt.
+        words: of the text, sorted.
+    """
+    late = []
+    for low, high, code in reversed(words):
+        if high <= begin:
+            break
+        if 0 <= code < code_of(prompt) and low < high:
+            late.append((max(low, begin), high, code >> MESSAGE))
+    if not late:
+        return runs
+    late.reverse()
+    out: list[tuple[int, int, int, bool]] = []
+    done = 0
+    for end, kind, turn, train in zip(*runs, strict=True):
+        for low, high, owner in late if kind in _NOT_COMPLETION else ():
+            if high <= done or low >= end:
+                continue
+            if low > done:
+                out.append((low, kind, turn, train))
+            done = min(high, end)
+            out.append((done, _NOT_COMPLETION[kind], owner, train))
+        if end > done or not out:
+            out.append((end, kind, turn, train))
+            done = end
+    return Runs(*zip(*out, strict=True))

@@ -324,3 +324,49 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
         stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
         turns.append(Turn(index, begin, stop, stop_end, end))
     return turns
+
+
+def completion_start(
+    text: str,
+    words: Sequence[Word],
+    cut: int,
+    count: int,
+    turns: Sequence[Turn],
+    head: str,
+    said: int,
+    manner: Manner,
+) -> tuple[int, bool]:
+    """(where the completion begins, whether the prompt alone is rendered otherwise than within the conversation).
+
+    It begins where the text leaves the prompt's own text with its generation prompt. Where they part among the prompt's
+    words, that says nothing: then it begins behind the generation prompt, if that stands once between the words of
+    both, else with the completion's words.
+
+    Args:
+        words: none where it is not known whose they are.
+        cut, count: how many messages the prompt and the conversation have.
+        turns: as far as they are proved.
+        head: the prompt's own text.
+        said: where the words in it end.
+    """
+    turn = next((turn for turn in turns if turn.message == cut), None)
+    shared = common_prefix(head, text)
+    if turn is not None:
+        anchor = turn.begin
+    else:
+        anchor = min((begin for begin, _, code in words if code >= code_of(cut)), default=len(text))
+    low = max(
+        *(end for _, end, code in words if 0 <= code < code_of(cut) and end <= anchor),
+        *(earlier.end for earlier in turns if earlier.message < cut),
+        0,
+        0,
+    )
+    if turn is not None and not manner.generation:
+        return anchor, shared < max(low, said)
+    if shared >= max(low, said) or shared >= anchor:
+        return max(shared if turn is None else min(shared, anchor), low), False
+    before = text[low:anchor]
+    complete = len({code >> MESSAGE for _, _, code in words if code >= 0}) == count  # else it may be forgotten words
+    if turn is None and complete and manner.opening and before.count(manner.opening) == 1:
+        return low + before.index(manner.opening) + len(manner.opening), True
+    return anchor, True

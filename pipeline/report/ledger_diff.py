@@ -39,6 +39,7 @@ LABELS = {
     "straddles": "tokens across a boundary",
     "boundaries": "boundaries",
     "template_dropped": "left out by the template",
+    "prompts_rewritten": "prompts rendered otherwise alone",
 }
 """Every field of `SourceLedger`, in the order in which a diff lists them."""
 

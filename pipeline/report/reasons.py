@@ -34,6 +34,8 @@ REASONS = {
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
     "template_error": "The chat template refused the conversation; its message is beside the row.",
     "template_limit": "The chat template ran too long on the row, and was stopped.",
+    "prompt_rewritten": "The chat template renders the prompt alone otherwise than within the conversation; take "
+    "another template, or `mask: {on_rewritten: train}`.",
     "too_deep": "Lists and objects stand too many levels within one another; flatten the row.",
     "train_flags": "Messages are marked as trained or not where that cannot be followed; split the row, or take the "
     "flags out.",

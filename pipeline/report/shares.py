@@ -120,6 +120,12 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads) -> str
             f"The chat template leaves out {_DROPPED.get(what, what)} in {many(number, 'example')}: the model does not "
             "see it."
         )
+    if total.prompts_rewritten:
+        words.append(
+            f"The chat template renders {many(total.prompts_rewritten, 'prompt')} otherwise alone than within the "
+            "conversation: there the completion begins with the assistant's own words. TRL would mask as many tokens "
+            "as the prompt alone has, whatever they say."
+        )
     if spreads is not None and spreads.missing_runs is not None:
         words.append(f"How long prompts and completions are is not known any more: {spreads.missing_runs}.")
     return " ".join(words)

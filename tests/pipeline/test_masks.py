@@ -9,6 +9,7 @@ import pytest
 from packtrain.pipeline import watchdog
 from packtrain.pipeline.encode import load_encoder
 from packtrain.pipeline.inspect import load_decoder
+from packtrain.pipeline.observer import Observer, Silent
 from packtrain.pipeline.run import run
 from packtrain.schemas.errors import InputError, TemplateError, TokenizerError
 from packtrain.schemas.manifest import Manifest
@@ -53,7 +54,9 @@ class Packed:
         self.decoder = load_decoder(tokenizer)
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
-    def run(self, name: str, mask: Any, *, workers: int = 1, **tokenizer: Any) -> Manifest:
+    def run(
+        self, name: str, mask: Any, *, workers: int = 1, observer: Observer | None = None, **tokenizer: Any
+    ) -> Manifest:
         return run(
             {
                 "out": str(self.folder / name),
@@ -64,7 +67,8 @@ class Packed:
                 "truncate": {"max_length": 256},
                 "pack": {"strategy": "none", "shuffle": False},
                 "run": {"workers": workers, "report": False},
-            }
+            },
+            observer=observer,
         )
 
     def trained(self, name: str) -> list[str]:
@@ -226,3 +230,67 @@ def test_an_endless_template_stops_the_run_within_seconds(
     bad = "{% if messages[0].content == 'five' %}{{ 'a' * 10**10 }}{% endif %}" + HIDING
     manifest = packed.run("reject", "completion", workers=workers, chat_template=bad, on_limit="reject")
     assert manifest.ledger.sources["rows"].rows_rejected == {"template_limit": 1}
+
+
+LATE_SYSTEM = (  # the system message stands before the last message only, and only if that is a question
+    "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content %}{% set turns = messages[1:] %}{% endif %}"
+    "{% for m in turns %}{% if m.role == 'user' %}[ASK]{% if loop.last and system %} {{ system }}\n\n{% endif %}"
+    " {{ m.content }}[/ASK]{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+def late_rows(system: bool) -> list[str]:
+    """Ten conversations of two questions each. `name` keeps them from being traced."""
+    rows = []
+    for index in range(10):
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "name": "u", "content": f"Question {index}?"},
+            {"role": "assistant", "content": f"Answer {index}."},
+            {"role": "user", "content": f"More {index}?"},
+            {"role": "assistant", "content": f"Yes {index}."},
+        ]
+        rows.append(json.dumps({"messages": [{"role": "system", "content": f"Rule {index}."}] * system + messages}))
+    return rows
+
+
+def test_labels_do_not_depend_on_what_stands_beside_a_row(packed: Packed) -> None:
+    trained: dict[str, dict[str, list[str]]] = {}
+    late, plain = late_rows(True), late_rows(False)
+    for name, rows in {"ab": plain + late, "ba": late + plain, "b": late, "a": plain}.items():
+        (packed.folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
+        manifest = packed.run(name, "completion", chat_template=LATE_SYSTEM, allow_lost=["system"])
+        assert manifest.ledger.sources["rows"].prompts_rewritten == (0 if name == "a" else 10)
+        trained[name] = {"completion": sorted(packed.trained(name))}
+        packed.run(f"{name}-turns", "assistant", chat_template=LATE_SYSTEM, allow_lost=["system"])
+        trained[name]["assistant"] = sorted(packed.trained(f"{name}-turns"))
+    assert trained["ab"] == trained["ba"]
+    # What precedes the answer is a space of the template's: it is trained where the prompt ends before it.
+    assert trained["a"]["completion"] == [f" Yes {index}.{END}" for index in range(10)]
+    assert {one.strip() for one in trained["b"]["completion"]} == {f"Yes {index}.{END}" for index in range(10)}
+    assert trained["ab"]["completion"] == sorted(trained["a"]["completion"] + trained["b"]["completion"])
+    assert trained["b"]["assistant"] == trained["a"]["assistant"]
+    assert trained["ab"]["assistant"] == sorted(trained["a"]["assistant"] * 2)
+
+
+def test_prompts_that_are_rewritten_can_be_rejected(packed: Packed) -> None:
+    (packed.folder / "rows.jsonl").write_text("\n".join(late_rows(True) + late_rows(False)) + "\n")
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    mask = {"policy": "completion", "on_rewritten": "reject"}
+    manifest = packed.run("out", mask, chat_template=LATE_SYSTEM, allow_lost=["system"], observer=Notes())
+    entry = manifest.ledger.sources["rows"]
+    assert (entry.prompts_rewritten, entry.examples_dropped) == (10, {"prompt_rewritten": 10})
+    assert len(packed.trained("out")) == 10
+    rejects = [json.loads(line) for line in (packed.folder / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert [(one["line"], one["reason"]) for one in rejects] == [(line, "prompt_rewritten") for line in range(1, 11)]
+    (note,) = [one for one in notes if "renders the prompts" in one]
+    assert "10 conversations" in note
+    assert note.endswith("They are left out")
+
+    packed.run("trained", "completion", chat_template=LATE_SYSTEM, allow_lost=["system"], observer=Notes())
+    assert any("TRL would mask" in one for one in notes)

@@ -1,6 +1,7 @@
 """What becomes of a row depends on the row: rows shuffled, doubled and dropped get what each gets alone."""
 
 import functools
+import itertools
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from packtrain.pipeline import demo
 from packtrain.schemas.errors import PacktrainError
-from packtrain.schemas.rows import Example
+from packtrain.schemas.rows import Example, Kind
 from packtrain.stages.bytelengths import ByteLengths
 from packtrain.stages.encode import Around, EncodeCounts, Encoder, Refused, Sampled
 from packtrain.stages.engines import Engine, make_engine, reference_tokenizer
@@ -23,6 +24,7 @@ from packtrain.stages.template import ChatTemplate
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 TOKENIZER = (Path(demo.__file__).parent / "tokenizer" / "tokenizer.json").read_text()
 LOSABLE = ("system", "tools")
+EVERYTHING = (*LOSABLE, "user", "assistant", "tool_calls", "tool_results")
 STOPS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|end|>", "<end_of_turn>", "<|EOT|>")
 
 CHATML = (
@@ -112,7 +114,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[dict[str, Any]], int, Any]:
             call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": draw(texts)}}}
             messages.append({"role": "assistant", "content": draw(texts), "tool_calls": [call]})
             messages.append({"role": "tool", "name": "f", "tool_call_id": "call00000", "content": draw(texts)})
-        answer = {"role": "assistant", "content": draw(texts)}
+        answer: dict[str, Any] = {"role": "assistant", "content": draw(texts)}
         if draw(st.integers(0, 5)) == 0:
             answer["train"] = draw(st.booleans())
         if draw(st.integers(0, 5)) == 0:
@@ -201,3 +203,34 @@ def test_rows_do_not_depend_on_their_neighbours(name: str) -> None:
         require_pure(TEMPLATES[name], rows, seed)
 
     compare()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("trl") else name for name in TEMPLATES]
+)
+def test_no_words_of_the_prompt_are_trained(name: str) -> None:
+    renderer = Renderer(
+        ChatTemplate(TEMPLATES[name], VARIABLES, "t", "2024-07-26", "reject"), stops=STOPS, allow_lost=EVERYTHING
+    )
+    call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
+    first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
+    tool: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": "zqtool"},
+    ]
+    for system, turns, answered, named, by_tool in itertools.product((0, 1), (0, 1, 2), (1, 2), (0, 1), (0, 1)):
+        prompt: list[dict[str, Any]] = [{"role": "system", "content": "zqrule"}] * system + first * turns
+        prompt.append({"role": "user", "content": "zqask", **({"name": "zqu"} if named else {})})
+        prompt += tool * by_tool
+        answers = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}] * answered
+        try:
+            text, _, runs = renderer(prompt, answers[:-1], TOOLS[2] if by_tool else None)[:3]
+        except PacktrainError:
+            continue  # the template refuses it
+        done = 0
+        for end, kind in zip(runs.ends, runs.kinds, strict=True):
+            if kind in (Kind.COMPLETION, Kind.ASSISTANT, Kind.END, Kind.UNPROVED_COMPLETION):
+                assert "zq" not in text[done:end], (text, runs)
+            done = end
+        trained = [kind for kind in runs.kinds if kind in (Kind.COMPLETION, Kind.ASSISTANT, Kind.UNPROVED_COMPLETION)]
+        assert trained or "yes" not in text

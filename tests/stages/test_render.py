@@ -12,6 +12,7 @@ from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages import render, trace
 from packtrain.stages.render import MAX_PATHS, Renderer, same
+from packtrain.stages.rendered import Rendered
 from packtrain.stages.template import ChatTemplate
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
@@ -74,6 +75,11 @@ def expected(tokenizer: Any, prompt: Messages, completion: Messages, tools: Any 
     return text, shared(head, text)
 
 
+def agrees(got: Rendered, wanted: tuple[str, int]) -> bool:
+    """Whether the completion begins where the prompt's text ends; of a prompt that is rewritten, later than that."""
+    return got.text == wanted[0] and (got.begin > wanted[1] if got.rewritten else got.begin == wanted[1])
+
+
 @pytest.mark.slow
 @real
 @pytest.mark.parametrize(("data", "limit"), [("gsm8k_train", 10_000), ("oasst_en100_paths", 10_000)])
@@ -107,7 +113,8 @@ def test_real_tool_calls_go_to_jinja2(name: str, data: str) -> None:
             with pytest.raises(RowRejectedError):
                 renderer(prompt, completion, tools)
         else:
-            assert renderer(prompt, completion, tools)[:2] == wanted
+            got = renderer(prompt, completion, tools)
+            assert agrees(got, wanted)
     assert refused < 60
     assert renderer.rendered >= 50
     assert renderer.mismatches == 0
@@ -125,7 +132,10 @@ def test_real_prefixes_of_tool_chats(name: str) -> None:
         for cut in range(1, len(plain)):
             for _ in range(2):
                 count += 1
-                assert renderer(plain[:cut], plain[cut:])[:2] == expected(tokenizer, plain[:cut], plain[cut:])
+                got = renderer(plain[:cut], plain[cut:])
+                assert agrees(got, expected(tokenizer, plain[:cut], plain[cut:]))
+                # Qwen3 writes an empty thought before a last answer; a prompt that ends with one is another text.
+                assert not got.rewritten or (name == "qwen3" and plain[cut - 1]["role"] == "assistant")
     assert renderer.traced > 0.4 * count
     assert renderer.mismatches == 0
 
