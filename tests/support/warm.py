@@ -30,8 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-PACKAGE = "packtrain.pipeline"
-"""All of its modules are loaded in the server. What they import late, such as torch, is not."""
+PIPELINE = "packtrain.pipeline."
+"""A server that loads all modules of this package. What they import late, such as torch, is not loaded."""
 _SIZE = struct.Struct("<I")
 
 
@@ -44,6 +44,7 @@ class Process:
     Args:
         arguments: of packtrain; or `("-c", code, ...)`, as Python takes them.
         patch: Python that is run before the command, in its process and so in all that it forks.
+        modules: what its server has loaded; a name that ends in a dot is a package with all its modules.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Process:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         patch: str = "",
+        modules: tuple[str, ...] = (PIPELINE,),
     ) -> None:
         asked = {
             "arguments": [str(argument) for argument in arguments],
@@ -63,7 +65,7 @@ class Process:
         out, ours = os.pipe(), os.pipe()
         with Path(os.devnull).open("rb") as nothing:
             self._server = socket.socket(socket.AF_UNIX)
-            self._server.connect(_start())
+            self._server.connect(_start(modules))
             data = dumps(asked).encode()
             handles = [nothing.fileno(), out[1], ours[1]]
             socket.send_fds(self._server, [_SIZE.pack(len(data))], handles)
@@ -160,15 +162,15 @@ def install(folder: Path) -> Path:
     """Write a program `packtrain` that runs its command here, for shells that have the folder on their PATH."""
     program = folder / "packtrain"
     shim = Path(__file__).with_name("shim.py")
-    server = _start()[1:].decode()
+    server = _start((PIPELINE,))[1:].decode()
     program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{shim}' '{server}' \"$@\"\n")
     program.chmod(0o755)
     return program
 
 
 @cache
-def _start() -> bytes:
-    """The address of this process's server, started with the first command; it ends when this process does."""
+def _start(modules: tuple[str, ...]) -> bytes:
+    """The address of the server with these modules, started with its first command; it ends with this process."""
     address = f"\0packtrain-tests-{os.getpid()}-{time.monotonic_ns()}".encode()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -176,7 +178,7 @@ def _start() -> bytes:
     read, write = os.pipe()  # `write` stays open for as long as this process lives
     os.set_inheritable(read, True)
     subprocess.Popen(
-        [sys.executable, __file__, str(listener.fileno()), str(read)],
+        [sys.executable, __file__, str(listener.fileno()), str(read), *modules],
         pass_fds=(listener.fileno(), read),
         stdin=subprocess.DEVNULL,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
@@ -200,11 +202,12 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 # The side of the server
 
 
-def _serve(listener: socket.socket, alive: int) -> None:
+def _serve(listener: socket.socket, alive: int, modules: Sequence[str]) -> None:
     """Fork for each connection, until nobody holds the other end of `alive`."""
-    package = importlib.import_module(PACKAGE)
-    for module in pkgutil.walk_packages(package.__path__, f"{PACKAGE}."):
-        importlib.import_module(module.name)
+    for name in modules:
+        package = importlib.import_module(name.removesuffix("."))
+        for module in pkgutil.walk_packages(package.__path__, name) if name.endswith(".") else ():
+            importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
     waiting = selectors.DefaultSelector()
@@ -343,4 +346,4 @@ def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int
 if __name__ == "__main__":
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
-    _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
+
 pytest.importorskip("torch")
 
-# Imports torch once and forks the ranks: importing it takes longer than all that they do.
+MODULES = ("torch", "torch.distributed", "packtrain.training.launch.rollcall", "packtrain.training.launch.wires")
+# Forks the ranks.
 PARENT = """
 import json, os, sys
 ranks, program, limit = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -75,9 +76,8 @@ def run_ranks(tmp_path: Path) -> RunRanks:
     def run(program: str, environs: Sequence[Mapping[str, str]], limit: int = 30) -> list[Ended]:
         environ = {name: value for name, value in os.environ.items() if name not in CLEAR}
         environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, "-c", PARENT, json.dumps(list(environs)), program, str(limit)]
-        parent = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
-        assert parent.stdout is not None
+        command = ["-c", PARENT, json.dumps(list(environs)), program, str(limit)]
+        parent = warm.Process(command, cwd=tmp_path, env=environ, modules=MODULES)
         children: list[int] = json.loads(parent.stdout.readline())
         ends = time.monotonic() + limit
         while parent.poll() is None and time.monotonic() < ends and not _only_stopped(children):
