@@ -349,13 +349,17 @@ def covering(axes: dict[str, tuple[Any, ...]], size: int) -> list[Row]:
     step = max(1, len(choices) // 4000)
     while math.gcd(step, 2 * 3 * 5 * 7) > 1:  # or an axis of so many values would always have the same one
         step += 1
-    holds = [(choice, tuples_of(choice, size)) for choice in choices[::step]]
-    missing = set().union(*(tuples for _, tuples in holds))
+    bits: dict[tuple[tuple[str, Any], ...], int] = {}  # sets as integers, which takes a tenth of the time
+    holds = [
+        (choice, sum(1 << bits.setdefault(one, len(bits)) for one in tuples_of(choice, size)))
+        for choice in choices[::step]
+    ]
+    missing = (1 << len(bits)) - 1
     out = []
     while missing:
-        best, tuples = max(holds, key=lambda one: len(one[1] & missing))
+        best, tuples = max(holds, key=lambda one: (one[1] & missing).bit_count())
         out.append(best)
-        missing -= tuples
+        missing &= ~tuples
     return out
 
 
