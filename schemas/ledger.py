@@ -6,6 +6,9 @@ from typing import Any
 
 from .errors import IntegrityError
 
+_LATER = ("template_dropped", "prompts_rewritten")
+"""Counters of `SourceLedger` that manifests of the first version lack."""
+
 
 @dataclass(slots=True)
 class SourceLedger:
@@ -129,8 +132,12 @@ class Ledger:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, keys in a stable order."""
-        return {name: asdict(source) for name, source in self.sources.items()}
+        """Plain data, keys in a stable order. Counters that came later are left out where they are empty, so that
+        datasets made before keep their hash."""
+        sources = {name: asdict(source) for name, source in self.sources.items()}
+        return {
+            name: {key: one for key, one in data.items() if one or key not in _LATER} for name, data in sources.items()
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Ledger":

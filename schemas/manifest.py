@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
-
-import msgspec
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 from .fingerprint import fingerprint
 from .layout import Certificate
@@ -13,6 +11,8 @@ from .ledger import Ledger
 from .names import check_hash, check_name
 
 FORMAT = 3
+
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,40 +140,47 @@ class Manifest:
         if data["format"] != FORMAT:
             raise ValueError(f"manifests of format {FORMAT} are read here, this is one of format {data['format']!r}")
         return cls(
-            plan_hash=msgspec.convert(data["plan_hash"], str),
+            plan_hash=_checked(data["plan_hash"], str),
             plan=_checked_plan(data["plan"]),
-            schema=msgspec.convert(data["schema"], dict[str, str]),
+            schema={name: _checked(kind, str) for name, kind in _checked(data["schema"], dict).items()},
             splits={
                 name: SplitRecord(
-                    shards=msgspec.convert(split["shards"], tuple[ShardRecord, ...]),
-                    windows=msgspec.convert(split["windows"], tuple[Certificate, ...]),
+                    shards=tuple(_record(ShardRecord, one) for one in split["shards"]),
+                    windows=tuple(_record(Certificate, one) for one in split["windows"]),
                 )
-                for name, split in data["splits"].items()
+                for name, split in _checked(data["splits"], dict).items()
             },
-            files=msgspec.convert(data["files"], tuple[FileRecord, ...]),
+            files=tuple(_record(FileRecord, one) for one in data["files"]),
             ledger=Ledger.from_json(data["ledger"]),
         )
 
 
-class _Truncate(msgspec.Struct):
-    max_length: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+def _record(kind: type[_Record], data: Any) -> _Record:
+    """A flat record whose fields have the types that it declares. By hand, because a trainer does without msgspec.
+
+    Raises:
+        ValueError, TypeError, KeyError: it has another shape.
+    """
+    given = _checked(data, dict)
+    for field in fields(kind):  # type: ignore[arg-type]
+        _checked(given[field.name], field.type)
+    return kind(**given)
 
 
-class _Config(msgspec.Struct):
-    truncate: _Truncate
-
-
-class _Plan(msgspec.Struct):
-    """What every reader of a manifest asks of its plan."""
-
-    config: _Config
-    inputs: list[dict[str, Any]]
+def _checked(value: Any, kind: Any) -> Any:
+    """The value, if it is of just this type: true is no number. Raises ValueError."""
+    if type(value) is not kind:
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} is expected, not a {type(value).__name__}")
+    return value
 
 
 def _checked_plan(plan: Any) -> dict[str, Any]:
-    """The plan as it is, if it has the shape of one. Raises ValueError."""
-    msgspec.convert(plan, _Plan)
-    return msgspec.convert(plan, dict[str, Any])
+    """The plan as it is, if it has what every reader of a manifest asks for. Raises ValueError, TypeError, KeyError."""
+    if not 1 <= _checked(plan["config"]["truncate"]["max_length"], int) < 2**31:
+        raise ValueError("max_length is out of range")
+    for one in _checked(plan["inputs"], list):
+        _checked(one, dict)
+    return plan  # type: ignore[no-any-return]
 
 
 def _check_record(record: FileRecord | ShardRecord) -> None:

@@ -72,6 +72,8 @@ TOLD = {
     "turns_cut",
     "straddles",
     "boundaries",
+    "template_dropped",
+    "prompts_rewritten",
 }
 
 
