@@ -36,11 +36,18 @@ class UserCache:
         folder: another folder instead.
     """
 
+    _store: LocalStore | None
+
     def __init__(self, kind: str, folder: Path | None = None) -> None:
-        self._store = LocalStore(folder or default_scratch() / kind)
+        try:
+            self._store = LocalStore(folder or default_scratch() / kind)
+        except RuntimeError:  # a user without a home folder, as in some containers
+            self._store = None
 
     def read(self, about: About) -> bytes | None:
         """The JSON that was kept; None where there is none, it is damaged, or others may have written it."""
+        if self._store is None:
+            return None
         path = self._store.path(_name(about))
         try:
             for place in (path.parent, path):
@@ -56,6 +63,8 @@ class UserCache:
 
     def keep(self, about: About, value: bytes) -> None:
         """Keep a JSON text, in place of what was kept."""
+        if self._store is None:
+            return
         with suppress(StoreError):
             note = _Note(dict(about), msgspec.Raw(value))
             self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -207,3 +208,14 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tokenizer: str, tmp_path
     (tmp_path / "file").write_text("")
     checks = Checks(tokenizer, tmp_path / "file" / "checks")
     assert [checks(), checks()] == [1, 2]
+
+
+def test_a_user_without_a_home_has_no_cache(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PACKTRAIN_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert resolve_engine("auto", tokenizer, [], check=UserVerdicts(tokenizer).check).name == "fastokens"
