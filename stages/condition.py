@@ -16,6 +16,8 @@ MAX_OPERATIONS = 256
 """Operators, keywords and calls; polars needs seconds for 500 `OR`s. Values in an IN list do not count."""
 MAX_DEPTH = 32
 """Brackets and CASEs inside one another."""
+MAX_COPIES = 1_024
+"""How often polars may repeat one operand: it writes the text of `NULLIF(text, 'a')` twice, and nesting multiplies."""
 MAX_JOINS = 8
 """Texts that `||` and CONCAT append: together they multiply what a block of rows holds."""
 MAX_STATES = 5_000
@@ -39,6 +41,10 @@ FUNCTIONS = frozenset(_ROW_FUNCTIONS.split())
 _KEYWORDS = frozenset(_EXPRESSION_WORDS.split()) | frozenset(_TYPES.split())
 _FIELDS = frozenset({"role", "content"})
 """Of a message."""
+_COPIES = {
+    "ARRAY_GET": 4, "LEFT": 6, "NULLIF": 2, "RIGHT": 6, "SPLIT_PART": 4, "SUBSTR": 5, "SUBSTRING": 5
+}  # fmt: skip
+"""How often polars repeats an argument of these, at most."""
 _MATCHES = frozenset({"~", "~*", "!~", "!~*", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -81,6 +87,35 @@ class _Bracket:
     call: str
     """The function's name, or "" of another bracket."""
     arguments: list[list[_Token]] = field(default_factory=lambda: [[]])
+    copies: int = 1
+    """How often polars repeats an operand of this function, or of a CASE with one."""
+    has_operand: bool = False
+    """Of a CASE: it compares an operand with each WHEN."""
+    inner: int = 1
+    """The most that a bracket in it repeats its own."""
+    betweens: int = 0
+    """BETWEENs in a row: each repeats what is before it."""
+    most_betweens: int = 0
+    open_betweens: int = 0
+    """BETWEENs whose AND is still to come."""
+
+    @property
+    def repeated(self) -> int:
+        """How often polars repeats an operand in it, at most."""
+        return self.copies * self.inner << self.most_betweens
+
+    def count_copies(self, word: str) -> None:
+        """Count a token, in capitals, that repeats operands."""
+        if word == "BETWEEN":
+            self.betweens += 1
+            self.open_betweens += 1
+            self.most_betweens = max(self.most_betweens, self.betweens)
+        elif word == "AND" and self.open_betweens:
+            self.open_betweens -= 1
+        elif word in ("AND", "OR", "XOR", ",", "WHEN", "THEN", "ELSE"):
+            self.betweens = self.open_betweens = 0
+        if word == "WHEN" and self.has_operand:
+            self.copies += 1
 
 
 def check_condition(condition: str, columns: Collection[str]) -> None:
@@ -115,7 +150,8 @@ def check_condition(condition: str, columns: Collection[str]) -> None:
             _check_pattern(tokens[index + 1 : index + 3], token.upper)
         if token.text in ("(", "[") or token.upper == "CASE":
             function = before.upper if before is not None and before.upper in FUNCTIONS and token.text == "(" else ""
-            open_brackets.append(_Bracket(function))
+            operand = token.upper == "CASE" and after is not None and after.upper != "WHEN"
+            open_brackets.append(_Bracket(function, copies=_COPIES.get(function, 1), has_operand=operand))
             if len(open_brackets) > MAX_DEPTH:
                 raise RefusedConditionError(f"it nests more than {MAX_DEPTH} levels deep")
         elif token.text in (")", "]") or token.upper == "END":
@@ -124,10 +160,18 @@ def check_condition(condition: str, columns: Collection[str]) -> None:
                 raise RefusedConditionError("it closes a bracket that is not open")
             joins += len(closed.arguments) if closed.call in ("CONCAT", "CONCAT_WS") else 0
             _check_call(closed)
+            open_brackets[-1].inner = max(open_brackets[-1].inner, closed.repeated)
         elif token.text == ",":
             open_brackets[-1].arguments.append([])
+            open_brackets[-1].count_copies(",")
             continue
         open_brackets[-1].arguments[-1].append(token)
+        open_brackets[-1].count_copies(token.upper)
+        if open_brackets[-1].repeated > MAX_COPIES:
+            raise RefusedConditionError(
+                f"BETWEEN, CASE and {', '.join(sorted(_COPIES))} stand inside one another so often that an operand "
+                f"would be computed {open_brackets[-1].repeated:,} times; at most {MAX_COPIES:,} are allowed"
+            )
     if joins > MAX_JOINS:
         raise RefusedConditionError(f"it joins {joins:,} texts; at most {MAX_JOINS} are allowed")
 

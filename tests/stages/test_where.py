@@ -124,6 +124,35 @@ def test_a_condition_of_a_size_that_polars_cannot_bear(condition: str) -> None:
     assert len(str(error.value)) < 1_000
 
 
+def nested(form: str, times: int, inner: str = "text") -> str:
+    """A form around itself so many times."""
+    for _ in range(times):
+        inner = form.format(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        nested("({} BETWEEN FALSE AND TRUE)", 30, "text = 'a'"),
+        "text = 'a'" + " BETWEEN FALSE AND TRUE" * 60,
+        nested("NULLIF({}, 'a')", 30) + " = 'b'",
+        nested("SPLIT_PART({}, 'a', 1)", 30) + " = 'b'",
+        nested("RIGHT({}, 3)", 30) + " = 'b'",
+        nested("LENGTH(LEFT(text, {}))", 15, "2") + " = 1",
+        nested("CASE {} WHEN 'a' THEN 'b' WHEN 'c' THEN 'd' ELSE 'e' END", 20) + " = 'b'",
+    ],
+)
+def test_operands_that_polars_would_repeat_a_billion_times(condition: str) -> None:
+    with pytest.raises(ConfigError, match=r"an operand would be computed [\d,]+ times; at most 1,024"):
+        Where(condition)
+
+
+def test_many_ranges_beside_one_another_pass() -> None:
+    Where(" OR ".join(f"LENGTH(text) BETWEEN {low} AND {low + 2}" for low in range(40)))
+    Where(" AND ".join(f"LENGTH(text) NOT BETWEEN {low} AND {low + 2}" for low in range(40)))
+
+
 def test_no_file_is_read(tmp_path: Path) -> None:
     """polars opens the file while it parses; what it says of it must not reach the message."""
     secret = tmp_path / "secret.csv"
