@@ -51,6 +51,9 @@ _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _DETAIL_CHARS = 500
+_VALUES = (str, int, float, type(None))
+_ADDRESS = " at 0x"
+"""How Python writes what has no text of its own: `<generator object at 0x7f...>`."""
 
 
 class ChatTemplate:
@@ -102,6 +105,9 @@ class ChatTemplate:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error}; mend the template, or name another one"
             ) from error
+        written = self._template.root_render_func.__globals__
+        written["str"] = _written
+        written["str_join"] = lambda pieces: concat(map(_written, pieces))
 
     def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
         return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)
@@ -361,6 +367,30 @@ def tojson(
 
 def _raise_exception(message: Any) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _written(value: Any = "") -> str:
+    """What a template writes of a value: `str`, but of values only."""
+    text = str(value)
+    if not isinstance(value, _VALUES) and _ADDRESS in text:
+        _require_values(value)
+    return text
+
+
+def _require_values(value: Any) -> None:
+    """Refuse an object of the interpreter, whose text is its place in memory, and what holds one."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _require_values(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _require_values(key)
+            _require_values(item)
+    elif not isinstance(value, _VALUES) and _ADDRESS in str(value):
+        raise TemplateError(
+            f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would not "
+            "give the same shards; after `map`, `select` and the like write `| list` or `| join`"
+        )
 
 
 def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:

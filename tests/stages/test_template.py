@@ -169,6 +169,27 @@ def test_a_date_that_is_not_pinned_is_a_mistake_of_the_configuration() -> None:
         template.render(CONVERSATION[:1])
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages | map(attribute='role') }}",
+        "a{{ 'b' ~ (messages | selectattr('content')) }}",
+        "{{ [messages | map('upper')] }}",
+        "{{ messages[0].items }}",
+        "{% macro f() %}{% endmacro %}{{ cycler('a') }}",
+    ],
+)
+def test_addresses_in_memory_are_never_written(source: str) -> None:
+    with pytest.raises(TemplateError, match="by its address in memory"):
+        ChatTemplate(source, {}, "t").render([{"role": "user", "content": "hi"}])
+
+
+def test_addresses_that_the_row_itself_writes_are_text() -> None:
+    said = "<object at 0x7f00>"
+    template = ChatTemplate("{{ messages[0].content }}{{ messages[0] }}{{ 'a' ~ messages }}", {}, "t")
+    assert template.render([{"role": "user", "content": said}]).count(said) == 3
+
+
 def test_chance_is_refused() -> None:
     for source in ("{{ [1, 2] | random }}", "{{ lipsum() }}"):
         with pytest.raises(TemplateError, match="random"):
