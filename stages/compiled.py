@@ -37,8 +37,8 @@ OPEN, CLOSE = -1, -2
 _PLANE = 0xF0000
 """In a skeleton, value n is this character plus n: private, and not in any template."""
 _MAX_VALUES = 0xFFF0
-_LOSSLESS = frozenset({"strip", "lstrip", "rstrip", "upper", "lower", "capitalize", "title"})
-"""Operations that leave no words out, without arguments."""
+_STRIPS = frozenset({"strip", "lstrip", "rstrip"})
+_CASES = frozenset({"upper", "lower", "capitalize", "title"})
 
 
 class Trace:
@@ -64,7 +64,7 @@ class Trace:
         self._literals = literals
         self._output = output
         self._spoken = spoken
-        """Of each message: its content, and the values in the text that are made of it."""
+        """Of each message that may lose a thought: its content, and the values in the text that are made of it."""
         self._losable = losable
         """Of each message whose words may be left out: which, whether they are in the text, what they are called; ""
         where they must not be."""
@@ -166,7 +166,7 @@ class Compiler:
                     self.roles,
                     self.prompt,
                     self.manner,
-                    lambda index: (skeleton(self.head(index)), self._words(self.head(index), 0)),
+                    lambda index: (skeleton(self.head(index)), lambda: self._words(self.head(index), 0)),
                     cut=self._cut,
                 )
         except UnprovedError as error:
@@ -255,7 +255,7 @@ class Compiler:
                     if isinstance(atom, int):
                         for message, value in sources[atom].items():
                             made[message] = message if value == message else made.get(message, value)
-            elif step.name in _LOSSLESS and not step.args:
+            elif _strips_blanks(step) or (step.name in _CASES and not step.args):
                 made = sources[step.source]
             else:  # of several messages' words, those of one may be what it takes out
                 made = dict.fromkeys(sources[step.source], int(step.outcome) if len(sources[step.source]) == 1 else -1)
@@ -315,10 +315,15 @@ class Compiler:
             shows = _shows(message, [number[one] for one in shown if one >= 0])
             what = ALLOWED_AS.get(role, "")
             losable.append((message, shows, what if what in self.allow_lost and -1 not in shown else ""))
-        spoken = [
-            (message, [number[atom] for atom in written if message in sources[atom]])
-            for message in range(len(self.roles))
-        ]
+        whole = set(range(len(self.roles)))  # values that hold all of a content but blanks around it, thoughts too
+        for step in self.record.steps:
+            if step.source in whole and _strips_blanks(step):
+                whole.add(int(step.outcome))
+        spoken = []
+        for message in range(len(self.roles)):
+            shown = {atom for atom in written if message in sources[atom]}
+            if shown.isdisjoint(whole):
+                spoken.append((message, [number[atom] for atom in written if atom in shown]))
         return spoken, losable
 
 
@@ -363,6 +368,11 @@ def compile_steps(
         number[step.outcome] = size
         size += 1
     return program, list(literals), number
+
+
+def _strips_blanks(step: Step) -> bool:
+    """Whether a step takes nothing but blanks from a content."""
+    return step.name in _STRIPS and all(arg is None or (isinstance(arg, str) and arg.isspace()) for arg in step.args)
 
 
 def _shows(message: int, shown: list[int]) -> Callable[[list[str]], bool]:

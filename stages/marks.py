@@ -8,13 +8,13 @@ Held against plain jinja2 on the first rows and on a sample, as traces are.
 """
 
 import marshal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import Frame
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, missing
 
 from ..schemas.rows import Message, Messages
 from .bounded import MAX_CHARACTERS, require_size
@@ -84,7 +84,8 @@ class Marker:
         self._environment = environment
         self._compiled = compile_template(environment, template.source)
         self._render = self._compiled.root_render_func
-        self._render.__globals__["_Loop"] = LoopContext
+        names = {"LoopContext": _Loop, "_Loop": _Loop, "_Namespace": GuardedNamespace, "_Rope": Rope}
+        self._render.__globals__.update(names)
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
@@ -154,10 +155,8 @@ class Marker:
 
     def _message(self, message: Any, index: int) -> Message:
         code = code_of(index)
-        if type(message) is dict and len(message) == 2:  # most messages are just this
-            role, content = message.get("role"), message.get("content")
-            if type(role) is str and type(content) is str:
-                return {key: role if key == "role" else owned(content, code) for key in message}
+        if is_plain(message):
+            return {key: value if key == "role" else owned(value, code) for key, value in message.items()}
         if not isinstance(message, Mapping):
             raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
         made: Message = {}
@@ -178,6 +177,16 @@ class Marker:
             else:
                 made[key] = plain(value)
         return _with_reasoning(made)
+
+
+def is_plain(message: Any) -> bool:
+    """Whether a message is a role and a content that is a text, as most are."""
+    return (
+        type(message) is dict
+        and len(message) == 2
+        and type(message.get("role")) is str
+        and type(message.get("content")) is str
+    )
 
 
 def _with_reasoning(made: Message) -> Message:
@@ -284,6 +293,39 @@ def _concat(pieces: Any) -> str:
     return join(parts)
 
 
+class _Loop(LoopContext):
+    """What a template knows as `loop`, quicker where it goes through a list."""
+
+    def __iter__(self) -> Any:
+        return self._through() if type(self._iterable) is list else self
+
+    def _through(self) -> Iterator[tuple[Any, LoopContext]]:
+        for item in self._iterator:
+            self.index0 += 1
+            yield item, self
+
+    def _peek_next(self) -> Any:
+        if type(self._iterable) is not list:
+            return super()._peek_next()
+        following = self.index0 + 1
+        return self._iterable[following] if following < len(self._iterable) else missing
+
+    @property
+    def last(self) -> bool:
+        """See jinja2."""
+        return self._peek_next() is missing
+
+    @property
+    def previtem(self) -> Any:
+        """See jinja2."""
+        if type(self._iterable) is not list or self.first:
+            return super().previtem
+        return self._iterable[self.index0 - 1]
+
+    def __repr__(self) -> str:
+        return f"<LoopContext {self.index}/{self.length}>"
+
+
 class _QuickCode(CountingCode):
     """Looks keys of plain dictionaries up where the template stands, without asking the environment."""
 
@@ -308,8 +350,29 @@ class _QuickCode(CountingCode):
             missing = f"environment.{how}(_q, {key!r})"
         self.write(f"((_q[{key!r}] if {key!r} in _q else {missing}) if (_q := ")
         self.visit(subject, frame)
-        loop = f"_q.{key} if _q.__class__ is _Loop else " if how == "getattr" and key in _LOOP_NAMES else ""
-        self.write(f").__class__ is dict else {loop}environment.{how}(_q, {key!r}))")
+        other = ""
+        if how == "getattr" and key in _LOOP_NAMES:
+            other = f"_q.{key} if _q.__class__ is _Loop else "
+        elif how == "getattr" and not key.startswith("_"):
+            other = f"_q.{key} if _q.__class__ is _Namespace and {key!r} in _q.__dict__ else "
+        self.write(f").__class__ is dict else {other}environment.{how}(_q, {key!r}))")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if self._writes_plainly(frame, finalize):
+            self.write("(_s if (_s := ")
+        else:
+            super()._output_child_pre(node, frame, finalize)
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if self._writes_plainly(frame, finalize):
+            self.write(").__class__ is _Rope else str(_s))")
+        else:
+            super()._output_child_post(node, frame, finalize)
+
+    @staticmethod
+    def _writes_plainly(frame: Frame, finalize: Any) -> bool:
+        """Whether what is written is made a text by `str` alone, which is slow for ropes."""
+        return not frame.eval_ctx.volatile and not frame.eval_ctx.autoescape and finalize.src is None
 
 
 class _MarkingEnvironment(BoundedEnvironment):
@@ -362,7 +425,7 @@ class _MarkingEnvironment(BoundedEnvironment):
         if kind is dict or kind is _Owned:
             if attribute not in _DICT_NAMES:
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        elif kind is LoopContext or kind is GuardedNamespace:
+        elif kind is _Loop or kind is GuardedNamespace:
             if not attribute.startswith("_"):
                 try:
                     return getattr(obj, attribute)

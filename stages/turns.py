@@ -114,8 +114,8 @@ def common_prefix(head: str, text: str) -> int:
     return low
 
 
-Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
-"""Renders the messages before an index, with a generation prompt; and its words."""
+Head: TypeAlias = Callable[[int], tuple[str, Callable[[], Sequence[Word]]]]
+"""Renders the messages before an index, with a generation prompt: the text, and what finds its words when asked."""
 
 
 def find_turns(
@@ -195,7 +195,7 @@ def _begin_by_head(
     low: int,
     place: int,
     done: int,
-    prefix: tuple[str, Sequence[Word]],
+    prefix: tuple[str, Callable[[], Sequence[Word]]],
     manner: Manner,
     complete: bool,
     cut: Callable[[int, str], None] | None,
@@ -215,7 +215,10 @@ def _begin_by_head(
         complete: whether all that stands between words is the template's.
     """
     anchor, _, code = words[place]
-    head, said = prefix
+    head, find_words = prefix
+    if low <= len(head) <= anchor and text.startswith(head):
+        return len(head)  # the same text, so it does not matter which of its words are whose
+    said = find_words()
     if list(said) != list(words[:place]):
         if not (place and said) or said[-1][2] != words[place - 1][2]:
             raise UnprovedError("what stands before it is rendered otherwise without it", code >> MESSAGE)
@@ -347,7 +350,7 @@ def completion_start(
         cut, count: how many messages the prompt and the conversation have.
         turns: as far as they are proved.
         head: the prompt's own text.
-        said: where the words in it end.
+        said: where the words in it end; not looked at where the text begins with all of it.
     """
     turn = next((turn for turn in turns if turn.message == cut), None)
     shared = common_prefix(head, text)
