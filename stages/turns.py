@@ -304,7 +304,13 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
         return []
     if not blocks:
         raise UnprovedError("the template rendered no generation block")
-    plain = [word for word in words if word[2] != GENERATION]
+    edges = {place for block in blocks for place in block}
+    # An empty question that stands at the edge of a block is not in it, as it would not be if it said something.
+    plain = [
+        (begin, end, code)
+        for begin, end, code in words
+        if code != GENERATION and not (begin == end and begin in edges and code >> MESSAGE not in said)
+    ]
     turns: list[Turn] = []
     place = 0
     for number, (begin, end) in enumerate(blocks):

@@ -234,3 +234,16 @@ def test_no_words_of_the_prompt_are_trained(name: str) -> None:
             done = end
         trained = [kind for kind in runs.kinds if kind in (Kind.COMPLETION, Kind.ASSISTANT, Kind.UNPROVED_COMPLETION)]
         assert trained or "yes" not in text
+
+
+def test_an_empty_question_beside_a_generation_block() -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}"
+        "{% generation %}<a>{{ m.content }}</s>{% endgeneration %}{% endif %}{% endfor %}"
+    )
+    for first, second in (("", "q"), ("q", ""), ("", "")):
+        questions = [{"role": "user", "content": text} for text in (first, second)]
+        answers = [{"role": "assistant", "content": text} for text in ("one", "two")]
+        messages = [questions[0], answers[0], questions[1], answers[1]]
+        assert outcomes(encoder_of(source), [(messages, 3, None)])[0][-1] is None
+        require_pure(source, [(messages, 3, None), (messages, 0, None)], 1)
