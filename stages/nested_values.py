@@ -4,7 +4,7 @@ Comparing or printing such a list is one instruction of Python without an end, i
 timer: `[x, x]` forty times has a million million leaves. Only another process can end that.
 """
 
-from jinja2 import nodes
+from jinja2 import TemplateSyntaxError, nodes
 
 from .template import BoundedEnvironment, make_environment
 
@@ -14,7 +14,10 @@ _NESTING_NAMES = frozenset({"dict", "varargs", "kwargs"})
 
 def nests_values(source: str) -> bool:
     """Whether a template may put a computed value into a list, a tuple or a dictionary. May say so wrongly."""
-    tree = make_environment(BoundedEnvironment, "", None).parse(source)
+    try:
+        tree = make_environment(BoundedEnvironment, "", None).parse(source)
+    except TemplateSyntaxError:
+        return False  # it renders nothing; `ChatTemplate` refuses it in words
     for literal in tree.find_all((nodes.List, nodes.Tuple, nodes.Dict)):
         if getattr(literal, "ctx", "load") == "load" and not _is_constant(literal):
             return True

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 from packtrain.pipeline.catalogue import PartPlace
 from packtrain.pipeline.parts import PartFile
@@ -23,6 +24,10 @@ from packtrain.pipeline.tokenizer import load_tokenizer
 from packtrain.pipeline.windows import WINDOW_TOKENS, Window, compose
 from packtrain.schemas.config import RunConfig
 from packtrain.stages.sections import Sections
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("packtrain", deadline=None)
+settings.load_profile("packtrain")
 
 SITE = Path(__file__).parent / "support" / "site"
 """What every Python here and below loads first; see `sitecustomize` in it."""

@@ -77,7 +77,7 @@ def test_spans_by_eye() -> None:
 
 def test_without_colour_brackets_tell_what_is_trained(demo: Path, tiny_tokenizer: Path) -> None:
     text = shown(open_dataset(demo), tiny_tokenizer)
-    assert re.match(r"row 0 of train: (\d+) documents, \d+ of 100 tokens \(\d+\.\d%\), \d+ trained\n", text)
+    assert re.match(r"row 0 of train: (\d+) documents, \d+ of 100 tokens \(\d+\.\d %\), \d+ trained\n", text)
     documents = re.findall(r"squares/in:(\d+) · (\d+) tokens · (\d+) trained", text)
     assert len(documents) == int(text.split()[4])
     bodies = re.findall(r"│ what is (\d+)\? ?⟦ ?\[it is (\d+)\]<\|im_end\|>⟧ *│", text)

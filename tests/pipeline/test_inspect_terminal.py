@@ -76,7 +76,7 @@ def hostile(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Pat
         {
             "out": str(tmp_path / "out"),
             "cache": str(new_cache(tokenizer)),
-            "tokenizer": {"path": str(tokenizer)},
+            "tokenizer": {"path": str(tokenizer), "allow_lost": ["tools"]},
             "sources": [{"name": "s", "format": "messages", "path": str(path)}],
             "truncate": {"max_length": 4096},
             "run": {"workers": 1, "report": False},
