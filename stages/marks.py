@@ -14,7 +14,8 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import Frame
-from jinja2.runtime import Context, LoopContext, missing
+from jinja2.runtime import Context, LoopContext
+from jinja2.utils import missing
 
 from ..schemas.rows import Message, Messages
 from .bounded import MAX_CHARACTERS, require_size
@@ -155,11 +156,14 @@ class Marker:
 
     def _message(self, message: Any, index: int) -> Message:
         code = code_of(index)
+        made: Message
         if is_plain(message):
-            return {key: value if key == "role" else owned(value, code) for key, value in message.items()}
+            made = message.copy()
+            made["content"] = owned(made["content"], code)
+            return made
         if not isinstance(message, Mapping):
             raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
-        made: Message = {}
+        made = {}
         for key, value in message.items():
             if value is None:
                 continue
@@ -342,6 +346,21 @@ class _QuickCode(CountingCode):
             self._lookup("getitem", node.node, node.arg.value, frame)
         else:
             super().visit_Getitem(node, frame)
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
+        """See jinja2. A safe method of a text is called where the template stands; its arguments are written twice."""
+        method, plainly = node.node, not (node.kwargs or node.dyn_args or node.dyn_kwargs or forward_caller)
+        plainly = plainly and all(isinstance(argument, nodes.Const) for argument in node.args)
+        if not plainly or not isinstance(method, nodes.Getattr) or method.attr not in _SAFE_METHODS:
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.write(f"(_q.{method.attr}(*{tuple(argument.as_const() for argument in node.args)!r}) if ((_q := ")
+        self.visit(method.node, frame)
+        self.write(f").__class__ is _Rope or _q.__class__ is str) and len(_q) < {_COUNTED} else environment.call(")
+        self.write(f"context, environment.getattr(_q, {method.attr!r})")
+        scope = {"_loop_vars": "_loop_vars"} if frame.loop_frame else {}
+        self.signature(node, frame, {**scope, **({"_block_vars": "_block_vars"} if frame.block_frame else {})})
+        self.write("))")
 
     def _lookup(self, how: str, subject: nodes.Expr, key: str, frame: Frame) -> None:
         # One name will do for all: it is read again before anything else can set it.

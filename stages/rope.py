@@ -32,8 +32,11 @@ class Rope(str):
     def __radd__(self, other: Any) -> Any:
         if type(other) is not str:
             return NotImplemented
-        size = len(other)
-        return rope(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in self._words]))
+        size, words = len(other), self._words
+        if len(words) == 1:  # as of most contents
+            ((low, high, code),) = words
+            return rope(_add(other, self), ((low + size, high + size, code),))
+        return rope(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in words]))
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
@@ -149,10 +152,12 @@ def join(pieces: Iterable[Any], separator: str = "") -> str:
     """`separator.join` that keeps the words."""
     parts = list(pieces)
     text = separator.join(parts)
-    place, words, gap = 0, [], len(separator)
+    words: list[Word] = []
+    place, gap = 0, len(separator)
     for part in parts:
         if type(part) is Rope:
-            words += [(a + place, b + place, code) for a, b, code in part._words]
+            for low, high, code in part._words:
+                words.append((low + place, high + place, code))
         place += len(part) + gap
     return rope(text, tuple(words)) if words else text
 

@@ -359,13 +359,15 @@ def completion_start(
         said: where the words in it end; not looked at where the text begins with all of it.
     """
     turn = next((turn for turn in turns if turn.message == cut), None)
-    shared = common_prefix(head, text)
+    shared, own = common_prefix(head, text), code_of(cut)
     if turn is not None:
         anchor = turn.begin
+        if shared == len(head) >= anchor and not manner.generation:
+            return anchor, False
     else:
-        anchor = min((begin for begin, _, code in words if code >= code_of(cut)), default=len(text))
+        anchor = min((begin for begin, _, code in words if code >= own), default=len(text))
     low = max(
-        *(end for _, end, code in words if 0 <= code < code_of(cut) and end <= anchor),
+        *(end for _, end, code in words if 0 <= code < own and end <= anchor),
         *(earlier.end for earlier in turns if earlier.message < cut),
         0,
         0,
