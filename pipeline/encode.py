@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,8 @@ FORMAT = 7
 """Raised whenever the same block and settings would encode otherwise than before."""
 PAIRS_FORMAT = 1
 """The same for preference pairs."""
+_OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost"})
+"""What of an EncodeSpec's payload only conversations depend on."""
 _MAX_REJECTS = 10_000
 """Rejects of one block that are kept one by one; all of them are counted."""
 
@@ -47,6 +50,8 @@ class EncodeSpec:
     tokenizer_hash: str
     engine: str
     engine_version: str
+    jinja2_version: str
+    """Of the jinja2 that renders templates: another one may render otherwise."""
     template: str | None
     template_name: str
     variables: dict[str, Any]
@@ -64,6 +69,7 @@ class EncodeSpec:
             "tokenizer": self.tokenizer_hash,
             "engine": self.engine,
             "engine_version": self.engine_version,
+            "jinja2_version": self.jinja2_version,
             "template": fingerprint([self.template, self.variables]),
             "date": self.date,
             "trace": self.trace,
@@ -139,7 +145,7 @@ class EncodeTask:
             "encode": {
                 key: value
                 for key, value in self.spec_payload.items()
-                if self.conversational or key not in ("template", "date", "trace", "on_limit", "allow_lost")
+                if self.conversational or key not in _OF_TEMPLATES
             },
             **({"where": list(self.where)} if self.where else {}),
             **({"pairs": PAIRS_FORMAT} if self.pairs else {}),
@@ -230,6 +236,11 @@ def load_encoder(store: Store, name: str) -> Encoder:
         )
     renderer = None
     if spec.template is not None:
+        if version("jinja2") != spec.jinja2_version:
+            raise TokenizerError(
+                f"this worker has jinja2 {version('jinja2')}, but the run was planned with {spec.jinja2_version}; "
+                "install the same version everywhere"
+            )
         renderer = make_renderer(spec, spec.template)
 
     @lru_cache(maxsize=1)

@@ -38,6 +38,7 @@ _NAMES = {
     "encode.tokenizer": "the tokenizer",
     "encode.engine": "the tokenizer engine",
     "encode.engine_version": "the engine's version",
+    "encode.jinja2_version": "the version of jinja2",
     "encode.template": "the chat template or its variables",
     "encode.date": "tokenizer.date",
     "encode.trace": "whether templates are traced",

@@ -136,6 +136,7 @@ def make_spec(
         tokenizer_hash=tokenizer.hash,
         engine=engine,
         engine_version=engine_version,
+        jinja2_version=version("jinja2"),
         template=template,
         template_name=tokenizer.template_from or tokenizer.name,
         variables={**special, **(variables or {})},

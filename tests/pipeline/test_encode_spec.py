@@ -6,14 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from packtrain.pipeline.encode import EncodeSpec
+from packtrain.pipeline.encode import EncodeSpec, EncodeTask, load_encoder
 from packtrain.pipeline.follow_anew import Again, Anew
+from packtrain.pipeline.inputs.blocks import Block
 from packtrain.pipeline.resolve import make_spec
 from packtrain.pipeline.sealed import seal
 from packtrain.pipeline.store import LocalStore
 from packtrain.pipeline.tokenizer import load_tokenizer
-from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Example
+from packtrain.stages.prep.messages import MessagesOptions
 
 
 def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> None:
@@ -30,6 +32,27 @@ def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> N
             EncodeSpec.load(cache, name)
         assert spec.save(cache) == name
         assert EncodeSpec.load(cache, name) == spec, "a run puts the right one in its place"
+
+
+def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> None:
+    little.copy(tmp_path)
+    cache = LocalStore(tmp_path / "cache")
+    (path,) = cache.path("specs").iterdir()
+    spec = EncodeSpec.load(cache, f"specs/{path.name}")
+    other = replace(spec, jinja2_version="3.0.0", template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    same = replace(other, jinja2_version=spec.jinja2_version)
+    block = Block(0, 9, 0, 1, "hash")
+    for conversational in (True, False):
+        tasks = [
+            EncodeTask(
+                Path("x"), block, "messages", MessagesOptions(), 99, cache, one.name, one.payload(), conversational
+            )
+            for one in (other, same)
+        ]
+        assert (tasks[0].key != tasks[1].key) is conversational
+    with pytest.raises(TokenizerError, match=r"planned with 3\.0\.0; install the same"):
+        load_encoder(cache, other.save(cache))
+    load_encoder(cache, same.save(cache))
 
 
 def test_a_template_that_may_never_end_is_rendered_by_another_process(tiny_tokenizer: Path) -> None:
