@@ -161,7 +161,8 @@ def chat_rows(chance: random.Random, count: int) -> Iterator[Row]:
             for role in ("user", "assistant")
         ]
         prompt = [*system, *turns, {"role": "user", "content": some_text(chance)}]
-        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": some_text(chance)}]}
+        # packtrain rejects conversations that end with an empty answer, as nothing would be learned from them.
+        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": some_text(chance) or "Yes."}]}
 
 
 def text_rows(chance: random.Random, count: int) -> Iterator[Row]:
