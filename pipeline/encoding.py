@@ -266,7 +266,7 @@ class Encoding:
             return replace(spec, trace=False)
         self.cache.put_bytes(self._distrust_name(spec.engine, spec.engine_version), str(error).encode())
         if self.config.tokenizer.engine != "auto":
-            raise IntegrityError(f"tokenizer engine {error}: {setting('tokenizer.engine', 'auto')}")
+            raise IntegrityError(f"tokenizer engine {error}; use {setting('tokenizer.engine', 'auto')}")
         self.observer.note(f"tokenizer engine {error}; everything is encoded again with the reference")
         return self.spec(*guess_engine(REFERENCE, ()))
 

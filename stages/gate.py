@@ -214,7 +214,7 @@ def resolve_engine(
         first = on_fuzz.first or on_samples[0].sentence()
         verdict = f"differs from tokenizers on {differing:,} of {total:,} texts, first {first}"
         if requested != "auto":
-            raise TokenizerError(f"the tokenizer engine {name} {verdict}: {setting('tokenizer.engine', 'auto')}")
+            raise TokenizerError(f"the tokenizer engine {name} {verdict}; use {setting('tokenizer.engine', 'auto')}")
         tried.append((name, verdict))
     return Resolution(reference.name, reference.version, tuple(tried), reference, reference)
 

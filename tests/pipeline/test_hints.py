@@ -90,6 +90,7 @@ PASSED_ON = (
     "nothing can be written there: ", "there is no row ; split  has ", " will not be finished: . ",
     " goes from  to , but", " has no : nothing finished is", "lora.: peft.LoraConfig has no",
     "trainer.: transformers.Training", "model.overrides.: a  has no such", ": cu_seq_lens_q has  entries and",
+    ": . At fault: . unknown",
 )  # fmt: skip
 """Of nobody's doing, or what to do is in a part that is put in."""
 

@@ -193,7 +193,9 @@ def test_named_templates(tmp_path: Path) -> None:
     some = write_folder(tmp_path / "some", chat_template=named("tool_use", "rag"))
     cache = tmp_path / "cache"
     spec = load_tokenizer(some, cache=cache)
-    with pytest.raises(TokenizerError, match="several chat templates and none is called default: rag, tool_use; set"):
+    with pytest.raises(
+        TokenizerError, match="several chat templates and none is called default: rag, tool_use; name one"
+    ):
         spec.require_template()
     assert load_tokenizer(some, chat_template="{{ 1 }}", cache=cache).require_template() == "{{ 1 }}"
 

@@ -31,7 +31,7 @@ class CountsWhatWasFetched(PackedLoader):
 
 class StartsAgain(PackedLoader):
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict({**state, "rows": 0})
+        super().load_state_dict({**state, "rows": 0, "tokens": 0})
 
 
 class RepeatsTheFirstBatch(PackedLoader):
