@@ -273,10 +273,10 @@ class Ahead(Driver):
         return Trust(
             sentence=(
                 f"Read from {many(len(inputs), 'file')} by packtrain {__version__}; a plan packs nothing. A run of "
-                "the configuration below finds what was encoded in the cache."
+                "the same configuration, which the page and its JSON hold, finds what was encoded in the cache."
                 if sample is None or sample.exhaustive
                 else f"Estimated from a sample of {many(len(inputs), 'file')} by packtrain {__version__}; a run of "
-                "the configuration below reads all of it."
+                "the same configuration, which the page and its JSON hold, reads all of it."
             ),
             manifest=None,
             plan=None,

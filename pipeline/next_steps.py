@@ -47,4 +47,5 @@ def say_next(console: Console, out: str, page: str | None) -> None:
     python = "python" if command == "packtrain" else near(sys.executable)
     say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{near(out)}'))\"")
     data = "" if near(out) == str(Path("runs/demo")) else f" --set data={near(out)}"
-    say(console, f"  {command} train --demo{data}      # a tiny model; needs torch: pip install 'packtrain[train]'")
+    say(console, f"  {command} train --demo{data}      # a tiny model; needs torch:")
+    say(console, "    without a GPU first: pip install torch==2.13.0; then pip install 'packtrain[fast,train]'")

@@ -31,8 +31,9 @@ def trust_of(out: Store, manifest: Manifest) -> Trust:
     configuration = configuration_of(asked.config, asked.base) if asked is not None else _identity(plan["config"])
     return Trust(
         sentence=(
-            f"Made from {many(len(inputs), 'file')} by packtrain {plan['versions']['packtrain']}; whoever runs the "
-            f"configuration below over the same files gets the same bytes, manifest {manifest.hash[:16]}."
+            f"Made from {many(len(inputs), 'file')} by packtrain {plan['versions']['packtrain']}. A run of "
+            "the same configuration, which the page and its JSON hold, over the same files gives the same bytes, "
+            f"manifest {manifest.hash[:16]}."
         ),
         manifest=manifest.hash,
         plan=manifest.plan_hash,

@@ -182,6 +182,7 @@ def test_without_a_file(packtrain: Command, config: Config, tmp_path: Path, monk
     assert (tmp_path / "packed-plan.html").exists()
     assert "format messages" in done.out + done.err
     assert "64" in done.out
+    assert "the same configuration, which the page and its JSON hold," in " ".join(done.out.split())
     assert not (tmp_path / "packed").exists()
 
 
