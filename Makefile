@@ -1,20 +1,16 @@
 # Two commands set everything up: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+# Which tests: `make test MARKS=slow` the slow ones alone, `make test MARKS=` all of them in one session.
+MARKS ?= not slow
 
-.PHONY: demo test test-slow test-all lint types bench clean
+.PHONY: demo test lint types bench clean
 
 demo: .venv/.demo
 	$(BIN)/packtrain run --demo --out runs/demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
-
-test-slow: .venv/.dev
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
-
-test-all: .venv/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "$(MARKS)" -n 2 --dist worksteal
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

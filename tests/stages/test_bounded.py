@@ -82,7 +82,7 @@ def test_it_is_stopped_by_name(name: str) -> None:
     began = time.process_time()
     with pytest.raises(TemplateError, match="'attack' was stopped: it"):
         template.render(CHAT)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 10  # without a limit, each would take minutes or gigabytes
 
 
 @pytest.mark.parametrize("name", ["a product", "center", "joined", "replaced", "a tilde", "nested loops"])
