@@ -1,4 +1,4 @@
-"""What a finished run advises: on examples that say the same, and on those cut before anything trained."""
+"""What a finished run advises: on trained tokens that the limits lose, on glued pairs, and on duplicates."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,6 +9,8 @@ from ..schemas.config import RunConfig
 from ..schemas.hints import setting
 from ..schemas.ledger import SourceLedger
 from .catalogue import Holdout, PartPlace, read_catalogue
+from .encoding import EncodedInputs, Encoding
+from .report.spoken import share
 from .selecting import Chosen, limits_of, mask_of, select_alone
 from .survey import Survey
 from .windows import LOT_DOCUMENTS, groups
@@ -16,6 +18,49 @@ from .windows import LOT_DOCUMENTS, groups
 _CUT = "cut_untrained"
 _DOUBLINGS = 4
 """Of `max_length`, that are tried."""
+_BY_LENGTH = {_CUT, "overlong", "untrained_piece", "untrained"}
+"""Reasons to drop tokens that follow from the limits, or under which no token would have been trained anyway."""
+_MUCH = 0.01
+"""Share of the trained tokens whose loss is reported."""
+
+
+def closing_advice(
+    config: RunConfig, survey: Survey, encoding: Encoding, encoded: EncodedInputs, total: SourceLedger
+) -> list[str]:
+    """What a person may want to change, what matters most first.
+
+    Args:
+        total: of the finished run.
+    """
+    sizes = [record.examples for record in encoded.records]
+    found = (
+        on_lost(config, total),
+        on_untrained(config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
+        # Notes from the beginning of the run, which have scrolled away by now.
+        *(form.joints for form in encoding.formats.values()),
+        on_duplicates(survey, total),
+    )
+    return [line for line in found if line is not None]
+
+
+def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
+    """How many of the trained tokens the configured length loses; None where that is 1 % at most.
+
+    Examples that were dropped for other reasons are not counted as lost to the length: the ledger does not say how many
+    trained tokens each reason took, so where there are such reasons only what was cut off packed examples counts.
+
+    Args:
+        total: of the finished run.
+    """
+    asked = total.asked_encoded + total.asked_repeated
+    exact = total.tokens_dropped.keys() <= _BY_LENGTH
+    lost = total.asked_truncated + (total.asked_dropped if exact else 0)
+    if lost <= _MUCH * asked:
+        return None
+    limits = config.truncate.max_completion_length is not None or config.truncate.max_prompt_length is not None
+    where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
+    least = "" if exact else "at least "
+    return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
 
 
 def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:

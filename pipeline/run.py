@@ -29,7 +29,7 @@ from ..stages.nested_values import nests_values
 from .accounts import fate_of_rows, nothing_left
 from .backends import open_executor
 from .cache_use import CacheUse, mark_cache
-from .closing_advice import on_duplicates, on_untrained
+from .closing_advice import closing_advice
 from .commit import commit, put_record
 from .conditions import check_conditions
 from .configfile import load_config
@@ -187,7 +187,7 @@ class Driver:
         lock.check()
         manifest = self._commit(plan, packed, rejects, packing.schema)
         self._say_why_missing()
-        self.advice = list(self._advise(survey, encoded, manifest))
+        self.advice = closing_advice(self.config, survey, encoding, encoded, manifest.ledger.total())
         if request is not None:
             request.save(self.out)
         self._write_timings()
@@ -253,16 +253,6 @@ class Driver:
             memory=encoding_need((task.block for task in missing), choice.name) if missing else None,
         )
         return encoding, spec, prospect
-
-    def _advise(self, survey: Survey, encoded: EncodedInputs, manifest: Manifest) -> Iterator[str]:
-        total = manifest.ledger.total()
-        sizes = [record.examples for record in encoded.records]
-        for said in (
-            on_untrained(self.config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
-            on_duplicates(survey, total),
-        ):
-            if said is not None:
-                yield said
 
     def _say_why_missing(self) -> None:
         """Only now: of a run that fails, it would hide what matters."""

@@ -152,13 +152,15 @@ class _Table:
     def sentence(self, pick: _Pick) -> str:
         """What it keeps, and what the next length would cost."""
         point = self.at[pick.strategy, pick.max_length]
+        kept, configured = f"{self._kept(point)} of the {self.what}", self.config.truncate.max_length
         if pick.cuts:
-            how = "with overlong: split keeps" if self.splits else "with bfd_split loses no token"
-            how += "" if not self.splits else f" {self._kept(point)} of the {self.what}"
-            kept = f"{pick.max_length:,} {how} and leaves {share(self.whole(point))} of documents whole"
+            how = f"overlong: split would keep {kept}" if self.splits else "bfd_split would lose no token"
+            said = f"with {how} and leave {share(self.whole(point))} of documents whole"
+        elif pick.max_length > configured or not pick.reached:
+            said = f"would keep {kept}"
         else:
-            kept = f"{pick.max_length:,} keeps {self._kept(point)} of the {self.what}"
-        return f"{kept}; {self._next(pick, point)}{self._few(pick)}."
+            said = f"{'is' if pick.max_length == configured else 'would be'} enough: it keeps {kept}"
+        return f"max_length {pick.max_length:,} {said}; {self._next(pick, point)}{self._few(pick)}."
 
     def _kept(self, point: Point) -> str:
         return "all" if self.keeps(point) == 1 else share(self.keeps(point))

@@ -45,6 +45,24 @@ def packed(
     return pack
 
 
+@pytest.mark.parametrize("duplicates", ["keep", "drop"])
+def test_trained_tokens_that_the_length_loses_are_said_first(
+    packed: Callable[..., tuple[str, Any]], duplicates: str
+) -> None:
+    said, total = packed("--max-length", 64, "--set", f"duplicates={duplicates}")
+    # Of duplicates, tokens are dropped for another reason than the length.
+    lost = total.asked_truncated + (total.asked_dropped if duplicates == "keep" else 0)
+    least = "" if duplicates == "keep" else "at least "
+    (line,) = re.findall(r".* of the trained tokens are lost.*\n.*", said)
+    assert re.match(
+        rf"at max_length 64, {least}\d\d?(\.\d)? % of the trained tokens are lost "
+        rf"\({lost:,} of {total.asked_encoded:,}\)\ntruncation left nothing",
+        line,
+    )
+    assert f"{100 * lost / total.asked_encoded:.1f}".removesuffix(".0") in line
+    assert "are lost" not in packed("--max-length", 2048)[0]
+
+
 def test_what_would_keep_what_is_cut_before_anything_trained(packed: Callable[..., tuple[str, Any]]) -> None:
     said, total = packed("--max-length", 64)
     dropped = total.examples_dropped["cut_untrained"]

@@ -126,6 +126,22 @@ JOINED = (
 )
 
 
+def test_prompts_that_run_into_their_completions_are_named_again_at_the_end(
+    packtrain: Any, tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+) -> None:
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(GLUED) + "\n")
+    done = packtrain(
+        "run", "--input", tmp_path / "pairs.jsonl", "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out",
+        "--workers", 1, "--set", f"cache={new_cache(tiny_tokenizer)}", "--no-report",
+    )  # fmt: skip
+    lines = [
+        number for number, line in enumerate(done.out.splitlines()) if "the prompt runs into the completion" in line
+    ]
+    ledger = next(number for number, line in enumerate(done.out.splitlines()) if line.startswith("rows read"))
+    assert len(lines) == 2
+    assert lines[0] < ledger < lines[1]
+
+
 @pytest.mark.parametrize("format", ["auto", "prompt_completion", "python:pairs:read"])
 def test_prompts_that_run_into_their_completions_are_named(bench: Bench, format: str) -> None:
     (bench.folder / "pairs.py").write_text("def read(row):\n    return row\n")

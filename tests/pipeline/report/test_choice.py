@@ -118,10 +118,21 @@ def test_conversations_get_the_length_that_keeps_their_answers() -> None:
     longer = at(choice, "bfd", choice.advice.max_length * 2)
     more = longer.flops / point.flops - 1
     gain = (longer.labels - point.labels) / (point.labels + point.labels_lost)
+    verb = "would keep" if point.max_length > 2048 else "would be enough: it keeps"
     assert choice.advice.sentence == (
-        f"{point.max_length:,} keeps {share(kept)} of the trained tokens; the next step up, {longer.max_length:,}, "
-        f"costs {share(more)} more work for {share(gain)} of them."
+        f"max_length {point.max_length:,} {verb} {share(kept)} of the trained tokens; "
+        f"the next step up, {longer.max_length:,}, costs {share(more)} more work for {share(gain)} of them."
     )
+
+
+@pytest.mark.parametrize(
+    ("configured_length", "verb"),
+    [(256, "would keep"), (512, "is enough: it keeps"), (2048, "would be enough: it keeps")],
+)
+def test_the_advice_is_said_beside_what_is_configured(configured_length: int, verb: str) -> None:
+    choice = choice_of(stock_of([300] * 100), configured(truncate={"max_length": configured_length}))
+    assert choice.advice is not None
+    assert choice.advice.sentence == f"max_length 512 {verb} all of the trained tokens; no document is longer."
 
 
 def test_short_documents_share_longer_rows() -> None:
@@ -158,7 +169,7 @@ def test_texts_are_split_and_not_followed_to_the_longest() -> None:
     choice = choice_of(stock_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
     assert choice.advice is not None
     assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
-    assert "loses no token" in choice.advice.sentence
+    assert "would lose no token" in choice.advice.sentence
 
 
 def test_one_giant_conversation_is_named() -> None:
