@@ -196,8 +196,8 @@ class LocalStore:
                 # Unbuffered: pyarrow hands over whole column buffers, another copy would only cost memory.
                 with path.open("xb", buffering=0) as raw:
                     yield Draft(path, HashingFile(_Whole(raw), sha256))  # type: ignore[arg-type]
-            except OSError as error:
-                raise explain(error, target) from error
+            except OSError as error:  # named as the person named it, if not even the root can be made
+                raise explain(error, target if os.access(self.root, os.W_OK) else self.root) from error
         finally:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -368,7 +368,8 @@ def explain(error: OSError, folder: Path) -> StoreError:
             f"the disk that holds {folder} is full; free some room, or point `out` and `cache` elsewhere, "
             "then run the same command again: it goes on where it stopped"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    unmade = error.errno == errno.ENOENT and not folder.exists()  # such as below /proc
+    if unmade or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UnwritableError(
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
         )

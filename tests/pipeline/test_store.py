@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from packtrain.pipeline.store import LocalStore, Put, explain, hash_file
-from packtrain.schemas.errors import IntegrityError, StoreError
+from packtrain.schemas.errors import IntegrityError, StoreError, UnwritableError
 from packtrain.schemas.fingerprint import hash_bytes
 
 
@@ -192,6 +192,16 @@ def test_the_systems_errors_say_what_to_do(number: int, what: str, tmp_path: Pat
         raise error
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert explain(error, tmp_path / "elsewhere") is error
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_folder_that_cannot_be_made_is_named_as_the_person_named_it() -> None:
+    with pytest.raises(UnwritableError) as caught:
+        LocalStore(Path("/proc/packed")).put_bytes("_run/lease/run-000001.json", b"1")
+    assert str(caught.value) == (
+        "/proc/packed cannot be written: No such file or directory; choose another folder, or make this one writable"
+    )
+    assert caught.value.exit_code == 2
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
