@@ -1,9 +1,11 @@
 """Where a tokenizer is: a folder, or the snapshot of a hub's repository in the local Hugging Face cache."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from ..schemas.errors import TokenizerError
+from ..schemas.hints import did_you_mean
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -26,8 +28,8 @@ def find_tokenizer(path: str, base: Path) -> Path:
         raise TokenizerError(f"tokenizer.path: the folder {folder} is a file; a folder is needed")
     if not _HUB_NAME.fullmatch(path):
         raise TokenizerError(
-            f"tokenizer.path: the folder {folder} does not exist; nothing is downloaded: save a hub's tokenizer with "
-            "save_pretrained first"
+            f"tokenizer.path: the folder {folder} does not exist{_near(folder)}; nothing is downloaded: save a hub's "
+            "tokenizer with save_pretrained first"
         )
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -37,10 +39,20 @@ def find_tokenizer(path: str, base: Path) -> Path:
         if isinstance(found, str):
             return Path(found).parent
     raise TokenizerError(
-        f"tokenizer.path: the folder {folder} does not exist, and the Hugging Face cache {HF_HUB_CACHE} holds no "
+        f"tokenizer.path: the folder {folder} does not exist{_near(folder)}, and the Hugging Face cache "
+        f"{HF_HUB_CACHE} holds no "
         f'tokenizer of {path}. Nothing is downloaded; this fetches it: python -c "from transformers import '
         f"AutoTokenizer; AutoTokenizer.from_pretrained('{path}')\""
     )
+
+
+def _near(folder: Path) -> str:
+    """` (did you mean tokenizer?)`, where a folder of a like name beside it holds a tokenizer; else nothing."""
+    beside: list[str] = []
+    with suppress(OSError):  # not even the folder around it is there
+        beside = [one.name for one in folder.parent.iterdir() if any((one / name).is_file() for name in _FILES)]
+    hint = did_you_mean(folder.name, beside)
+    return f" ({hint.removeprefix('; ')})" if hint else ""
 
 
 def tokenizer_name(folder: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline import tokenizer as module
 from packtrain.pipeline.tokenizer import TokenizerLoading, TokenizerSpec, load_tokenizer
-from packtrain.pipeline.tokenizer_place import tokenizer_name
+from packtrain.pipeline.tokenizer_place import find_tokenizer, tokenizer_name
 from packtrain.schemas.errors import TaskError, TokenizerError
 from packtrain.stages.engines import make_engine
 
@@ -206,6 +206,18 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TokenizerError, match="is a file; a folder is needed"):
         load_tokenizer(tmp_path / "file")
+
+
+@pytest.mark.parametrize("path", ["tokeniser", "./tokeniser"])
+def test_a_misspelt_folder_is_answered_by_the_tokenizer_beside_it(tmp_path: Path, path: str) -> None:
+    (tmp_path / "tokenise").mkdir()  # nearer, but no tokenizer
+    with pytest.raises(TokenizerError) as caught:
+        find_tokenizer(path, tmp_path)
+    assert "did you mean" not in str(caught.value)
+    write_folder(tmp_path / "tokenizer")
+    with pytest.raises(TokenizerError) as caught:
+        find_tokenizer(path, tmp_path)
+    assert f"the folder {tmp_path}/tokeniser does not exist (did you mean tokenizer?)" in str(caught.value)
 
 
 def test_a_name_on_the_hub_is_found_in_the_local_cache(
