@@ -64,7 +64,7 @@ def train(
         bool, typer.Option("--demo", help="Train a tiny random model on what packtrain run --demo made.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="The folder to write; overrules the configuration.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the configuration, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check configuration, data and model, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the whole configuration.")] = False,
 ) -> None:
     """Train a model on packed shards, isolation proved first. Under torchrun or accelerate, on many devices."""

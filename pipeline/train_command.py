@@ -18,7 +18,7 @@ from .console import make_console, say
 def start(
     config: Path | None, settings: Sequence[str], *, demo: bool, out: Path | None, dry_run: bool, as_json: bool = False
 ) -> None:
-    """Train; or, with `dry_run`, only check the configuration.
+    """Train; or, with `dry_run`, only check the configuration, and that its data and its model are there.
 
     Args:
         config: a YAML file; None with `demo`, which brings its own.
@@ -28,6 +28,7 @@ def start(
 
     Raises:
         ConfigError: there is no configuration, it is wrong, or torch is not installed.
+        ConfigError, InputError, IntegrityError: the data or the model is not there, or not whole.
     """
     try:
         import torch
@@ -39,7 +40,7 @@ def start(
     if as_json and not dry_run:
         raise ConfigError("--json prints what would be trained; give --dry-run as well")
     from ..training.trainer.config import TrainConfig
-    from ..training.trainer.run import train
+    from ..training.trainer.run import check, train
 
     overrides = [*settings, *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]
     if demo:
@@ -54,11 +55,16 @@ def start(
         loaded, base = load_as(TrainConfig, config, None, overrides)
     else:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
+    if dry_run:
+        check(loaded, base)
     if as_json:
         print_json({"out": str(base / loaded.out), "config": loaded.model_dump(mode="json")})
         return
     if dry_run:
-        say(make_console(), f"the configuration is well formed; it would train into {base / loaded.out}")
+        say(
+            make_console(),
+            f"the configuration, its data and its model are in order; it would train into {base / loaded.out}",
+        )
         return
     train(loaded, base, say=partial(print_line, flush=True))
 

@@ -25,6 +25,10 @@ OPEN_SHARDS = 512
 """Shards mapped at once. Systems allow a process some 65,000 mappings; opening one again takes a millisecond."""
 
 
+MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
+"""What to do where there is no split `holdout`."""
+
+
 def held_room(cache_bytes: int) -> int:
     """How much of a cache one process keeps in use: what is mapped cannot be evicted, and other ranks share it."""
     return cache_bytes // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
@@ -66,7 +70,8 @@ class PackedRows:
         record = self.manifest.splits.get(split)
         if record is None:
             known = self.manifest.splits
-            raise InputError(f"{where} has no split {split!r}; it has {', '.join(known)}{did_you_mean(split, known)}")
+            fix = f"; {MAKE_HOLDOUT}" if split == "holdout" else did_you_mean(split, known)
+            raise InputError(f"{where} has no split {split!r}; it has {', '.join(known)}{fix}")
         self.split = split
         self.shards = record.shards
         self._starts = [0, *accumulate(shard.rows for shard in self.shards)]

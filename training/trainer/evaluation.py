@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
 from ..batch import flatten, unpack
-from ..rows import PackedRows
+from ..rows import MAKE_HOLDOUT, PackedRows
 from ..shard import PackedRow
 from .loss import LossMean, Targets, targets, token_losses_in_chunks
 
@@ -54,7 +54,7 @@ class HeldOut:
         if not len(self):
             raise ConfigError(
                 f"{self.where}: the split {self.split!r} has no rows, on which a loss could be measured; "
-                "name another split, or leave eval out"
+                f"name another split, or leave eval out{'; ' + MAKE_HOLDOUT if self.split == 'holdout' else ''}"
             )
 
     @cached_property

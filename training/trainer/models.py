@@ -52,17 +52,33 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
             f"model: the weights in {_shown(config)} are damaged, or cut short: {error}; copy them again"
         ) from error
     except (OSError, ValueError, ImportError, KeyError, _strict()) as error:
-        if isinstance(error, OSError) and not has_weights(base / Path(str(config.path)).expanduser()):
-            raise ConfigError(
-                f"model: {_shown(config)} holds no weights (*.safetensors or pytorch_model*.bin); take a folder that "
-                f"does, or draw them: model: {{path: {config.path}, random: true}}"
-            ) from error
+        if isinstance(error, OSError):
+            _require_weights(config, base, error)
         raise ConfigError(
             f"model: transformers makes no causal language model of {_shown(config)}: {error}; take one that it knows"
         ) from error
     if not config.quantization:
         _refuse_missing(found["missing_keys"], config)
     return model
+
+
+def check_model(config: "ModelConfig", base: Path) -> None:
+    """Whether there is a model: its configuration is read, its weights only looked for.
+
+    Raises:
+        ConfigError: see `load_model`.
+    """
+    _model_config(config, base)
+    if config.path is not None and not config.random:
+        _require_weights(config, base)
+
+
+def _require_weights(config: "ModelConfig", base: Path, error: Exception | None = None) -> None:
+    if not has_weights(base / Path(str(config.path)).expanduser()):
+        raise ConfigError(
+            f"model: {_shown(config)} holds no weights (*.safetensors or pytorch_model*.bin); take a folder that "
+            f"does, or draw them: model: {{path: {config.path}, random: true}}"
+        ) from error
 
 
 def has_weights(folder: Path) -> bool:

@@ -69,6 +69,19 @@ def train(
         return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
 
 
+def check(config: TrainConfig, base: Path) -> None:
+    """What `train` would refuse before it loads anything: data that is not there or not finished, a missing model.
+
+    Args:
+        base: where relative paths start.
+
+    Raises:
+        ConfigError, InputError, IntegrityError: as of `train`.
+    """
+    _require("transformers", "accelerate")
+    _Training(config, base, _silent).check()
+
+
 def read_config(
     config: TrainConfig | Mapping[str, Any] | str | Path, base: Path | None = None
 ) -> tuple[TrainConfig, Path]:
@@ -157,6 +170,17 @@ class _Training:
             resumed_from=resume,
             log=list(history),
         )
+
+    def check(self) -> None:
+        """See `check`."""
+        from ..rows import PackedRows
+        from .models import check_model
+
+        self._check_places(self.base / self.config.out)
+        check_model(self.config.model, self.base)
+        for source in self._sources():
+            PackedRows(source.where, source.split, **self._remote())
+        self._held_out()
 
     def _check_places(self, out: Path) -> None:
         """What would otherwise fail, or be written over, after hours of training."""

@@ -1,5 +1,7 @@
 """What a configuration can ask for beside plain training: each through the whole way, held against the plain one."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from packtrain.schemas.errors import ConfigError, LeakError  # noqa: E402
+from packtrain.schemas.errors import ConfigError, LeakError, PacktrainError  # noqa: E402
 from packtrain.training.trainer.console import ConsoleLog, evaluation_line  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
 
@@ -175,11 +177,49 @@ def test_a_line_says_how_long_the_rest_will_take() -> None:
     assert len({len(line) for line in lines}) == 1
 
 
-def test_the_demo_trains_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_dry_run_looks_for_data_and_model(
+    settings: Settings,
+    folder: Path,
+    two_sources: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_json: bool,
+) -> None:
     from packtrain.pipeline.train_command import start
 
-    (tmp_path / "runs" / "demo").mkdir(parents=True)
-    (tmp_path / "runs" / "demo" / "manifest.json").touch()
+    def dry(**keys: Any) -> None:
+        config = tmp_path / "train.yaml"
+        config.write_text(json.dumps(settings(data=str(two_sources)) | keys))
+        start(config, [], demo=False, out=None, dry_run=True, as_json=as_json)
+
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "weightless").mkdir()
+    (tmp_path / "weightless" / "config.json").write_text(json.dumps(settings()["model"]["config"]))
+    holdout = "has no split 'holdout'; it has train; `holdout: {fraction: 0.02}` in the run's configuration makes one"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"data": "nowhere"}, "nowhere does not exist; give the folder that `packtrain run` wrote"),
+        ({"data": "unfinished"}, "unfinished has no manifest.json: nothing finished is in it"),
+        ({"data": str(folder), "eval": {"every": 1}}, holdout),
+        ({"model": "nowhere"}, "model.path: there is no folder"),
+        ({"model": "bare"}, "model: no configuration can be read of"),
+        ({"model": "weightless"}, "holds no weights"),
+    ]
+    for keys, message in wrong:
+        with pytest.raises(PacktrainError, match=re.escape(message)):
+            dry(**keys)
+        assert capsys.readouterr().out == ""
+    dry(eval={"every": 1}, model={"path": "weightless", "random": True})
+    assert str(tmp_path / "out") in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_demo_trains_on_one_thread(two_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packtrain.pipeline.train_command import start
+
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(two_sources)
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(2)
     try:
