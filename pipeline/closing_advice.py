@@ -18,7 +18,7 @@ from .windows import LOT_DOCUMENTS, groups
 _CUT = "cut_untrained"
 _DOUBLINGS = 4
 """Of `max_length`, that are tried."""
-_BY_LENGTH = {_CUT, "overlong", "untrained_piece", "untrained"}
+_BY_LENGTH = {_CUT, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons to drop tokens that follow from the limits, or under which no token would have been trained anyway."""
 _MUCH = 0.01
 """Share of the trained tokens whose loss is reported."""

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline import deciding
+from packtrain.pipeline.closing_advice import on_lost
 from packtrain.pipeline.deciding import Repeats
 from packtrain.pipeline.outfolder import read_manifest
 from packtrain.pipeline.store import LocalStore
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.ledger import SourceLedger
 
 
 @pytest.fixture
@@ -97,3 +100,20 @@ def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: 
     assert (exact.share, exact.count()) == (1, 10_000)
     assert estimate.share == 8
     assert 9_000 < estimate.count() < 11_000
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("cut_empty", "at max_length 64, 50 % of the trained tokens are lost (50 of 100)"),
+        ("max_tokens", "at max_length 64, at least 10 % of the trained tokens are lost (10 of 100)"),
+    ],
+)
+def test_only_what_follows_from_the_length_is_counted_as_lost_to_it(reason: str, said: str) -> None:
+    sources = [{"name": "a", "format": "text", "path": "a.jsonl"}]
+    config = RunConfig.model_validate(
+        {"out": "out", "tokenizer": {"path": "t"}, "sources": sources, "truncate": {"max_length": 64}}
+    )
+    total = SourceLedger(asked_encoded=100, asked_truncated=10, asked_dropped=40, tokens_dropped={reason: 60})
+    assert on_lost(config, total) == said
+    assert on_lost(config, SourceLedger(asked_encoded=100, asked_truncated=1)) is None
