@@ -54,6 +54,7 @@ class CacheUse:
         if self._file is not None:
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for a cleaning that is under way
+            cache.sweep_top()  # a run may have been killed while it marked the cache
             mark_cache(cache)
 
     def __enter__(self) -> "CacheUse":

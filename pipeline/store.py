@@ -10,7 +10,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -259,8 +259,15 @@ class LocalStore:
     def sweep(self, folder: str = "") -> None:
         """Remove what processes that were killed on this machine left half-written."""
         base = self.path(folder) if folder else self.root
+        self._sweep(base.rglob(f"{_TEMPORARY}*"))
+
+    def sweep_top(self) -> None:
+        """The same, without looking into folders, of which a cache may have a million files."""
+        self._sweep(self.root.glob(f"{_TEMPORARY}*"))
+
+    def _sweep(self, drafts: Iterable[Path]) -> None:
         mine = f"{_TEMPORARY}{os.uname().nodename}-"
-        for path in base.rglob(f"{_TEMPORARY}*"):
+        for path in drafts:
             writer = path.name.removeprefix(mine).partition("-")[0]
             if path.name.startswith(mine) and writer.isdecimal() and not _runs(int(writer)):
                 with suppress(OSError):

@@ -85,7 +85,7 @@ def write_dataset(
     configuration = {"truncate": {"max_length": max_length}, "pack": {"shuffle": True}}
     manifest = Manifest(
         plan_hash="generated",
-        plan={"config": configuration, "tokenizer": {"pad_id": 0}},
+        plan={"config": configuration, "inputs": [], "tokenizer": {"pad_id": 0}},
         schema={field.name: str(field.type) for field in laid.batch.schema},
         splits={"train": SplitRecord((shard,), (plan.certificate,))},
         files=(FileRecord(**_file(folder, ROW_SIZES_NAME)),),
