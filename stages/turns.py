@@ -305,12 +305,14 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
     if not blocks:
         raise UnprovedError("the template rendered no generation block")
     edges = {place for block in blocks for place in block}
-    # An empty question that stands at the edge of a block is not in it, as it would not be if it said something.
-    plain = [
-        (begin, end, code)
-        for begin, end, code in words
-        if code != GENERATION and not (begin == end and begin in edges and code >> MESSAGE not in said)
-    ]
+    # An empty question that stands at the edge of a block is not in it, as it would not be if it said something;
+    # unless the template marks questions, too.
+    plain: list[Word] = []
+    beside: list[Word] = []
+    for begin, end, code in words:
+        if code != GENERATION:
+            edge = begin == end and begin in edges and code >> MESSAGE not in said
+            (beside if edge else plain).append((begin, end, code))
     turns: list[Turn] = []
     place = 0
     for number, (begin, end) in enumerate(blocks):
@@ -326,6 +328,8 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
             (index,) = owners
         elif not owners and len(blocks) == len(said):
             index = said[number]
+        elif not owners and len(near := {code >> MESSAGE for at, _, code in beside if begin <= at <= end}) == 1:
+            (index,) = near
         else:
             raise UnprovedError("a generation block does not belong to one message")
         tail = plain[inside - 1][1] if inside > place else begin

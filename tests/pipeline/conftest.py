@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,6 +285,8 @@ def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fa
     """The same, for one test: calm at its beginning, found by every client, and nobody pauses long after a fault."""
     for key, value in s3_server.environment.items():
         monkeypatch.setenv(key, value)
+    # Workers have the environment that their fork server was started with, which may have been an earlier test.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
     pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
     monkeypatch.setattr(objects, "FIRST_PAUSE", 0.005)

@@ -274,9 +274,8 @@ def test_nothing_to_pack_is_said_and_does_not_go_on_for_ever(
     data: Path, make: MakeConfig, live: Callable[..., LiveWindows]
 ) -> None:
     (data / "wrong.jsonl").write_text('{"body": "no text"}\n' * 7)
-    windows = live(make(sources=[{"name": "wrong", "format": "text", "path": str(data / "wrong.jsonl")}]))
     with pytest.raises(InputError, match=r"None of the 7 rows looked at fits format text"):
-        list(windows.walk(0, 0, 1000))
+        live(make(sources=[{"name": "wrong", "format": "text", "path": str(data / "wrong.jsonl")}]))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

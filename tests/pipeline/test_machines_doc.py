@@ -20,7 +20,7 @@ YAML = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml"]
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_tokenizer: Path) -> Path:
-    """A folder with a `config.yaml` that packs into `packed`."""
+    """A folder with the page's configurations, which pack into `packed` if nothing else is said."""
     for number in range(6):
         (tmp_path / f"in-{number}.jsonl").write_text(f'{{"text": "hello world {number}"}}\n' * 20)
     config = {
@@ -29,7 +29,8 @@ def folder(tmp_path: Path, tiny_tokenizer: Path) -> Path:
         "sources": [{"name": "a", "format": "text", "path": "in-*.jsonl"}],
         "run": {"workers": 1, "report": False},
     }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    for name in ("config.yaml", "mix.yaml"):
+        (tmp_path / name).write_text(yaml.safe_dump(config))
     return tmp_path
 
 
@@ -71,11 +72,11 @@ def test_the_three_shards_of_the_page_make_one_dataset(folder: Path, bin: Path) 
     (script,) = (script for script in SHELL if "--shard 0/3" in script)
     done = shell(script, folder, bin)
     assert (done.returncode, done.stderr) == (0, "")
-    manifest = read_manifest(LocalStore(folder / "packed"))
+    manifest = read_manifest(LocalStore(folder / "three"))
     assert manifest is not None
     (waiting,) = (script for script in SHELL if script.startswith("packtrain wait /shared"))
-    line = waiting.splitlines()[0].replace("/shared/packed", "packed")
-    assert shell(line, folder, bin).stdout == f"packed is finished: manifest {manifest.hash[:16]}\n"
+    line = waiting.splitlines()[0].replace("/shared/packed", "three")
+    assert shell(line, folder, bin).stdout == f"three is finished: manifest {manifest.hash[:16]}\n"
 
 
 @pytest.mark.slow
