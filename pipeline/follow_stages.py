@@ -47,7 +47,7 @@ class Stages:
         """What prep makes of the story's row; None where the row is not at hand, or its reader has changed.
 
         Raises:
-            ConfigError: nobody but the dataset names the reader.
+            ConfigError: only the dataset names the reader.
         """
         if story.origin.state is not State.SAME:
             return None

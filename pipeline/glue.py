@@ -1,4 +1,4 @@
-"""Prompts that run into their completions: `there?` and `Let x` are joined to `there?Let x`, which nobody means."""
+"""Prompts that run into their completions: `there?` and `Let x` become `there?Let x`, rarely on purpose."""
 
 import unicodedata
 

@@ -127,7 +127,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name, reverse=True)
     except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}; mend that, or name its files") from error
+        raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -140,4 +140,4 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 def _broken(path: Path, error: OSError) -> str:
     if path.is_symlink():
         return f"{path} is a link to {path.readlink()}, which cannot be followed ({error.strerror}); remove or fix it"
-    return f"{path} cannot be read: {error.strerror}; mend that, or name another"
+    return f"{path} cannot be read: {error.strerror}; fix that, or name another"

@@ -226,6 +226,10 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         assert got == wanted or same(got, wanted)
 
     compare()
+    for said, answered in (("", ""), ("", "b"), ("a", "")):
+        prompt, completion = rows(("user",), [said]), rows(("assistant",), [answered])
+        got, wanted = answer(renderer, prompt, completion), answer(renderer.exact, prompt, completion)
+        assert got == wanted or same(got, wanted), (said, answered)
     for text in NASTY:
         row = rows(("user",), [text])
         got, wanted = answer(renderer, row, []), answer(renderer.exact, row, [])
