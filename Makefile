@@ -4,6 +4,9 @@ BIN := .venv/bin
 # Which tests: `make test MARKS=slow` the slow ones alone, `make test MARKS=` all of them in one session.
 MARKS ?= not slow
 
+# Compiled modules halve the start of a test session and of every program that it starts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types bench clean
 
 demo: .venv/.demo

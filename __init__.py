@@ -6,14 +6,14 @@ The public names are handed out lazily (PEP 562): importing packtrain costs noth
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .pipeline.hub import pack_dataset
-    from .pipeline.run import run
-    from .pipeline.waiting import wait
+    from .pipeline.dataset.wait import wait
+    from .pipeline.pack_dataset import pack_dataset
+    from .pipeline.run.driver import run
     from .schemas.config import RunConfig
     from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
     from .schemas.manifest import Manifest
-    from .stages.plan import plan_rows
+    from .stages.pack.plan import plan_rows
 
 __version__ = "0.1.0"
 
@@ -24,10 +24,10 @@ _HOMES = {
     "Manifest": "schemas.manifest",
     "PacktrainError": "schemas.errors",
     "RunConfig": "schemas.config",
-    "pack_dataset": "pipeline.hub",
-    "plan_rows": "stages.plan",
-    "run": "pipeline.run",
-    "wait": "pipeline.waiting",
+    "pack_dataset": "pipeline.pack_dataset",
+    "plan_rows": "stages.pack.plan",
+    "run": "pipeline.run.driver",
+    "wait": "pipeline.dataset.wait",
 }
 
 

@@ -1,6 +1,6 @@
-"""Columns of lists in a Hugging Face dataset's table, gathered by a plan without copying them first.
+"""List columns of a Hugging Face dataset's table, gathered by a plan without copying them first.
 
-Legend: `N` documents (rows of the input), `D` pieces, `R` packed rows.
+Shapes: `N` documents (rows of the input), `D` pieces, `R` packed rows.
 """
 
 from dataclasses import dataclass
@@ -12,39 +12,40 @@ from numpy.typing import NDArray
 
 from ..schemas.errors import InputError
 from ..schemas.layout import LayoutPlan
-from ..stages.plan import Strategy
+from ..schemas.ragged import offsets_of
+from ..stages.pack.plan import Strategy
 
 SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
 
 
 class ColumnError(InputError, TypeError):
-    """The columns cannot be packed: one is not of lists, or two differ in the lengths of their rows."""
+    """The columns cannot be packed: one does not hold lists, or two differ in the lengths of their lists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListColumn:
-    """One column of lists, as its chunks are: nothing is copied."""
+    """One list column, as a view of its chunks, without copies."""
 
     name: str
     type: pa.DataType
     values: list[pa.Array]
     """The elements of each chunk."""
     chunk_ends: NDArray[np.int64]
-    """Row after the last one of each chunk."""
+    """The end row, exclusive, of each chunk."""
     starts: NDArray[np.int64]
-    """(N,) first element of each row within its chunk's values."""
+    """(N,) index of each row's first element in its chunk's values."""
     lengths: NDArray[np.int32]
-    """(N,) elements of each row; 0 for a missing one."""
+    """(N,) elements of each row; 0 if its list is missing."""
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray) -> "ListColumn":
         """Find the rows of a column.
 
         Raises:
-            ColumnError: it does not hold lists.
+            ColumnError: the column does not hold lists.
         """
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-            if len(column) or not pa.types.is_null(column.type):  # a column without rows may have no type yet
+            if len(column) or not pa.types.is_null(column.type):  # an empty column may have no type
                 raise ColumnError(
                     f"column {name!r}: holds {column.type}, and packing needs a list in each row. "
                     f"Remove the column first (dataset.remove_columns({name!r})) or make it a list per token."
@@ -66,7 +67,7 @@ class ListColumn:
         )
 
     def gather(self, rows: NDArray[np.int64], skips: NDArray[np.int64], lengths: NDArray[np.int32]) -> pa.Array:
-        """(T,) elements `skips[p] : skips[p] + lengths[p]` of each row `rows[p]`, one after another."""
+        """(T,) elements `skips[p] : skips[p] + lengths[p]` of every row `rows[p]`, concatenated."""
         if not len(rows):
             return pa.array([], type=self.type.value_type)
         chunk = np.searchsorted(self.chunk_ends, rows, side="right").tolist()
@@ -77,11 +78,11 @@ class ListColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListSource:
-    """The documents to pack, one a row."""
+    """The documents to pack, one per row."""
 
     columns: list[ListColumn]
     selected: NDArray[np.int64] | None
-    """(N,) which row of the columns is document n, or None if they are all of them, in order."""
+    """(N,) the row of each document in the columns; None if all rows are taken in order."""
     lengths: NDArray[np.int32]
     """(N,) tokens of each document."""
 
@@ -90,11 +91,11 @@ class ListSource:
         """Take every column of a table.
 
         Raises:
-            ColumnError: there is none, one does not hold lists, or two differ in the lengths of their rows.
+            ColumnError: there are no columns, one does not hold lists, or two differ in the lengths of their lists.
         """
         columns = [ListColumn.of(name, table.column(name)) for name in table.column_names]
         if not columns:
-            raise ColumnError("dataset: has no column to pack. Keep at least one, such as input_ids.")
+            raise ColumnError("dataset: has no columns to pack. Keep at least one, such as input_ids.")
         lengths = _choose(columns[0].lengths, selected)
         for column in columns[1:]:
             others = _choose(column.lengths, selected)
@@ -103,16 +104,16 @@ class ListSource:
                 raise ColumnError(
                     f"columns {columns[0].name!r} and {column.name!r}: row {row} has lists of {lengths[row]} "
                     f"and {others[row]} elements. Packing needs one element per token in every column; "
-                    "remove the column that means something else."
+                    "remove the column that is not per token."
                 )
         return cls(columns, selected, lengths)
 
     def rows(self, plan: LayoutPlan, begin: int, end: int, strategy: Strategy) -> pa.Table:
-        """Packed rows `begin : end` of the plan, columns as they were, and `seq_lengths` unless wrapped."""
+        """Packed rows `begin : end` of the plan: all columns, and `seq_lengths` unless the strategy is wrapped."""
         offsets = plan.row_offsets[begin : end + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         documents, lengths = plan.order[first:last], plan.lengths[first:last]
-        of_tokens = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[offsets - first]
+        of_tokens = offsets_of(lengths)[offsets - first]
         where = documents if self.selected is None else self.selected[documents]
         arrays = []
         for column in self.columns:

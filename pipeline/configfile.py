@@ -1,4 +1,4 @@
-"""Reading a configuration: YAML, overrides, and errors that name the file, the key and the nearest right one."""
+"""Read a configuration: YAML, overrides, and errors that name the file, the key and the nearest valid one."""
 
 import difflib
 import re
@@ -26,18 +26,18 @@ _PLAIN = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
 }
-"""pydantic's kinds of findings → what is meant, in plain words."""
+"""pydantic's error type → the expected input, in plain words."""
 _SHOWN = 80
-"""Characters of a wrong value that a message repeats."""
+"""Maximum number of characters of a wrong value that a message repeats."""
 
 
 class Typed(str):
-    """An override that was given as an option of its own, which messages name in place of `--set`."""
+    """An override that was given as an option of its own; messages name that option instead of `--set`."""
 
     typed: str
 
     def __new__(cls, override: str, typed: str) -> "Typed":
-        """`typed`: the option and its value, as the person wrote them."""
+        """`typed`: the option and its value, as the user typed them."""
         made = super().__new__(cls, override)
         made.typed = typed
         return made
@@ -53,17 +53,17 @@ def load_config(
     """A validated configuration, and the folder where its relative paths start.
 
     Args:
-        config: validated already, plain data, or the path of a YAML file.
-        base: overrules that folder; by default the file's, or the working directory.
-        overrides: `key.path=value`, the value in YAML.
-        typed: there is no file: all was given on a command line, and messages advise in its words.
+        config: a validated configuration, plain data, or the path of a YAML file.
+        base: the folder to use instead; by default the file's, or the working directory.
+        overrides: `key.path=value`, with the value in YAML.
+        typed: whether everything came from the command line, so that messages advise options instead of keys.
 
     Raises:
-        ConfigError: names the file, the key, what is wrong and what would be right.
+        ConfigError: names the file, the key, what is wrong and what would be valid.
     """
     if isinstance(config, RunConfig):
         if overrides:
-            raise ConfigError("overrides need a configuration that is not validated yet; give a path or a mapping")
+            raise ConfigError("overrides need a configuration that is not yet validated; give a path or a mapping")
         return config, base or Path.cwd()
     configured_by(None if typed else [override.partition("=")[0].strip() for override in overrides])
     return load_as(RunConfig, config, base, overrides)
@@ -72,7 +72,7 @@ def load_config(
 def load_as(
     model: type[_Model], config: Mapping[str, Any] | str | Path, base: Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[_Model, Path]:
-    """The same for any other configuration, such as that of a training. See `load_config`."""
+    """Load a configuration of any other model, such as that of a training. See `load_config`."""
     if isinstance(config, Mapping):
         lines: dict[tuple[Any, ...], int] = {}
         data, where, folder = deepcopy(dict(config)), "the configuration", Path.cwd()
@@ -90,10 +90,10 @@ def load_as(
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:
-    """A source whose format has been found.
+    """The source, with the format that was detected.
 
     Raises:
-        ConfigError: what else it says does not go with that format.
+        ConfigError: another key of the source does not fit that format.
     """
     try:
         return SourceConfig.model_validate({**source.model_dump(), "format": format, "keys": dict(keys)})
@@ -108,7 +108,7 @@ def explain(
     overruled: Mapping[tuple[Any, ...], str],
     model: type[BaseModel],
 ) -> str:
-    """pydantic's findings, one a line: file and line or override, key, what is wrong, what would be right."""
+    """pydantic's errors, one per line: file and line or override, key, what is wrong, what would be valid."""
     out = []
     wrong = [tuple(item["loc"]) for item in error.errors()]
     meant = {
@@ -118,15 +118,15 @@ def explain(
     for item in error.errors():
         location = tuple(item["loc"])
         if item["type"] == "missing" and location in meant:
-            continue  # it is there, misspelt; what is said of that will do
+            continue  # it is misspelt, which another line reports
         if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
-            continue  # pydantic does not count items in which something is wrong
+            continue  # pydantic does not count items with errors
         line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
         override = next(
             (overruled[location[:n]] for n in range(len(location), 0, -1) if location[:n] in overruled), None
         )
         if override is None and item["type"] not in ("missing", "value_error"):
-            # A section was set below a key that holds none.
+            # An override set a key below one that is not a section.
             override = next(
                 (said for path, said in overruled.items() if location and path[: len(location)] == location), None
             )
@@ -138,7 +138,7 @@ def explain(
             hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(known)}"
             out.append(f"{place}: there is no such key{hint}")
         elif item["type"] == "missing":
-            out.append(f"{place}: is needed, but not there")
+            out.append(f"{place}: is required but missing")
         else:
             message = item["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
             shown = "" if isinstance(item["input"], (dict, list)) else f" (got {_shown(item['input'])})"
@@ -169,7 +169,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         if isinstance(error, BoundError):
-            raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints what a configuration holds") from None
+            raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
         hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else ""
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
     if not isinstance(data, dict):
@@ -184,14 +184,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
 
 
 def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], int]) -> None:
-    """On which line each key stands. YAML itself takes the last of two equal keys and loses the others."""
+    """Record the line of each key. YAML itself keeps the last of two equal keys and loses the others."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, key.value)
             line = key.start_mark.line + 1
             if here in out:
                 raise ConfigError(
-                    f"line {line}: {'.'.join(map(str, here))} stands here again (see line {out[here]}); leave one out"
+                    f"line {line}: {'.'.join(map(str, here))} is set again (see line {out[here]}); remove one of them"
                 )
             out[here] = line
             _lines(value, here, out)
@@ -203,7 +203,7 @@ def _lines(node: yaml.Node, path: tuple[Any, ...], out: dict[tuple[Any, ...], in
 
 
 def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
-    """Set one key; returns its place."""
+    """Set one key, and return its place."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
@@ -230,15 +230,15 @@ def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
 
 
 def _place(target: Any, part: str, override: str) -> Any:
-    """The key of a mapping, or the index of an item that the list has."""
+    """The key of a mapping, or the index of an existing list item."""
     if isinstance(target, dict):
         return part
     if not isinstance(target, list):
         raise ConfigError(
-            f"--set {override}: {part!r} lies below {target!r}, which holds no keys; set that one as a whole"
+            f"--set {override}: {part!r} is below {target!r}, which has no keys; set that value as a whole"
         )
     if not part.isdecimal() or int(part) >= len(target):
-        raise ConfigError(f"--set {override}: {part!r} is no item of a list of {len(target)}; count from 0")
+        raise ConfigError(f"--set {override}: there is no item {part!r} in a list of {len(target)}; count from 0")
     return int(part)
 
 
@@ -252,17 +252,17 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str:
-    """The known key that a misspelt one is nearest to; "" where none is near."""
+    """The known key nearest to a misspelt one; "" if none is near."""
     known = _fields(model, location[:-1])
     near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     return near[0] if near else ""
 
 
 def _nearest_value(given: Any, expected: object) -> str:
-    """`; did you mean assistant?` of a value that is one of some words.
+    """`; did you mean assistant?` for a wrong value, if a valid one is near.
 
     Args:
-        expected: these words, as pydantic lists them: quoted.
+        expected: the valid values as pydantic lists them, in quotes.
     """
     if not isinstance(given, str) or not isinstance(expected, str):
         return ""

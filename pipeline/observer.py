@@ -1,17 +1,17 @@
-"""Who is told how a run goes. The run never prints."""
+"""The interface through which a run reports progress and notes. A run never prints."""
 
 from typing import Protocol
 
 
 class Observer(Protocol):
-    """Hears of stages, progress and notes."""
+    """Receives stages, progress and notes."""
 
     def begin(self, stage: str, total: int, unit: str) -> None:
-        """A stage begins that has `total` of something to do; 0 where nobody knows."""
+        """A stage begins. `total` is the amount of work in units, or 0 if unknown."""
         ...
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        """More of it is done."""
+        """More units, rows and tokens of the stage are done."""
         ...
 
     def end(self) -> None:
@@ -19,12 +19,12 @@ class Observer(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something that a person would want to know."""
+        """Something that the user should know."""
         ...
 
 
 class Silent:
-    """Hears everything and says nothing."""
+    """An observer that ignores everything."""
 
     def begin(self, stage: str, total: int, unit: str) -> None:
         """See `Observer`."""

@@ -1,7 +1,7 @@
 """The configuration of a run, validated by pydantic. Every field says what it does.
 
-Fields under `run`, and the places `out` and `cache`, say where and how fast; they never enter the identity of
-a run. Everything else does: two runs of the same identity over the same inputs write the same bytes.
+Fields under `run`, and `out` and `cache`, say where and how fast; they are not part of a run's identity. Everything
+else is: two runs of the same identity over the same inputs write the same bytes.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, mo
 
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
 from .run_section import RunSection
-from .section import Section, Size
+from .section import ConfigModel, Size
 
 Paths = Annotated[
     tuple[str, ...],
@@ -26,7 +26,7 @@ FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
     "history", "chosen", "rejected", "ids", "labels", "mask",
 ]  # fmt: skip
-"""What `keys` can rename: those of `schemas.formats.FORMAT_KEYS`."""
+"""The columns that `keys` can rename; see `schemas.formats.FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _FORMAT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
@@ -36,49 +36,50 @@ _FORMAT_SCHEMA: dict[str, Any] = {
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
 
 
-class TokenizerConfig(Section):
+class TokenizerConfig(ConfigModel):
     """Which tokenizer, and how it is run."""
 
     path: str
     """A folder that `transformers.AutoTokenizer.from_pretrained` loads, or the name of a model on the hub, such as
     `Qwen/Qwen3-8B`, whose tokenizer the local Hugging Face cache holds. Nothing is downloaded."""
     chat_template: str | None = None
-    """A template that replaces the tokenizer's own: a path to a file, the template itself, or the name of one of the
-    tokenizer's templates where it has several."""
+    """A template that replaces the tokenizer's own: the path of a file, the template itself, or the name of one of the
+    tokenizer's templates if it has several."""
     variables: dict[str, Any] = Field(default={})
-    """What the template sees by name besides the special tokens, such as `{enable_thinking: false}`."""
+    """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
     on_limit: Literal["error", "reject"] = "error"
-    """A template that takes millions of steps on a row, or makes hundreds of megabytes, is stopped: that ends the run,
-    or with `reject` only the row is rejected. Too much processor time (5 s) or memory (2 GiB) always ends the run,
-    because it depends on the machine."""
+    """A template that takes millions of steps on a row, or makes hundreds of megabytes, is stopped. `error` ends the
+    run, `reject` rejects only the row. Too much processor time (5 s) or memory (2 GiB) always ends the run, because it
+    depends on the machine."""
     allow_lost: tuple[Losable, ...] = ()
     """A conversation of which the template leaves something out is rejected (`lost_content`), unless this names it:
     `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
-    `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning always may
-    be."""
+    `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
+    be left out."""
     engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
-    """Who encodes. `auto` takes the fastest that is installed and agrees with `tokenizers`, the reference."""
+    """The tokenizer engine. `auto` takes the fastest one that is installed and agrees with `tokenizers`, the
+    reference."""
     date: str | None = None
-    """The date (YYYY-MM-DD) that a template which asks for today is told."""
+    """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
-    """Render by traced templates where tracing is exact; `false` renders every row with jinja2."""
+    """Use traced templates where tracing is exact; `false` renders every row with jinja2."""
 
 
-class AppsConfig(Section):
+class AppsConfig(ConfigModel):
     """Options of the `apps` format."""
 
     style: Literal["chat", "classic"] = "chat"
     """`chat`: a user turn and an assistant turn. `classic`: the QUESTION/ANSWER prompt of the original paper."""
     max_solutions: int | None = Field(default=None, ge=1)
-    """At most this many solutions of a problem, the first ones once repeats are dropped. Null takes all."""
+    """Take at most this many solutions of a problem, the first ones after removing repeats. Null takes all."""
     dedupe: bool = True
-    """Drop solutions that repeat an earlier one of the same problem; white space at the end does not count."""
+    """Drop solutions that repeat an earlier one of the same problem, ignoring white space at the end."""
     difficulties: tuple[str, ...] | None = None
     """Only problems of these difficulties, such as [introductory, interview]. Null takes all."""
 
 
-class FilterConfig(Section):
-    """Which examples are long enough, and not too long: counted in tokens at full length, before any cut."""
+class FilterConfig(ConfigModel):
+    """Length limits of examples, in tokens before any cut."""
 
     min_tokens: int | None = Field(default=None, ge=1)
     """Shorter examples are left out."""
@@ -92,58 +93,58 @@ class FilterConfig(Section):
         return self
 
 
-class SourceConfig(Section):
+class SourceConfig(ConfigModel):
     """One source of rows."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    """How ids, the ledger and reports call it."""
+    """Its name in ids, the ledger and reports."""
     format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = AUTO
-    """How a row is read. `auto` finds out from the first rows and says what and why. `messages`: OpenAI's. `sharegpt`:
-    turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or both messages.
-    `preference`: prompt, chosen, rejected, in a run of their own. `tokenized`: `input_ids` with labels or masks.
-    `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`; the module
-    is looked for in the configuration's folder first."""
+    """How a row is read. `auto` detects it from the first rows, and says what it chose and why. `messages`: OpenAI's.
+    `sharegpt`: turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or
+    both messages. `preference`: prompt, chosen, rejected, in a separate run. `tokenized`: `input_ids` with labels
+    or masks. `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`;
+    the module is searched in the configuration's folder first."""
     path: Paths = Field(min_length=1)
-    """What to read: JSONL, a JSON array, CSV or .txt (one document a file; all UTF-8, plain, .gz or .zst), Parquet,
-    Arrow; patterns such as `data/**/*.jsonl`; folders, of which all data files are taken; folders of `save_to_disk`;
+    """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
+    Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
     URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
     `hf://./folder`. Relative paths start at the configuration's folder."""
     split: str | None = None
-    """Which split of a dataset of the hub, or of a folder of `save_to_disk`. May be left out where there is one."""
+    """Which split of a dataset of the hub, or of a folder of `save_to_disk`. Optional if there is only one."""
     subset: str | None = None
     """Which subset (`name` of `load_dataset`) of a dataset of the hub."""
     max_rows: int | None = Field(default=None, ge=1)
-    """Take only so many rows, the first ones in the order of the files; blank lines count. Null takes all."""
+    """Take at most this many rows, the first ones in the order of the files; blank lines count. Null takes all."""
     repeat: int | None = Field(default=None, ge=1, le=10_000)
-    """How many times each example of this source is packed; of a source with a weight, how many times at most. What is
-    held out is there once. Null: once, or as often as the weight asks."""
+    """How many times each example of this source is packed; with a weight, at most how many times. Held-out examples
+    are packed once. Null: once, or as often as the weight requires."""
     weight: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
-    """Mixes the sources to shares of packed tokens that are to each other as their weights; all sources have one, or
-    none. Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of every source allows,
-    used up where it binds; if none has a `repeat`, the source with the most tokens for its weight is used once, and the
-    others are repeated to match it. What is held out is not mixed."""
+    """Mixes sources so that their packed tokens are in the ratio of their weights; all sources have one, or none.
+    Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of the sources allows; if none
+    has a `repeat`, the source with the most tokens for its weight is used once, and the others are repeated to match
+    it. Held-out examples are not mixed."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
     keys: dict[FormatKey, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
-    formats that have these columns are looked for."""
+    formats with these columns are tried."""
     style: Literal["plain", "chat"] | None = None
-    """How a prompt and a completion that are texts are rendered. `plain`: joined as they are. `chat`: a user's and an
+    """How a plain-text prompt and completion are rendered. `plain`: joined as they are. `chat`: a user's and an
     assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
     expand: Literal["none", "per_turn"] = "none"
-    """`per_turn` makes one example of each assistant's turn, the messages before it being the prompt: for templates
-    that write the last turn unlike the others."""
+    """`per_turn` makes one example of each assistant turn, with the messages before it as prompt: for templates that
+    render the last turn differently."""
     filter: FilterConfig = FilterConfig()
-    """Length limits of this source's examples, in place of the run's."""
+    """Length limits of this source's examples, instead of the run's."""
     where: str | None = Field(default=None, min_length=1)
-    """Takes only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
-    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (of a conversation, what its
-    messages say, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and group.
-    Only functions of one row are allowed (`LOWER`, `REPLACE`, `REGEXP_LIKE`, ...); an error lists them.
-    Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
+    """Take only examples for which this SQL condition is true, such as `LENGTH(completion) > 20 AND prompt NOT LIKE
+    '%http%'` or `ARRAY_LENGTH(messages) < 20`. Columns: prompt, completion and rejected (for conversations, the
+    contents of the messages, joined by line ends), text, messages (a list of role and content), roles, tools (JSON) and
+    group. Only functions of one row are allowed (`LOWER`, `REPLACE`, `REGEXP_LIKE`, ...); an error lists them. Needs
+    polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
-    """A longer line of JSONL or CSV, element of a JSON array or text file is rejected: it would hold a worker's memory
-    to itself."""
+    """Longer lines of JSONL or CSV, elements of a JSON array and text files are rejected: they would take up a worker's
+    memory."""
 
     @field_validator("format")
     @classmethod
@@ -186,68 +187,70 @@ class SourceConfig(Section):
 MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
 
 
-class MaskConfig(Section):
+class MaskConfig(ConfigModel):
     """Which tokens are trained."""
 
     policy: MaskPolicy = "completion"
-    """`completion`: everything after the prompt, which is all before a last message of the assistant. `assistant`:
-    every turn of the assistant, tool calls included, headers not. `last_assistant`: the last of these turns. `all`:
-    every token. Of a plain text all is trained, of a plain prompt and completion the completion. Messages that say
-    `train: false` or have a `weight` of 0 never are."""
+    """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
+    every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
+    token. A plain text is trained whole, of a plain prompt and completion the completion is. Messages with `train:
+    false` or a `weight` of 0 are never trained."""
     train_end: bool = True
     """Train the end-of-turn token with its turn. `all` always does."""
     on_unproved: Literal["reject", "error"] = "reject"
-    """Of a conversation in which nothing says surely where the assistant's turns lie, `assistant`, `last_assistant` and
-    `train_end: false` can train nothing. It is left out and stands in rejects.jsonl with the reason, or it ends the
-    run."""
+    """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
+    cannot be applied. `reject` leaves the conversation out and lists it in rejects.jsonl with the reason; `error` ends
+    the run."""
     on_rewritten: Literal["train", "reject"] = "train"
-    """Some templates render a prompt alone otherwise than within its conversation: they write the system message only
-    before the last question, say. Then training begins where the assistant's own words begin, so that nothing of the
-    prompt is trained, and the ledger counts the conversation; or it is left out and stands in rejects.jsonl."""
+    """Some templates render a prompt differently alone than within its conversation: for example, they write the system
+    message only before the last question. With `train`, training then begins at the assistant's own words, so that
+    nothing of the prompt is trained, and the ledger counts the conversation. With `reject`, it is left out and listed
+    in rejects.jsonl."""
 
 
 def _policy_alone(value: Any) -> Any:
     return {"policy": value} if isinstance(value, str) else value
 
 
-class HoldoutConfig(Section):
-    """A part of the data kept apart."""
+class HoldoutConfig(ConfigModel):
+    """A held-out part of the data."""
 
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the groups that go to `out/holdout`. 0 writes no second split."""
     by: Literal["group", "example"] = "group"
-    """`group` keeps what belongs together on one side (APPS: all solutions of a problem). Examples without a group,
-    and all of them with `example`, are dealt by their content, so equal ones stay together."""
+    """`group` keeps examples of a group in one split (APPS: all solutions of a problem). Examples without a group, and
+    all examples with `example`, are assigned by their content, so equal ones stay together."""
 
 
-class SplitConfig(Section):
+class SplitConfig(ConfigModel):
     """How `overlong: split` cuts an example into pieces of at most `max_length` tokens."""
 
     at: Literal["turns", "paragraphs", "tokens"] = "turns"
-    """`turns`: before a user's message, or after another turn of the assistant; where neither is in reach, as
-    `paragraphs`: after a blank line, else after a line's end; where there is none, and with `tokens`, anywhere. The
-    pieces are of about equal length where the places allow it."""
+    """`turns`: before a user's message, or after an assistant turn; if neither is within reach, as `paragraphs`.
+    `paragraphs`: after a blank line, else after a line end; if there is none, anywhere. `tokens`: anywhere. Pieces are
+    of about equal length where possible."""
     overlap: int = Field(default=0, ge=0)
-    """So many tokens from the end of a piece stand at the head of the next one again, untrained. One is enough to
-    keep the label that a piece's first token cannot have."""
+    """Repeat this many last tokens of a piece at the start of the next one, untrained. One is enough to keep the label
+    that a piece's first token cannot have."""
 
 
-class TruncateConfig(Section):
+class TruncateConfig(ConfigModel):
     """What happens to examples longer than a row, and to long prompts and completions."""
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
-    """Tokens a packed row holds; also the longest an example may be. Of a preference pair, prompt and longer
-    completion."""
+    """Capacity of a packed row in tokens, and the longest that an example may be. For preference pairs, it limits
+    prompt and longer completion together."""
     max_prompt_length: int | None = Field(default=None, ge=1)
-    """A longer prompt loses its beginning, before `max_length` is looked at. The prompt is all before the
+    """A longer prompt loses its beginning, before `max_length` applies. The prompt is everything before the
     completion."""
     max_completion_length: int | None = Field(default=None, ge=1)
-    """A longer completion loses its end, before `max_length` is looked at. A text has neither of the two."""
+    """A longer completion loses its end, before `max_length` applies. Plain texts have neither prompt nor
+    completion."""
     overlong: Literal["truncate", "drop", "split", "error"] = "truncate"
     """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces, `error` stops the run and names
     the first."""
     keep: Literal["start", "end"] = "start"
-    """Which end of a truncated example stays. Nothing is truncated to a row by the strategies that cut."""
+    """Which end of a truncated example is kept. Strategies that cut documents do not truncate to a row."""
     split: SplitConfig = SplitConfig()
 
     @model_validator(mode="after")
@@ -261,58 +264,59 @@ class TruncateConfig(Section):
         return self
 
 
-class PackConfig(Section):
+class PackConfig(ConfigModel):
     """How examples share rows."""
 
     strategy: Literal["bfd", "bfd_split", "wrapped", "none"] = "bfd"
     """`bfd`: best-fit decreasing, documents stay whole. `bfd_split`: longer ones are cut into pieces first.
-    `wrapped`: concatenate and cut. `none`: one document a row. Preference pairs are not packed: leave it out."""
+    `wrapped`: concatenate and cut. `none`: one document per row. Leave it out for preference pairs, which are not
+    packed."""
     shuffle: bool = True
-    """Permute the rows by the seed, so that reading front to back is already a shuffle."""
+    """Permute the rows by the seed, so that reading them in order is already shuffled."""
     window_tokens: int | None = Field(default=None, ge=1)
     """Tokens planned together. Null: 4 billion, one window for most datasets."""
     max_docs: int | None = Field(default=None, ge=1)
-    """At most this many document pieces a row."""
+    """At most this many document pieces per row."""
     align: int = Field(default=1, ge=1)
     """Every piece is padded to a multiple of this; the padding is never trained."""
 
 
-class OutputConfig(Section):
-    """What the shards look like."""
+class OutputConfig(ConfigModel):
+    """Format and size of the shards."""
 
     format: Literal["arrow", "parquet"] = "arrow"
     """`arrow`: a folder that `datasets.load_from_disk` opens. `parquet`: smaller, for other readers."""
     shard_bytes: Size = Field(default=256 * 2**20, ge=2**16)
-    """About how large a shard is, before compression."""
+    """Approximate size of a shard, before compression."""
 
 
-class RunConfig(Section):
+class RunConfig(ConfigModel):
     """One run of packtrain, from sources to packed shards."""
 
     version: Literal[1] = 1
-    """Version of this configuration's shape."""
+    """Version of this configuration's format."""
     seed: int = Field(default=42, ge=0, lt=2**63)
     """Seeds the order of the rows and the choice of the held-out groups."""
     out: str
-    """The folder to write, or a URL such as `s3://bucket/packed`. It must be empty, missing, or an earlier or
+    """The folder to write, or a URL such as `s3://bucket/packed`. It must be empty, missing, or hold a finished or
     interrupted run of the same identity."""
     cache: str | None = None
-    """The folder of encoded parts, or its URL, shared between runs. Null: `.packtrain-cache` beside `out`."""
+    """Folder or URL of encoded parts, shared between runs. Null: `.packtrain-cache` beside `out`."""
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""
     mask: Annotated[MaskConfig, BeforeValidator(_policy_alone, json_schema_input_type=MaskPolicy | MaskConfig)] = (
         MaskConfig()
     )
-    """Which tokens are trained. A policy alone will do: `mask: assistant`."""
+    """Which tokens are trained. A policy alone is enough: `mask: assistant`."""
     keep_untrained: bool = False
-    """Keep examples in which no token is trained, or of which truncation leaves none, and pieces of split ones. They
-    are counted either way."""
+    """Keep examples and pieces of split examples in which no token is trained, also if truncation removed the trained
+    ones. They are counted either way."""
     filter: FilterConfig = FilterConfig()
-    """Length limits of all sources; a source's own `filter` goes before it, key by key."""
+    """Length limits of all sources; keys of a source's own `filter` override them."""
     duplicates: Literal["keep", "drop"] = "keep"
-    """`drop` leaves out examples that say the same as an earlier one of any source: the same text, prompt and flags.
-    Sources come in their order, rows in theirs. Examples that are left out for another reason do not count."""
+    """`drop` leaves out examples equal to an earlier one of any source: the same text, prompt and flags. Earlier means
+    by order of sources, then rows. Examples that are left out for another reason do not count."""
     holdout: HoldoutConfig = HoldoutConfig()
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()
@@ -351,7 +355,7 @@ class RunConfig(Section):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What the written bytes depend on, apart from the inputs' and the tokenizer's own content."""
+        """Everything that the written bytes depend on, except the content of the inputs and of the tokenizer."""
         data = self.model_dump(mode="json", exclude={"out", "cache", "run"})
         for source in data["sources"]:
             for key in ("path", "split", "subset"):

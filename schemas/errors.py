@@ -1,7 +1,7 @@
 """One root for every error that packtrain raises on purpose.
 
 Each class is also a builtin, so that `except ValueError` keeps working, and carries the exit code of the
-command line: 2 for a mistake that a person can mend, 1 for a failure.
+command line: 2 for a mistake that the user can fix, 1 for a failure.
 """
 
 
@@ -18,15 +18,15 @@ class ConfigError(PacktrainError, ValueError):
 
 
 class AttentionError(ConfigError):
-    """Attention over packed documents cannot be had of this model, batch or device; names the reason and the mend."""
+    """This model, batch or device does not support attention over packed documents. Names the reason and the fix."""
 
 
 class BatchError(PacktrainError, ValueError):
-    """A packed batch is malformed, or holds what would let documents see each other."""
+    """A packed batch is malformed, or would let documents see each other."""
 
 
 class LeakError(PacktrainError, RuntimeError):
-    """Documents of one packed row see each other, or are not treated as they would be alone. Names the setting."""
+    """Documents of one packed row see each other, or are computed differently than alone. Names the setting."""
 
 
 class InputError(PacktrainError, ValueError):
@@ -54,53 +54,53 @@ class OutputError(PacktrainError, ValueError):
 
 
 class BusyError(OutputError):
-    """Another run works on the output folder; says which, where and since when."""
+    """Another run is using the output folder. Says which, where and since when."""
 
 
 class StoreError(PacktrainError, OSError):
-    """Reading or writing the store failed, or there is no room."""
+    """Reading or writing the store failed, or the disk is full."""
 
 
 class UnwritableError(StoreError):
-    """A folder that may not be written: the person chooses another one, or gives the right to it."""
+    """A folder is not writable: choose another one, or make it writable."""
 
     exit_code = 2
 
 
 class IntegrityError(PacktrainError, RuntimeError):
-    """Bytes are not what their record says: a damaged shard, a ledger that does not close."""
+    """Data does not match its record: a damaged shard, or a ledger that does not close."""
 
 
 class EngineMismatchError(IntegrityError):
-    """A tokenizer engine gave a text other tokens than the reference. The message is the text."""
+    """A tokenizer engine and the reference gave different tokens for a text. The message is that text."""
 
 
 class StalledError(PacktrainError, TimeoutError):
-    """What a loader waited for did not come; names the rank, the shard and its address."""
+    """A loader waited too long for data. Names the rank, the shard and its address."""
 
 
 class DivergedError(PacktrainError, ArithmeticError):
-    """A training's loss is no longer a number, and neither are its weights."""
+    """The loss and the weights of a training are no longer finite numbers."""
 
 
 class LaunchError(PacktrainError, RuntimeError):
-    """The ranks of a training job did not come together; names who is missing, twice, silent or different."""
+    """The ranks of a training job did not all start. Names those that are missing, duplicate, silent or different."""
 
 
 class TaskError(PacktrainError, RuntimeError):
-    """A task failed after its tries; names the task and its input."""
+    """A task failed in all its attempts. Names the task and its input."""
 
 
 class RunDiedError(PacktrainError, RuntimeError):
-    """The run that somebody waits for has failed, has died, or never began."""
+    """The awaited run has failed, has died, or never began."""
 
 
 class RowRejectedError(PacktrainError, ValueError):
     """One input row cannot be used. The run goes on; the row goes to the rejects.
 
     Attributes:
-        reason: a short stable word that the ledger counts by, such as `invalid_json`.
-        detail: a sentence for the person who looks for the row.
+        reason: a short stable word for the ledger, such as `invalid_json`.
+        detail: a sentence that helps to find the row.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -113,7 +113,7 @@ class RowRejectedError(PacktrainError, ValueError):
 
 
 class RowFilteredError(PacktrainError, ValueError):
-    """One input row is well formed but not wanted, such as a problem without a solution. Counted by reason."""
+    """One input row is well formed but filtered out, such as a problem without a solution. Counted by reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -9,14 +9,14 @@ from .errors import PacktrainError
 
 
 class FingerprintError(PacktrainError, TypeError):
-    """A value without stable bytes was asked for its fingerprint."""
+    """The value has no stable bytes to hash."""
 
 
 def canonical_json(value: Any) -> str:
     """The one JSON text of a value: keys sorted, no spaces, numbers as Python prints them.
 
     Raises:
-        FingerprintError: for a value whose bytes could differ between two runs, naming it and the mend.
+        FingerprintError: the value's bytes could differ between runs; names it and the fix.
     """
     _check(value, "")
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -29,7 +29,7 @@ def fingerprint(value: Any) -> str:
 
 def hash_bytes(data: bytes | memoryview) -> str:
     """BLAKE3 of the bytes, 64 hexadecimal digits (what the `b3sum` program prints)."""
-    from blake3 import blake3  # here, so that what never hashes does without it
+    from blake3 import blake3  # here, so that processes that never hash do not need it
 
     return str(blake3(data).hexdigest())
 

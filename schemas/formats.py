@@ -1,8 +1,8 @@
-"""The formats of rows by name, and the columns of each that may be called otherwise."""
+"""The formats of rows by name, and the columns of each that can be renamed."""
 
 AUTO = "auto"
 PYTHON = "python:"
-"""What a format begins with that is a person's own reader: `python:module:function`."""
+"""Prefix of a user's own reader: `python:module:function`."""
 
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "tools"),
@@ -14,15 +14,15 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "apps": (),
 }
-"""By format, the keys that rename its columns."""
+"""Keys that rename columns, for each format."""
 
 
 def default_name(format: str) -> str:
-    """What a source is called where only its format was given: `text`, or the function of a person's own reader."""
+    """The name of a source without one: its format, or the function of the user's own reader."""
     return "data" if format == AUTO else format.rsplit(":", 1)[-1].strip("_") or "data"
 
 
 STYLED = ("alpaca", "prompt_completion", "preference")
-"""Formats whose rows can be texts that are rendered in one of two styles."""
+"""Formats whose rows can be plain texts with a choice of style."""
 CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 """Formats whose rows can be conversations of several turns."""

@@ -1,4 +1,4 @@
-"""A plan of which document piece stands in which packed row. It knows no token."""
+"""A plan of which document piece goes into which packed row. It contains no tokens."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How good a plan is, and how one can know.
+    """How good a plan is, with a proof.
 
-    `bound` is a number of rows that no plan of whole pieces can go below: the larger of ceil(tokens / C) and
+    `bound` is a lower bound on the rows of any plan of whole pieces: the larger of ceil(tokens / C) and
     Martello and Toth's L2 (Knapsack Problems, 1990, chapter 8). For a plan limited by `max_docs`, also
     ceil(pieces / max_docs).
     """
@@ -44,7 +44,7 @@ class LayoutPlan:
     """
 
     order: NDArray[np.int64]
-    """(D,) which document, an index into the lengths that were given."""
+    """(D,) the document of each piece, an index into the given lengths."""
     starts: NDArray[np.int64]
     """(D,) first token of the piece within its document."""
     lengths: NDArray[np.int32]

@@ -12,19 +12,19 @@ _LATER = ("template_dropped", "prompts_rewritten")
 
 @dataclass(slots=True)
 class SourceLedger:
-    """The account of one source. Rows come first, then examples, tokens, labels; each line closes."""
+    """The counts of one source: rows, examples, tokens, labels. Each equation must close."""
 
     bytes_read: int = 0
     rows_read: int = 0
     rows_used: int = 0
     rows_blank: int = 0
     rows_rejected: dict[str, int] = field(default_factory=dict)
-    """Rows that cannot be used, by reason; each stands in rejects.jsonl."""
+    """Rows that cannot be used, by reason; each is listed in rejects.jsonl."""
     rows_filtered: dict[str, int] = field(default_factory=dict)
-    """Rows that are well formed but not wanted, by reason."""
+    """Well-formed rows that were filtered out, by reason."""
     examples_made: int = 0
     examples_skipped: dict[str, int] = field(default_factory=dict)
-    """Never made, though their row was used: solutions that repeat another one, are empty, or over the limit."""
+    """Examples left out of rows that gave others: solutions that are repeated, empty or over the limit."""
     examples_packed: dict[str, int] = field(default_factory=dict)
     """Examples of which at least one token was packed, by split."""
     examples_repeated: int = 0
@@ -33,47 +33,48 @@ class SourceLedger:
     """Examples left out whole, by reason."""
     examples_truncated: int = 0
     examples_split: int = 0
-    """Packed examples that were cut into pieces before packing, because they are too long."""
+    """Packed examples that were split into pieces before packing because they are too long."""
     examples_without_labels: int = 0
-    """Packed examples in which no label counts, because keep_untrained."""
+    """Packed examples without a trained label, kept by keep_untrained."""
     turns_trained: int = 0
-    """The assistant's turns of packed examples that the mask asks for, before anything was cut."""
+    """Assistant turns of packed examples that the mask trains, before any cut."""
     turns_without_end: int = 0
-    """Those of them behind which the template writes no end-of-turn token."""
+    """Trained turns after which the template writes no end-of-turn token."""
     turns_cut: int = 0
-    """Cuts that went through a trained turn of a packed example: its halves are trained apart, or one is lost."""
+    """Cuts through a trained turn of a packed example: its halves are trained separately, or one is lost."""
     tokens_encoded: int = 0
     tokens_created: dict[str, int] = field(default_factory=dict)
-    """Tokens that no text asked for: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated
-    at the head of a piece, never trained there), repeats (further copies of an example)."""
+    """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated at the
+    start of a piece, untrained), repeats (further copies of an example)."""
     tokens_truncated: dict[str, int] = field(default_factory=dict)
-    """Cut off packed examples, by the limit that took them: max_prompt_length, max_completion_length, max_length."""
+    """Tokens cut off packed examples, by limit: max_prompt_length, max_completion_length, max_length."""
     tokens_dropped: dict[str, int] = field(default_factory=dict)
-    """By the reason of their example, or `untrained_piece`: a piece of a split example in which no label counts."""
+    """Tokens of dropped examples by reason, or of an `untrained_piece`: a piece of a split example without trained
+    labels."""
     tokens_packed: int = 0
     labels_trained: int = 0
-    """Packed tokens whose label counts in the loss."""
+    """Packed tokens with a trained label."""
     labels_head: int = 0
-    """Packed tokens that were asked for but stand first in their piece, where no label can be."""
+    """Packed tokens that the mask trains, but without a label because they are the first of their piece."""
     labels_not_asked: int = 0
-    """Packed tokens that the mask leaves out, alignment padding included."""
+    """Packed tokens that the mask does not train, including alignment padding."""
     asked_encoded: int = 0
-    """Tokens that the mask asks for, before anything was cut or dropped."""
+    """Supervised tokens (trained by the mask), before anything was cut or dropped."""
     asked_repeated: int = 0
-    """Of the further copies."""
+    """Supervised tokens of further copies."""
     asked_truncated: int = 0
     asked_dropped: int = 0
     straddles: int = 0
-    """Tokens that stand on both sides of a boundary; they belong to the side that is trained."""
+    """Tokens that span a boundary; they belong to the trained side."""
     boundaries: int = 0
     template_dropped: dict[str, int] = field(default_factory=dict)
-    """Examples made of which the chat template leaves something out that may be left out, by what: `reasoning` of the
-    assistant, and what `tokenizer.allow_lost` allows. One example may count under several."""
+    """Examples with content that the chat template is allowed to leave out, by kind: `reasoning`, and the kinds in
+    `tokenizer.allow_lost`. An example may count under several."""
     prompts_rewritten: int = 0
-    """Examples made whose prompt the chat template renders otherwise alone than within the conversation."""
+    """Examples whose prompt the chat template renders differently alone than within the conversation."""
 
     def equations(self) -> Iterator[tuple[str, int, int]]:
-        """(what, left, right) of everything that must be equal."""
+        """(equation, left side, right side) of all equations."""
         yield (
             "rows read = used + rejected + filtered + blank",
             self.rows_read,
@@ -90,12 +91,12 @@ class SourceLedger:
             self.tokens_packed + sum(self.tokens_truncated.values()) + sum(self.tokens_dropped.values()),
         )
         yield (
-            "tokens packed = labels trained + lost at heads + not asked for",
+            "tokens packed = labels trained + lost at heads + masked",
             self.tokens_packed,
             self.labels_trained + self.labels_head + self.labels_not_asked,
         )
         yield (
-            "tokens asked for + repeated = trained + lost at heads + truncated + dropped",
+            "supervised tokens + repeated = trained + lost at heads + truncated + dropped",
             self.asked_encoded + self.asked_repeated,
             self.labels_trained + self.labels_head + self.asked_truncated + self.asked_dropped,
         )
@@ -103,7 +104,7 @@ class SourceLedger:
 
 @dataclass(slots=True)
 class Ledger:
-    """The account of a run."""
+    """The counts of a run, by source."""
 
     sources: dict[str, SourceLedger] = field(default_factory=dict)
 
@@ -132,8 +133,8 @@ class Ledger:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, keys in a stable order. Counters that came later are left out where they are empty, so that
-        datasets made before keep their hash."""
+        """Plain data, keys in a stable order. Newer counters are left out if empty, so that older datasets keep their
+        hash."""
         sources = {name: asdict(source) for name, source in self.sources.items()}
         return {
             name: {key: one for key, one in data.items() if one or key not in _LATER} for name, data in sources.items()

@@ -1,11 +1,11 @@
-"""The manifest: written last, it makes a folder a finished dataset and names every byte of it."""
+"""The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from .fingerprint import fingerprint
+from .jsontext import indented_json
 from .layout import Certificate
 from .ledger import Ledger
 from .names import check_hash, check_name
@@ -17,7 +17,7 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file that the manifest vouches for."""
+    """One file of the dataset."""
 
     name: str
     """Path below the output folder, with forward slashes."""
@@ -25,7 +25,7 @@ class FileRecord:
     hash: str
     """BLAKE3 of the content."""
     sha256: str
-    """Of the content: what a trainer's image checks downloads with, and anybody with `sha256sum`."""
+    """SHA-256 of the content, for checking downloads."""
 
     def __post_init__(self) -> None:
         _check_record(self)
@@ -40,13 +40,13 @@ class ShardRecord:
     hash: str
     """BLAKE3 of the content; its beginning is in the name."""
     sha256: str
-    """Of the content."""
+    """SHA-256 of the content."""
     rows: int
     tokens: int
     trained: int
-    """Labels that count."""
+    """Trained labels."""
     max_docs: int
-    """Most documents in one row: how long `cu_seq_lens` must be where its size is fixed."""
+    """Maximum number of documents in one row, which decides the length of `cu_seq_lens` for static shapes."""
 
     def __post_init__(self) -> None:
         _check_record(self)
@@ -58,7 +58,7 @@ class SplitRecord:
 
     shards: tuple[ShardRecord, ...]
     windows: tuple[Certificate, ...]
-    """One certificate a planning window."""
+    """One certificate per planning window."""
 
     @property
     def rows(self) -> int:
@@ -75,27 +75,27 @@ class SplitRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that the bytes depend on, and everything that was written."""
+    """Everything that decided the bytes, and everything that was written."""
 
     plan_hash: str
-    """Of inputs, configuration and versions: what was asked for."""
+    """Hash of `plan`: inputs, configuration and versions."""
     plan: dict[str, Any]
-    """The payload that `plan_hash` was made from."""
+    """The data that `plan_hash` is made from."""
     schema: dict[str, str]
     """Arrow types of a row's columns."""
     splits: dict[str, SplitRecord]
     files: tuple[FileRecord, ...]
-    """Everything else below the folder that belongs to the dataset."""
+    """All other files of the dataset."""
     ledger: Ledger
 
     @property
     def hash(self) -> str:
-        """The fingerprint of the dataset: equal for equal bytes, whatever machine and workers made them."""
+        """The fingerprint of the dataset: equal for equal bytes, on any machine and with any workers."""
         return fingerprint(self.payload())
 
     @property
     def preference(self) -> bool:
-        """Whether its rows are preference pairs (`schemas.rows.PREFERENCE`), and not packed."""
+        """Whether its rows are preference pairs (`schemas.rows.PREFERENCE`) instead of packed rows."""
         return "chosen_ids" in self.schema
 
     @property
@@ -104,7 +104,7 @@ class Manifest:
         return int(self.plan["config"]["truncate"]["max_length"])
 
     def payload(self) -> dict[str, Any]:
-        """What the hash covers."""
+        """The data that the hash covers."""
         return {
             "format": FORMAT,
             "plan_hash": self.plan_hash,
@@ -123,11 +123,12 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """The manifest file's content: the payload and its hash."""
-        return {"hash": self.hash, **self.payload()}
+        payload = self.payload()
+        return {"hash": fingerprint(payload), **payload}
 
     def to_bytes(self) -> bytes:
         """The manifest file, to the byte."""
-        return json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False).encode()
+        return indented_json(self.to_json(), 1)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Manifest":
@@ -156,7 +157,7 @@ class Manifest:
 
 
 def _record(kind: type[_Record], data: Any) -> _Record:
-    """A flat record whose fields have the types that it declares. By hand, because a trainer does without msgspec.
+    """Decode a flat record and check the types of its fields; by hand, because a trainer has no msgspec.
 
     Raises:
         ValueError, TypeError, KeyError: it has another shape.
@@ -168,14 +169,14 @@ def _record(kind: type[_Record], data: Any) -> _Record:
 
 
 def _checked(value: Any, kind: Any) -> Any:
-    """The value, if it is of just this type: true is no number. Raises ValueError."""
+    """The value, if it has exactly this type: true is not a number. Raises ValueError."""
     if type(value) is not kind:
         raise ValueError(f"a {getattr(kind, '__name__', kind)} is expected, not a {type(value).__name__}")
     return value
 
 
 def _checked_plan(plan: Any) -> dict[str, Any]:
-    """The plan as it is, if it has what every reader of a manifest asks for. Raises ValueError, TypeError, KeyError."""
+    """The plan, if it has the fields that every reader of a manifest needs. Raises ValueError, TypeError, KeyError."""
     if not 1 <= _checked(plan["config"]["truncate"]["max_length"], int) < 2**31:
         raise ValueError("max_length is out of range")
     for one in _checked(plan["inputs"], list):
@@ -184,7 +185,7 @@ def _checked_plan(plan: Any) -> dict[str, Any]:
 
 
 def _check_record(record: FileRecord | ShardRecord) -> None:
-    """Files are found by names, and copies of them by hashes.
+    """Check the name and the hash, by which files and their copies are found.
 
     Raises:
         ValueError: one of them could lead elsewhere; a size is negative.

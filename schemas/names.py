@@ -1,4 +1,4 @@
-"""Names of files inside a dataset: they lead nowhere else, whoever wrote them."""
+"""Names of files inside a dataset or a cache. Names must not lead out of the folder."""
 
 import re
 
@@ -12,28 +12,38 @@ def check_name(name: object) -> None:
     """Refuse a name that is not a plain path below a folder: `..`, an absolute path, a backslash, a URL.
 
     Raises:
-        ValueError: says which name.
+        ValueError: it is not; shows the name.
     """
     if not isinstance(name, str) or not all(map(_PART.fullmatch, name.split("/"))) or len(name) > 1000:
         raise ValueError(f"{str(name)[:80]!r} is not a name below the folder")
 
 
 def check_hash(hash: object) -> None:
-    """Refuse what is not a hash of 256 bits in hexadecimal: files are called so.
+    """Refuse anything but a 256-bit hash in hexadecimal, because hashes are used as file names.
 
     Raises:
-        ValueError: says which.
+        ValueError: it is not; shows the value.
     """
     if not isinstance(hash, str) or not _HASH.fullmatch(hash):
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
+def record_name(key: str) -> str:
+    """The name in the cache of an encoded part's record."""
+    return f"encoded/{key[:2]}/{key}.json"
+
+
+def part_record(part: str) -> str:
+    """The record's name from the part's name, which is the key followed by a hash."""
+    return f"{part.rpartition('-')[0]}.json"
+
+
 def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
-    """Refuse what stands behind a name, if it is not a regular file of its folder.
+    """Refuse a path that is not a regular file inside its folder.
 
     Args:
-        path: as it was named, for messages.
-        real, folder: where file and folder are when all links are resolved.
+        path: as given, for messages.
+        real, folder: paths of the file and the folder with all links resolved.
         regular: whether it is a regular file.
 
     Raises:
@@ -41,9 +51,9 @@ def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
     """
     if not real.startswith(f"{folder.rstrip('/')}/"):
         raise IntegrityError(
-            f"{path} is a link that leads out of {folder}, and is not followed; put what it leads to in its place"
+            f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"
         )
     if not regular:
         raise IntegrityError(
-            f"{path} is not a regular file, and is not opened; remove it, then packtrain repair makes it again"
+            f"{path} is not a regular file, and is not opened; remove it, then packtrain repair rebuilds it"
         )

@@ -16,62 +16,72 @@ Messages: TypeAlias = list[Message]
 
 
 class Example(NamedTuple):
-    """One training example, before any template. `prompt` and `completion`, or `text`, or `ids`, is set."""
+    """One training example, before any template. Either `prompt` and `completion`, or `text`, or `ids` is set."""
 
     line: int
-    """Which row of the block it came from, counted from 0."""
+    """The row of the block that it came from, counted from 0."""
     sub: int
-    """Which example of that row (APPS: the index of the solution), or -1 when a row is one example."""
+    """The number of the example in its row (APPS: the index of the solution), or -1 if a row is one example."""
     group: str
-    """What a held-out split must not cut through (APPS: the problem), or "" when the example stands alone."""
+    """Examples with the same group stay in one split (APPS: the problem); "" if the example has none."""
     prompt: Messages | str | None
     completion: Messages | str | None
-    """A conversational completion may be empty: then nothing in the example is a completion."""
+    """A conversational completion may be empty; then the example has no completion."""
     text: str | None
     """Language-modelling text; excludes the other two."""
     tools: list[dict[str, Any]] | None = None
-    """Tool schemas handed to the chat template."""
+    """Tool schemas for the chat template."""
     rejected: Messages | str | None = None
-    """Of a preference pair: what was liked less than `completion`, in the same form."""
+    """For preference pairs, the rejected completion, in the same form as `completion`."""
     ids: list[int] | None = None
-    """(T,) of a row that was tokenized already; it is neither rendered nor tokenized again."""
+    """(T,) token ids of an already tokenized row, which is not rendered or tokenized again."""
     trained: list[bool] | None = None
-    """(T,) which of `ids` are trained; None for all of them."""
+    """(T,) which of `ids` are trained; None for all."""
 
 
-class Kind(IntEnum):
-    """What a run of characters or tokens is. A mask policy chooses among kinds; it never looks at tokens.
+class RunKind(IntEnum):
+    """The kind of a run of characters or tokens. A mask policy chooses kinds, and never looks at tokens.
 
-    Of a conversation, what the assistant says is told apart from the rest where that is proved; else it is PROMPT and
-    COMPLETION only. Kinds below 4 are those of a single boundary, between a prompt and a completion.
+    In a conversation, assistant turns have their own kinds if they could be located. Kinds below 4 need only the
+    boundary between prompt and completion.
     """
 
     PROMPT = 0
-    """Before the completion: instructions, headers, the generation prompt, other turns' text."""
+    """Text before the completion: instructions, headers, the generation prompt, other turns."""
     COMPLETION = 1
-    """After the prompt, its end of turn included; of a conversation with proved turns, what is no assistant's."""
+    """After the prompt, including the end of turn; in a conversation with located turns, only what is not the
+    assistant's."""
     TEXT = 2
     """Language-modelling text."""
     SPECIAL = 3
-    """A beginning-of-sequence token that the tokenizer adds by itself before a text."""
+    """A beginning-of-sequence token that the tokenizer adds before a text."""
     HISTORY = 4
-    """What the assistant says before the completion: an earlier turn, its tool calls included, without its header."""
+    """An assistant turn before the completion, including its tool calls, without its header."""
     HISTORY_END = 5
     """The end-of-turn token of such a turn."""
     ASSISTANT = 6
-    """What the assistant says in the completion."""
+    """An assistant turn in the completion."""
     END = 7
     """The end-of-turn token of such a turn."""
     UNPROVED = 8
-    """A conversation's text of which nothing says surely where the assistant's turns lie. No policy about turns
-    trains it; the document is refused where such a policy is asked for. Replaces PROMPT before the completion."""
+    """PROMPT of a conversation whose assistant turns could not be located. Policies about turns refuse such
+    documents."""
     UNPROVED_COMPLETION = 9
-    """The same after the prompt. The policies `completion` and `all` treat both like PROMPT and COMPLETION."""
+    """COMPLETION of such a conversation. The policies `completion` and `all` treat both like PROMPT and COMPLETION."""
     USER = 10
-    """PROMPT that follows an assistant's turn and begins with a user's message: the best place to cut a conversation.
-    Policies treat it like PROMPT. Where it is not known who speaks, the run is PROMPT."""
+    """PROMPT that begins with a user's message after an assistant turn: the best place to cut a conversation. Policies
+    treat it like PROMPT."""
     REJECTED = 11
-    """Of a preference pair: what was liked less than its COMPLETION. No mask policy meets one."""
+    """The rejected completion of a preference pair. Mask policies never see it."""
+
+
+END_KINDS = (RunKind.HISTORY_END, RunKind.END)
+"""End-of-turn tokens of the assistant."""
+ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS)
+"""Assistant turns, including end-of-turn tokens."""
+UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
+COMPLETION_KINDS = (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION)
+"""Kinds after a prompt."""
 
 
 RUN = pa.struct(
@@ -95,18 +105,17 @@ ENCODED = pa.schema(
         pa.field("rewritten", pa.bool_(), nullable=False),
     ]
 )
-"""One example, tokenized at full length, with its structure and without a mask policy.
+"""One example, tokenized at full length, with its structure but without a mask policy.
 
-A part knows neither the file it came from nor the run it belongs to, so that runs share it: `line` counts from
-the start of the block. `runs` cover the tokens from the left without gaps: each ends before token `end`, belongs to
-message `turn` (counted from 0; -1 in what is no conversation), and carries the person's `train` flag. A token that
-straddles two runs belongs to what the assistant says, if one of them is that, else to the later one; it is counted in
-`straddles`. `digest` is of the rendered text, of where the completion begins, and of what a person took out by flags.
-`rewritten` says that the chat template renders the prompt alone otherwise than within the conversation.
+A part does not depend on its file or run, so that runs can share it: `line` counts from the start of the block. `runs`
+cover the tokens from the left without gaps: each ends before token `end`, belongs to message `turn` (counted from 0; -1
+outside of conversations), and has the message's `train` flag. A token that straddles two runs belongs to the
+assistant's run if there is one, else to the later run; it is counted in `straddles`. `digest` covers the rendered text,
+the beginning of the completion, and the `train` flags. `rewritten` means that the chat template renders the prompt
+differently alone than within the conversation.
 
-Of a preference pair, the tokens are those of prompt, completion and rejected completion, one after another, and the
-runs are these three, empty ones included: prompt and completion are the tokenization of one text, prompt and rejected
-completion that of another.
+A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
+be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.
 """
 
 _TOKENS = pa.list_(pa.field("item", pa.int32(), nullable=False))
@@ -135,7 +144,7 @@ PREFERENCE = pa.schema(
         pa.field("doc_ids", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
     ]
 )
-"""One preference pair, not packed. Each completion follows on the prompt; neither is empty, and they differ.
+"""One preference pair, not packed. Each completion continues the prompt; both are non-empty, and they differ.
 `doc_ids` is one number, a row of DOCUMENTS."""
 
 ROW_SIZES = pa.schema(
@@ -144,8 +153,8 @@ ROW_SIZES = pa.schema(
         pa.field("squares", pa.int64(), nullable=False),
     ]
 )
-"""What a packed row weighs: its tokens, and the sum of the squares of its pieces' lengths, which attention costs. One
-a row of a split, in the order of its shards, in one record batch."""
+"""The size of a packed row: its tokens, and the sum of its pieces' squared lengths, for the cost of attention. One
+entry per row of a split, in the order of its shards, in one record batch."""
 
 ROW_SIZES_NAME = "rows.arrow"
 """The file of ROW_SIZES in a split's folder."""

@@ -1,4 +1,4 @@
-"""What every part of the configuration is: validated by pydantic, frozen, its unknown keys refused."""
+"""The base class of all parts of the configuration: validated by pydantic, frozen, without unknown keys."""
 
 from typing import Annotated, Any
 
@@ -7,16 +7,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, fie
 from . import units
 
 LARGEST = 2**63
-"""What every whole number is below."""
+"""Whole numbers must be below this."""
 
 
 def parse_size(value: Any) -> Any:
-    """A text as a number of bytes; other values are left to their type."""
+    """Convert a text to a number of bytes; other values stay unchanged."""
     return units.parse_size(value) if isinstance(value, str) else value
 
 
 def parse_duration(value: Any) -> Any:
-    """A text as a number of seconds; other values are left to their type."""
+    """Convert a text to a number of seconds; other values stay unchanged."""
     return units.parse_duration(value) if isinstance(value, str) else value
 
 
@@ -26,7 +26,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema({"ty
 """Seconds: a number, or `90s`, `1h30m`."""
 
 
-class Section(BaseModel):
+class ConfigModel(BaseModel):
     """A part of the configuration: unknown keys are refused, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -34,7 +34,7 @@ class Section(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _within_64_bits(cls, value: Any) -> Any:
-        """Arrays hold numbers of 64 bits: a larger one would fail far from where it was written."""
+        """Arrays hold 64-bit numbers; a larger one would fail later, far from the configuration."""
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise ValueError(f"input should be a whole number below {LARGEST:,}")
         return value

@@ -1,4 +1,4 @@
-"""The one mixer that orders of rows are made with; pinned for ever, whatever numpy's own generators do."""
+"""The mixer behind all orders of rows. It never changes, unlike numpy's generators."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Counts, sizes, shares, rates and durations as people read and write them. Nothing is imported for it."""
+"""Formats and parses counts, sizes, shares, rates and durations. Imports nothing else of packtrain."""
 
 import math
 import re
@@ -28,11 +28,11 @@ _SECONDS = {
 }  # fmt: skip
 _PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]+)\s*")
 UNTOLD = "–"
-"""What stands for a number that is none."""
+"""Shown in place of a missing number."""
 
 
 def count(value: float) -> str:
-    """`999`, `1.2 k`, `123 M`: at most three digits, and never 1,000 of a unit. Below 10, a fraction keeps a digit."""
+    """`999`, `1.2 k`, `123 M`: at most three digits, and never 1,000 of a unit. Fractions below 10 keep one digit."""
     if math.isnan(value):
         return UNTOLD
     if math.isinf(value):
@@ -52,9 +52,42 @@ def rate(value: float, what: str, per: str = "s") -> str:
     return f"{size(value)}/{per}" if what == "bytes" else f"{count(value)} {what}/{per}"
 
 
-def share(value: float, digits: int = 1) -> str:
-    """A share of 1 as `12.3 %`. What is neither none nor all never reads as if it were: `< 0.1 %`, `> 99.9 %`."""
-    if math.isnan(value) or math.isinf(value):
+def exact(value: float) -> str:
+    """1234567 as `1,234,567`; a fraction below 100 keeps one digit."""
+    if not math.isfinite(value):
+        return UNTOLD
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}"
+
+
+def large(value: float) -> str:
+    """1234567 as `1.2 M`; below 10,000 in full."""
+    if not math.isfinite(value):
+        return UNTOLD
+    return exact(value) if abs(value) < 10_000 else count(value)
+
+
+def flops(value: float) -> str:
+    """A number of operations in the unit that keeps it short, such as `3.2 EFLOP`."""
+    text = large(value)
+    return f"{text}FLOP" if text[-1:].isalpha() else f"{text} FLOP"
+
+
+def times(value: float) -> str:
+    """1.234 as `1.23 ×`."""
+    if not math.isfinite(value):
+        return UNTOLD
+    return f"{value:.2f} ×" if value < 100 else f"{value:,.0f} ×"
+
+
+def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
+    """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 never read so: `< 0.1 %`, `> 99.9 %`.
+
+    Args:
+        fixed: keep trailing zeros, for columns of numbers.
+    """
+    if not math.isfinite(value):
         return UNTOLD
     least = 10.0**-digits
     text = f"{100 * value:.{digits}f}"
@@ -63,7 +96,8 @@ def share(value: float, digits: int = 1) -> str:
             return f"< {least:.{digits}f} %"
         if float(text) == 100:
             return f"> {100 - least:.{digits}f} %"
-    return f"{text.removeprefix('-') if float(text) == 0 else text} %"
+    text = text.removeprefix("-") if float(text) == 0 else text
+    return f"{text if fixed or '.' not in text else text.rstrip('0').rstrip('.')} %"
 
 
 def duration(seconds: float) -> str:
@@ -88,9 +122,9 @@ def duration(seconds: float) -> str:
     return _two(round(seconds / 3600), 24, "d", "h")
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """`1 file`, `2,000 files`; `many` where an s is not enough."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: float, one: str, many: str | None = None) -> str:
+    """`1 file`, `2,000 files`; `many` is for irregular plurals."""
+    return f"{exact(number)} {one if number == 1 else many or one + 's'}"
 
 
 def parse_size(text: str) -> int:
@@ -140,7 +174,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     while rest >= 999.5 and position < len(units) - 1:
         rest /= base
         position += 1
-    # A whole number below the first unit has no fraction to show.
+    # Whole numbers below the first unit have no fraction.
     plain = position == 0 and (rest == int(rest) or base == 1024)
     digits = ",.0f" if plain or rest >= 99.95 else ".1f" if rest >= 0.05 else ".1g"
     text = f"{rest:{digits}}"

@@ -1,4 +1,4 @@
-"""YAML read within bounds: no aliases that expand without end, no number of any size."""
+"""Reads YAML within limits on nesting, aliases and numbers."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ import yaml
 from .jsontext import MAX_DEPTH, MAX_DIGITS
 
 MAX_BYTES = 4 << 20
-"""Of a YAML file. The parser takes some ten seconds a megabyte."""
+"""Maximum number of bytes of a YAML file. The parser takes about ten seconds per megabyte."""
 MAX_NODES = 100_000
-"""Keys and values of a YAML file, those that aliases repeat included."""
+"""Maximum number of keys and values of a YAML file, including those that aliases repeat."""
 
 
 class BoundError(yaml.MarkedYAMLError):
-    """A YAML file is larger than a configuration may be; `problem` says in which way."""
+    """A YAML file exceeds a limit; `problem` says which."""
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML as people mean it here: 2024-07-26 is text."""
+    """YAML without dates: 2024-07-26 is text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -26,10 +26,10 @@ class YamlLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """The data of a YAML text, and the nodes that it was made from, which know their lines.
+    """The data of a YAML text, and its nodes, which know their lines.
 
     Raises:
-        yaml.YAMLError: it is not YAML; as a BoundError where it is larger than `MAX_*` allow.
+        yaml.YAMLError: it is not YAML; a BoundError if it exceeds the `MAX_*` limits.
     """
     if len(text) > MAX_BYTES:
         raise BoundError(problem=f"it has more than {MAX_BYTES:,} characters")
@@ -42,14 +42,14 @@ def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
         return loader.construct_document(node), node
     except RecursionError:
         raise BoundError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
-    except ValueError as error:  # `!!int x`, say
+    except ValueError as error:  # such as `!!int x`
         raise yaml.MarkedYAMLError(problem=str(error)) from None
     finally:
         loader.dispose()
 
 
 def _count(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """How many nodes a node becomes when its aliases are written out. Looks at each node once."""
+    """How many nodes a node has with its aliases written out. Visits each node once."""
     done = known.get(id(node))
     if done == 0:
         raise BoundError(

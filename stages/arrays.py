@@ -1,7 +1,6 @@
-"""From numpy's arrays to Arrow's and back, over the same memory.
+"""Converts between numpy and Arrow arrays that share memory.
 
-`pyarrow.array` and `to_numpy` would do, but they import pandas where that is installed: 0.15 s and 40 MB in every
-worker.
+`pyarrow.array` and `to_numpy` would import pandas if it is installed: 0.15 s and 40 MB in every worker.
 """
 
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..schemas.ragged import lengths_of, offsets_of
+
 
 def numbers(values: NDArray[np.generic]) -> pa.Array:
-    """(N,) integers, floats or booleans as an Arrow array. Booleans are copied into bits, the rest is not copied."""
+    """(N,) integers, floats or booleans as an Arrow array. Only booleans are copied, into bits."""
     flat = np.ascontiguousarray(values)
     if flat.dtype == np.bool_:
         bits = np.packbits(flat, bitorder="little")
@@ -24,8 +25,7 @@ def numbers(values: NDArray[np.generic]) -> pa.Array:
 def strings(values: Sequence[str]) -> pa.Array:
     """(N,) texts as an Arrow array of type string."""
     encoded = [value.encode() for value in values]
-    offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
-    np.cumsum(np.fromiter(map(len, encoded), np.int32, len(encoded)), out=offsets[1:])
+    offsets = offsets_of(lengths_of(encoded), np.int32)
     data = pa.py_buffer(b"".join(encoded))
     return pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(offsets), data])
 
@@ -44,7 +44,7 @@ def lists(
 
 
 def booleans(array: pa.Array) -> NDArray[np.bool_]:
-    """(N,) an Arrow array of booleans, none of them null, as numpy's."""
+    """(N,) an Arrow array of booleans without nulls as a numpy array."""
     data = array.buffers()[1]
     if data is None or not len(array):
         return np.zeros(0, dtype=np.bool_)
@@ -53,7 +53,7 @@ def booleans(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def view(array: pa.Array) -> NDArray[Any]:
-    """(N,) an Arrow array of numbers, none of them null, as numpy's; read-only, over the same memory."""
+    """(N,) an Arrow array of numbers without nulls as a read-only numpy array that shares its memory."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     data = array.buffers()[1]
     if data is None or not len(array):

@@ -7,6 +7,8 @@ import runpy
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,24 +17,33 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
-from packtrain.pipeline.catalogue import PartPlace
-from packtrain.pipeline.parts import PartFile
-from packtrain.pipeline.planning import WindowPlan, plan_window
-from packtrain.pipeline.reader import open_dataset
-from packtrain.pipeline.store import LocalStore
-from packtrain.pipeline.tokenizer import load_tokenizer
-from packtrain.pipeline.windows import WINDOW_TOKENS, Window, compose
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.encode.parts import PartPlace
+from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.pipeline.pack.planning import WindowPlan, plan_window
+from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config import RunConfig
-from packtrain.stages.sections import Sections
+from packtrain.stages.select.sections import Sections
+from packtrain.stages.tokenize import engines
+
+from tests.support import warm
+from tests.support.examples import examples
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("packtrain", deadline=None)
+settings.register_profile("packtrain", examples(100), deadline=None)
 settings.load_profile("packtrain")
+
+os.environ.pop("PACKTRAIN_TEST_PYTHON", None)  # it was for the start of this process, if xdist has started it
 
 SITE = Path(__file__).parent / "support" / "site"
 """What every Python here and below loads first; see `sitecustomize` in it."""
 runpy.run_path(str(SITE / "sitecustomize.py"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+
+# What forks commands is shared by the processes of this session, and ends with it.
+os.environ.setdefault(warm.OWNER, str(os.getpid()))
 
 # Two processes run tests on two cores, and what torch computes here is tiny. It is read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -61,10 +72,32 @@ MakeTokenizer = Callable[..., Path]
 """`make(name, bos=False, eos=False, template=CHATML)` gives a folder; see `make_tokenizer`."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Fork the processes of xdist from one that has imported what each would import for half a minute."""
+    if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ.update(warm.python())
+
+
 def pytest_collection_finish() -> None:
     """Keep what is imported by now out of every collection of garbage: each training ends with a full one."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Nor is it worth five collections of everything, which pytest makes at the end, looking for what went unseen."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_loaded_once() -> None:
+    """Engines of one tokenizer share what their library loaded: a run loads it, and a session has hundreds of runs."""
+    engines.reference_tokenizer = lru_cache(maxsize=16)(engines.reference_tokenizer)
+    with suppress(ImportError):
+        import fastokens
+
+        load = lru_cache(maxsize=16)(fastokens.Tokenizer.from_json_str)
+        fastokens.Tokenizer = type("Tokenizer", (), {"from_json_str": staticmethod(load)})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,7 +111,16 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def realdata() -> Path:
+def tokenizer_loader() -> None:
+    """Runs load their tokenizer by a process that has transformers imported, and not by one that starts from nothing.
+
+    Where that is what a test is about, it takes PACKTRAIN_TEST_LOADER out of the environment.
+    """
+    os.environ["PACKTRAIN_TEST_LOADER"] = warm.loads_tokenizers()
+
+
+@pytest.fixture(scope="session")
+def realdata(tokenizer_loader: None) -> Path:
     """The folder of real data sets and tokenizers, where PACKTRAIN_REALDATA names one."""
     root = os.environ.get("PACKTRAIN_REALDATA")
     if not root:
@@ -87,7 +129,7 @@ def realdata() -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> MakeTokenizer:
+def make_tokenizer(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> MakeTokenizer:
     """Trains a byte-level BPE of 400 tokens and writes it as a folder that transformers loads.
 
     The same name gives the same folder. `<s>` is the beginning of a sequence, `<|im_end|>` its end; `bos` and `eos`
@@ -141,7 +183,7 @@ def tiny_tokenizer(make_tokenizer: MakeTokenizer) -> Path:
 
 
 @pytest.fixture(scope="session")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+def answered(tmp_path_factory: pytest.TempPathFactory, tokenizer_loader: None) -> Callable[[Path], Path]:
     """The folder with what transformers says of a tokenizer; asked once a session, because it takes seconds."""
     asked: dict[Path, Path] = {}
 
@@ -185,7 +227,7 @@ def _plan_windows(
     """Plans parts with so many documents each, whose layouts go into the store."""
     starts = np.cumsum([0, *sizes]).astype(np.int64)
     places = [
-        PartPlace(LocalStore(Path()), PartFile(f"part-{i}", 0, "0" * 64), source, "file", 0)
+        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, "file", 0)
         for i, source in enumerate(sources)
     ]
     sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

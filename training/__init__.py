@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .balance import Balance
-    from .cost import ModelShape
-    from .dataset import PackedDataset, collate
-    from .iterable import PackedIterable
-    from .loader import PackedLoader
-    from .mixture import Source
-    from .packed_stream import PackedStream
+    from ..schemas.flops import ModelShape
+    from .loader.iterable import PackedIterable
+    from .loader.loader import PackedLoader
+    from .loader.packed_stream import PackedStream
+    from .loader.torch_dataset import PackedDataset, collate
+    from .loader.watchdog import Watchdog
+    from .order.balance import Balance
+    from .order.mixture import Source
     from .trainer.run import train
     from .trainer.trainer import PackedTrainer
-    from .watchdog import Watchdog
 
 __all__ = [
     "Balance",
@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Balance": "balance",
-    "ModelShape": "cost",
-    "PackedDataset": "dataset",
-    "PackedIterable": "iterable",
-    "PackedLoader": "loader",
-    "PackedStream": "packed_stream",
+    "Balance": "order.balance",
+    "ModelShape": ".schemas.flops",
+    "PackedDataset": "loader.torch_dataset",
+    "PackedIterable": "loader.iterable",
+    "PackedLoader": "loader.loader",
+    "PackedStream": "loader.packed_stream",
     "PackedTrainer": "trainer.trainer",
-    "Source": "mixture",
-    "Watchdog": "watchdog",
-    "collate": "dataset",
+    "Source": "order.mixture",
+    "Watchdog": "loader.watchdog",
+    "collate": "loader.torch_dataset",
     "train": "trainer.run",
 }
 

@@ -1,4 +1,4 @@
-"""How training prints its lines, unless it is told otherwise."""
+"""Default output of training."""
 
 import sys
 from typing import TextIO
@@ -7,5 +7,5 @@ from ..schemas.escape import escape
 
 
 def print_line(text: str, *, file: TextIO | None = None) -> None:
-    """Print text that may come from anywhere, escaped; by default to the standard output."""
+    """Print untrusted text, escaped; by default to standard output."""
     print(escape(text), file=file or sys.stdout)

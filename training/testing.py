@@ -1,4 +1,4 @@
-"""Checks that anybody can run on their own data: nothing lost, nothing twice, wherever a training stopped."""
+"""Checks for your own data: no row is lost or repeated, wherever a training stopped."""
 
 import json
 from collections import Counter
@@ -10,14 +10,14 @@ from typing import Any, Protocol
 from ..schemas.rows import IGNORE_INDEX
 
 STATE_BYTES = 1024
-"""A state stays below this, as JSON."""
+"""Upper bound on the size of a state as JSON."""
 
 Pieces = Counter[tuple[bytes, bytes]]
-"""Documents by content: input ids and labels. Equal ones are counted."""
+"""Documents counted by content: input ids and labels."""
 
 
 class Resumable(Protocol):
-    """What a PackedLoader and a PackedStream have in common."""
+    """Common interface of PackedLoader and PackedStream."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
@@ -28,7 +28,7 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """On how many ranks, with how many workers and rows a step a dataset is read."""
+    """Number of ranks, workers and rows per step with which a dataset is read."""
 
     world_size: int
     rows_per_step: int
@@ -36,7 +36,7 @@ class Shape:
 
 
 Make = Callable[[int, Shape], Resumable]
-"""`make(rank, shape)`: a loader at its beginning; the same data, seed, epochs and order for every shape."""
+"""`make(rank, shape)` makes a loader at its beginning, with the same data, seed, epochs and order for every shape."""
 
 
 def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> int:
@@ -69,7 +69,7 @@ def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> 
 
 
 def _compare(make: Make, shape: Shape, state: dict[str, Any] | None, rows: list[Pieces]) -> int:
-    """One delivery from a state to the end, against the rows one by one."""
+    """Compare what a loader delivers from a state to the end with the rows themselves."""
     begin = position = state["rows"] if state else 0
     compared = 0
     where = f"{shape}, resumed after {begin:,} rows" if state else f"{shape}, from the beginning"
@@ -115,7 +115,7 @@ def _deliver(make: Make, shape: Shape, state: dict[str, Any] | None) -> Iterator
 
 
 def pieces_of(batch: dict[str, Any]) -> Pieces:
-    """The documents of a flattened batch. Those without a token, of fixed shapes, are left out."""
+    """The documents of a flattened batch, without the empty ones that fixed shapes add."""
     ids, labels = batch["input_ids"][0].numpy(), batch["labels"][0].numpy()
     bounds = batch["cu_seq_lens_q"].tolist()
     return Counter(

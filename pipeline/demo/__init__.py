@@ -1,0 +1,1 @@
+"""The demo's data, tokenizer and configurations."""

@@ -1,1 +1,1 @@
-"""Inputs of every container, cut into blocks: lines, comma-separated values, Parquet, Arrow, compressed, far away."""
+"""Reads inputs of all kinds and cuts them into blocks: lines, CSV, Parquet, Arrow, compressed and remote files."""

@@ -1,6 +1,6 @@
 """Arrow IPC files and streams: row ranges as blocks, read through a memory map.
 
-A file is, between its magic words, a stream; so both are walked message by message.
+A file is a stream between magic words, so both are read message by message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from .blocks import Block, BlockRows, changed
 from .tables import check_columns, cut_rows, hash_table, to_rows
 
 _MAGIC_BYTES = 8
-"""ARROW1 and two bytes of nothing, before the stream within a file."""
+"""`ARROW1` and two zero bytes, before the stream in a file."""
 Range = tuple[int, int]
 
 
@@ -30,20 +30,20 @@ class ArrowPlace:
     skip: int
     """Rows of the first batch that belong to the block before."""
     rows_there: int
-    """Rows of the block, `max_rows` apart."""
+    """Rows of the block, not limited by `max_rows`."""
     indices: Range | None
-    """Which batches, where dictionaries stand among them: these cannot be read by themselves."""
+    """Indices of the batches, if there are dictionaries among them: such batches cannot be read alone."""
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
-        """See `Place`."""
+        """See `RowReader`."""
         try:
             with pa.memory_map(str(path)) as source:
                 batches = self._alone(source) if self.indices is None else self._among(source, self.indices)
                 table = pa.Table.from_batches(batches).slice(self.skip, self.rows_there)
                 whole = hash_table(table)
-        except FileNotFoundError as error:  # Arrow's own words hold the path once more
+        except FileNotFoundError as error:  # Arrow's message repeats the path
             raise InputError(
-                f"{path} cannot be read: No such file or directory; put it back, or name where it is"
+                f"{path} cannot be read: No such file or directory; put it back, or give its path"
             ) from error
         except (OSError, pa.ArrowException, ValueError, IndexError, TypeError, StopIteration):
             raise changed(path, block, False) from None
@@ -112,7 +112,7 @@ def _scan(path: Path, size: int, is_file: bool) -> list[Block]:
 
 
 def _messages(path: Path, source: pa.MemoryMappedFile, begin: int) -> tuple[Range, list[Range], bool, int]:
-    """(the schema's bytes, the batches' bytes, whether there are dictionaries, where the stream ends)."""
+    """(bytes of the schema, bytes of the batches, whether there are dictionaries, where the stream ends)."""
     source.seek(begin)
     reader = pa.ipc.MessageReader.open_stream(source)
     schema: Range | None = None
@@ -135,7 +135,7 @@ def _messages(path: Path, source: pa.MemoryMappedFile, begin: int) -> tuple[Rang
     end = source.tell()
     if end == at:
         raise InputError(
-            f"{path} is cut short: its Arrow stream has no mark of its end, so record batches may be missing; "
+            f"{path} is cut short: its Arrow stream has no end marker, so record batches may be missing; "
             "copy it again, or write it again and close its writer"
         )
     if schema is None:
@@ -144,7 +144,7 @@ def _messages(path: Path, source: pa.MemoryMappedFile, begin: int) -> tuple[Rang
 
 
 def _valid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches whose offsets lie within their buffers: reading others would read other memory, or end the process."""
+    """Check that offsets are within their buffers; reading other batches could access foreign memory, or crash."""
     for batch in batches:
         for column in batch.columns:
             try:
@@ -153,6 +153,6 @@ def _valid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
                 if "UTF8" not in str(error) or column.type not in kinds:
                     raise
-                # A text that is not UTF-8 costs its row only.
+                # A text that is not UTF-8 only costs its row.
                 column.view(kinds[column.type]).validate(full=True)
         yield batch

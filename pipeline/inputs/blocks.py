@@ -1,4 +1,4 @@
-"""What a scan finds: files, and the blocks that one task each can encode."""
+"""The results of a scan: files, and blocks of which each is encoded by one task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,29 +17,36 @@ Records = list[tuple[int, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """The rows of one block, in one of two forms."""
+    """The rows of one block, as lines or as records."""
 
     lines: Lines | None = None
     records: Records | None = None
     rejects: list[tuple[int, str, str]] = field(default_factory=list)
-    """(number within the block, reason, detail) of rows that cannot even be told apart into columns."""
+    """(number within the block, reason, detail) of rows that cannot be divided into columns."""
     blank: int = 0
-    """Rows of nothing, where the reader itself leaves them out."""
+    """Blank rows, if the reader itself skips them."""
+
+    def only(self, number: int) -> "BlockRows":
+        """Only the row with this number."""
+        lines = None if self.lines is None else [one for one in self.lines if one[0] == number]
+        records = None if self.records is None else [one for one in self.records if one[0] == number]
+        rejects = [one for one in self.rejects if one[0] == number]
+        return BlockRows(lines, records, rejects, blank=int(not (lines or records or rejects)))
 
 
-class Place(Protocol):
-    """Where a block lies within its file, for everything but plain lines. Small, frozen, and travels in a task."""
+class RowReader(Protocol):
+    """Reads a block's rows from its file, for everything but plain lines. Small and frozen; sent with tasks."""
 
     def rows(self, path: Path, block: "Block", columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """The rows of the block.
 
         Args:
             path: the file that holds the block.
-            columns: the only ones that are needed; None for all.
-            limit: rows that are enough, for a look at the data.
+            columns: the columns needed; None for all.
+            limit: most rows to read, for a look at the data.
 
         Raises:
-            InputError: the file is no longer what was scanned.
+            InputError: the file has changed since the scan.
         """
         ...
 
@@ -49,42 +56,42 @@ class Block:
     """A range of whole rows of one file."""
 
     start: int
-    """First byte: of the file, of what was decompressed, or, in a table, of the sum of its rows' sizes."""
+    """First byte: of the file, of the decompressed data, or for tables, of the summed sizes of rows."""
     end: int
     first_line: int
     """Rows of the file before this block."""
     lines: int
     hash: str
-    """BLAKE3 of what the rows are made from: of the bytes alone, where they are lines."""
+    """BLAKE3 of the data of the rows; for lines, of the bytes."""
     too_long: bool = False
-    """One line beyond `max_row_bytes`: counted and rejected, never read into memory."""
-    place: Place | None = None
-    """None for a byte range of lines."""
+    """Whether the block is a line longer than `max_row_bytes`, which is rejected without reading it into memory."""
+    place: RowReader | None = None
+    """Reads the rows of a container; None for a byte range of lines."""
     spooled: Path | None = None
-    """The file in the cache that holds this block alone, where the input cannot be read from any place."""
+    """The cache file with only this block, if the input does not allow random access."""
     take: int | None = None
-    """Only the first so many rows: where `max_rows` falls into a block."""
+    """Use only this many first rows, if `max_rows` ends within the block."""
     whole_hash: str = ""
-    """The hash before that."""
+    """The hash of the whole block, if `take` is set."""
 
     @property
     def content_hash(self) -> str:
-        """The hash of all rows of the block, taken or not: what its bytes are held against."""
+        """The hash of all rows of the block, taken or not, for checking its bytes."""
         return self.whole_hash or self.hash
 
     def first(self, rows: int) -> "Block":
-        """The block with its first rows only. A function of the content, as the whole block is."""
+        """The block with only its first rows. Its hash depends only on the content."""
         digest = blake3.blake3(f"the first {rows} rows of {self.hash}".encode()).hexdigest()
         return replace(self, lines=rows, hash=digest, take=rows, whole_hash=self.hash)
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of a source, as it was when the run began."""
+    """One file of a source, as at the start of the run."""
 
     source: str
     label: str
-    """How ids and rejects call it: its name, with as many folders as tell it from its siblings."""
+    """Name of the file in ids and rejects, with as many folders as needed to make it unique."""
     path: Path
     size: int
     mtime_ns: int
@@ -93,24 +100,24 @@ class InputFile:
     not_taken: int = 0
     """Rows beyond the source's `max_rows`."""
     origin: str = ""
-    """The URL or the name of the dataset that it came from; empty for a file that lies where it was named."""
+    """The URL or dataset name that it was copied from; empty for local files."""
     far: tuple[int, int] | None = None
-    """(size, stamp) of what a URL names, by which `inputs.remote` knows its copy; None where another machine cannot
-    fetch it by `origin`."""
+    """(size, stamp) of the URL's file, which identify its copy in `inputs.remote`; None if other machines cannot fetch
+    it from `origin`."""
 
     @property
     def shown(self) -> str:
-        """How rejects call it: the label with the file's suffix, as it stands on the disk."""
+        """Name of the file in rejects: the label with the file's suffix."""
         _, suffix = split_name(self.origin.rpartition("/")[2] or self.path.name)
         return self.label if self.label.endswith(suffix) else self.label + suffix
 
     @property
     def lines(self) -> int:
-        """Rows in all, the last line whether or not a newline ends it."""
+        """Number of rows, including a last line without a newline."""
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
 
     def where(self, block: Block) -> Path:
-        """The file that holds a block."""
+        """The file that contains a block."""
         return block.spooled or self.path
 
 
@@ -127,8 +134,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def changed(path: Path, block: Block, spooled: bool) -> InputError:
-    """A block whose bytes are not those of the scan."""
+    """The error for a block that has changed since the scan."""
     where = f"bytes {block.start:,} to {block.end:,}"
     if spooled:
-        return InputError(f"{path} is damaged ({where} of its input); delete it and run again, it will be made anew")
+        return InputError(f"{path} is damaged ({where} of its input); delete it and run again; it will be made again")
     return InputError(f"{path} changed while it was read ({where}); let whatever writes it finish, then run again")

@@ -1,4 +1,4 @@
-"""What kind of file an input is: told by its first bytes, and by its name where bytes cannot tell."""
+"""Detects the kind of an input file by its first bytes, and by its name if these do not suffice."""
 
 import re
 from enum import StrEnum
@@ -9,7 +9,7 @@ from .blocks import split_name
 
 
 class Container(StrEnum):
-    """How rows lie in a file."""
+    """The file format."""
 
     JSONL = "JSONL"
     JSON_ARRAY = "JSON array"
@@ -22,22 +22,27 @@ class Container(StrEnum):
 
     @property
     def separator(self) -> str:
-        """What stands between the fields of separated values."""
+        """The separator between fields."""
         return "\t" if self is Container.TSV else ","
 
 
-class Packing(StrEnum):
-    """How a file is compressed, by Arrow's name of it."""
+class Compression(StrEnum):
+    """Compression of a file, by Arrow's names."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
 
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc", ".arrows")
-"""Names of data files, for folders; with .gz or .zst behind those of text."""
+"""Suffixes of data files in folders; text formats may also end in .gz or .zst."""
 
-_PACKED = {b"\x1f\x8b": Packing.GZIP, b"\x28\xb5\x2f\xfd": Packing.ZSTD, b"\x50\x2a\x4d\x18": Packing.ZSTD}
-_PACKED_SUFFIX = {".gz": Packing.GZIP, ".gzip": Packing.GZIP, ".zst": Packing.ZSTD, ".zstd": Packing.ZSTD}
+_PACKED = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD, b"\x50\x2a\x4d\x18": Compression.ZSTD}
+_PACKED_SUFFIX = {
+    ".gz": Compression.GZIP,
+    ".gzip": Compression.GZIP,
+    ".zst": Compression.ZSTD,
+    ".zstd": Compression.ZSTD,
+}
 _BINARY = {
     b"PAR1": Container.PARQUET,
     b"ARROW1": Container.ARROW_FILE,
@@ -56,24 +61,24 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive",
     b"PARE": "an encrypted Parquet file",
     b"FEA1": "a Feather file of version 1",
-    b"\xff\xfe\0\0": "UTF-32 text (`iconv -f UTF-32 -t UTF-8` makes UTF-8 of it)",
-    b"\xff\xfe": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` makes UTF-8 of it)",
-    b"\xfe\xff": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` makes UTF-8 of it)",
+    b"\xff\xfe\0\0": "UTF-32 text (`iconv -f UTF-32 -t UTF-8` converts it to UTF-8)",
+    b"\xff\xfe": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` converts it to UTF-8)",
+    b"\xfe\xff": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` converts it to UTF-8)",
     b"SQLite format 3": "an SQLite database",
     b"\x89HDF": "an HDF5 file",
 }
-"""What a file cannot begin with if any of its lines is to be JSON in UTF-8."""
+"""Beginnings that a file of JSON lines in UTF-8 cannot have."""
 HEAD = 512
-"""First bytes by which a file is told."""
+"""How many first bytes to look at."""
 _STARTS = {
     b"version https://git-lfs": ("a pointer of Git LFS, not the file itself", "`git lfs pull` fetches it"),
-    b"%PDF": ("a PDF document", "take the text out of it"),
+    b"%PDF": ("a PDF document", "extract its text"),
     b"\x7fELF": ("a program", "check the path"),
     b"\x89PNG": ("a picture", "check the path"),
     b"\xff\xd8\xff": ("a picture", "check the path"),
-    b"\x93NUMPY": ("an array of NumPy", "write its rows in a form that is read"),
-    b"\x80\x04\x95": ("a pickle of Python", "write its rows in a form that is read"),
-    b"\x80\x05\x95": ("a pickle of Python", "write its rows in a form that is read"),
+    b"\x93NUMPY": ("an array of NumPy", "write its rows in a supported form"),
+    b"\x80\x04\x95": ("a pickle of Python", "write its rows in a supported form"),
+    b"\x80\x05\x95": ("a pickle of Python", "write its rows in a supported form"),
 }
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
@@ -81,12 +86,12 @@ TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON arr
 
 
 def is_data(name: str) -> bool:
-    """Whether a file in a folder looks like data, by its name."""
+    """Whether a file's name looks like a data file."""
     return _bare(name).endswith(SUFFIXES)
 
 
 def is_text(name: str) -> bool:
-    """Whether a file is a text, by its name. In a folder, such files are data only where no others are."""
+    """Whether a file's name looks like plain text. In a folder, such files are data only if there are no others."""
     return _bare(name).endswith(".txt")
 
 
@@ -97,16 +102,16 @@ def _bare(name: str) -> str:
     return lower
 
 
-def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | None]:
+def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression | None]:
     """The kind of a file, and how it is compressed.
 
     Args:
-        path: whose name counts.
-        shown: what messages call it.
-        head: its first bytes, `HEAD` of them where it has so many.
+        path: its name is used.
+        shown: its name in messages.
+        head: its first bytes, up to `HEAD`.
 
     Raises:
-        InputError: it is none that can be read, or not what its name says.
+        InputError: it is of an unsupported kind, or not what its name says.
     """
     _, suffixes = split_name(path.name.lower())
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
@@ -123,15 +128,15 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
     _refuse_tar(shown, head)
     container = settled(_text(outer), head)
     if outer in _BINARY_SUFFIX or outer in _PACKED_SUFFIX or container not in (Container.JSONL, Container.JSON_ARRAY):
-        # Of JSONL, a line that is none is rejected, and the others are used.
+        # In JSONL, invalid lines are rejected, and the others are used.
         if (found := mistaken(head)) and not (container is Container.TEXT and _MARKUP.match(head)):
             raise InputError("{} {}: {}".format(shown, *found))
         if _OBJECT.match(head) and outer not in _PACKED_SUFFIX:
             raise InputError(f"{shown} is called {outer}, but begins with a JSON object; rename it if it is JSONL")
     if head and outer in _BINARY_SUFFIX:
         raise InputError(
-            f"{shown} is called {outer}, but does not begin as a file of that kind: it is damaged, or no "
-            "such file; make or copy it again, or rename it after what it is"
+            f"{shown} is called {outer}, but its first bytes are not those of such a file: it is damaged, or "
+            "of another kind; make or copy it again, or give it the right suffix"
         )
     if head and outer in _PACKED_SUFFIX:
         raise InputError(
@@ -142,7 +147,7 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Packing | No
 
 
 def settled(container: Container, head: bytes) -> Container:
-    """What a file of text is, once its first bytes are known, decompressed where that is needed."""
+    """The kind of a text file by its first (decompressed) bytes."""
     if container is Container.JSONL and _is_array(head[:HEAD].removeprefix(b"\xef\xbb\xbf")):
         return Container.JSON_ARRAY
     if container is Container.TEXT and _OBJECT.match(head):
@@ -156,19 +161,19 @@ def _text(suffix: str) -> Container:
 
 
 def mistaken(head: bytes) -> tuple[str, str] | None:
-    """What a file is instead of data, and what to do: (`is a picture`, `check the path`)."""
+    """What a file is if it is not data, and what to do: (`is a picture`, `check the path`)."""
     for magic, (what, todo) in _STARTS.items():
         if head.startswith(magic):
             return f"is {what}", todo
     if head and not head.strip(b"\0"):
-        return "is nothing but zero bytes", "it was never written to its end, by a crash or a full disk; make it again"
+        return "has only zero bytes", "a crash or a full disk kept it from being written; make it again"
     if _MARKUP.match(head):
-        return "is a page of HTML or XML", "often an error that was saved in place of the data; get it again"
+        return "is a page of HTML or XML", "often an error page saved instead of the data; download it again"
     return None
 
 
 def _is_array(head: bytes) -> bool:
-    """Whether it is one array, and not one in each line."""
+    """Whether it is one array, not one per line."""
     lines = head.lstrip().split(b"\n")
     if lines[0].strip() == b"[":
         return True
@@ -181,14 +186,14 @@ def _refuse_tar(shown: str, head: bytes) -> None:
 
 
 def refuse_inner(shown: str, head: bytes) -> None:
-    """Refuse a compressed file that holds no lines.
+    """Refuse a compressed file that does not contain lines.
 
     Raises:
-        InputError: says what it holds.
+        InputError: says what it contains.
     """
     others = {**_OTHERS, **{magic: f"a {kind}" for magic, kind in _BINARY.items()}, **dict.fromkeys(_PACKED, "packed")}
     for magic, what in others.items():
         if head.startswith(magic):
-            what = "compressed twice" if what == "packed" else f"compressed, and what it holds is {what}"
-            raise InputError(f"{shown} is {what}; decompress it and give what is in it")
+            what = "compressed twice" if what == "packed" else f"compressed, and contains {what}"
+            raise InputError(f"{shown} is {what}; decompress it and give its content")
     _refuse_tar(shown, head)

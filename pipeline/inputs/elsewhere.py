@@ -1,49 +1,49 @@
-"""An input on a machine that did not scan it: a worker of another node finds the file, or makes it there, too.
+"""Finds or makes an input file on a machine that did not scan it, for workers of other nodes.
 
-Three cases. A file that was named by its path lies at the same place on a file system that all machines share. What
-came from a URL is copied from there once more, into the scratch folder of the machine. Blocks that a scan has kept in
-files of their own (of compressed input, of large row groups) are made again by the same scan.
+There are three cases. A file given by path must be on a shared file system, at the same path. A file from a URL is
+copied again, into the machine's scratch folder. Blocks that a scan keeps in separate files (of compressed inputs and
+large row groups) are made again by the same scan.
 """
 
-import fcntl
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.errors import InputError
+from ...schemas.files.lock import alone
 from .blocks import Block, InputFile
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the file of a block came from. Small: it travels in every task."""
+class InputOrigin:
+    """Where the file of a block came from. Small, because it is sent with every task."""
 
     path: Path
     """The whole file, on the machine that scanned it."""
     url: str
-    """What it is a copy of; empty for a file that was named by its path."""
+    """The URL that it is a copy of; empty for a file given by path."""
     size: int
     stamp: int
     """See `inputs.paths.Found`."""
     max_row_bytes: int
-    """With which it was scanned."""
+    """The `max_row_bytes` of the scan."""
 
 
-def origin_of(file: InputFile, max_row_bytes: int) -> Origin:
-    """What a task says of its file."""
+def origin_of(file: InputFile, max_row_bytes: int) -> InputOrigin:
+    """The origin of a file, for tasks."""
     size, stamp = file.far or (0, 0)
-    return Origin(file.path, file.origin if file.far is not None else "", size, stamp, max_row_bytes)
+    return InputOrigin(file.path, file.origin if file.far is not None else "", size, stamp, max_row_bytes)
 
 
-def here(path: Path, block: Block, origin: Origin | None, scratch: Path) -> Path:
-    """The file of this machine that holds a block.
+def here(path: Path, block: Block, origin: InputOrigin | None, scratch: Path) -> Path:
+    """The file on this machine that contains a block.
 
     Args:
-        path: where it is on the machine that scanned it.
-        scratch: the folder of this machine for copies.
+        path: its path on the machine that scanned it.
+        scratch: this machine's folder for copies.
 
     Raises:
-        InputError: it cannot be had here.
+        InputError: it is not available here.
     """
     if origin is None or path.exists():
         return path
@@ -52,12 +52,9 @@ def here(path: Path, block: Block, origin: Origin | None, scratch: Path) -> Path
     mine = scratch.joinpath(*path.parts[-3:])
     if mine.exists():
         return mine
-    from ..sources import scan_file  # which imports this module's neighbours
+    from .scan import scan_file  # here, because it imports this module's neighbours
 
-    folder = scratch / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "scan").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(scratch / "locks" / "scan"):
         if not mine.exists():
             scan_file("", "", _whole(origin, scratch), origin.max_row_bytes, scratch)
     if not mine.exists():
@@ -65,7 +62,7 @@ def here(path: Path, block: Block, origin: Origin | None, scratch: Path) -> Path
     return mine
 
 
-def _whole(origin: Origin, scratch: Path) -> Path:
+def _whole(origin: InputOrigin, scratch: Path) -> Path:
     """The whole file."""
     if origin.path.exists():
         return origin.path
@@ -74,7 +71,7 @@ def _whole(origin: Origin, scratch: Path) -> Path:
 
         return fetch(origin.url, origin.size, origin.stamp, scratch)
     raise InputError(
-        f"{origin.path} is not on {socket.gethostname()}; where several machines work, inputs must lie on a file "
-        "system that all of them share, at the same place, or be named by a URL such as s3://bucket/data.jsonl "
+        f"{origin.path} is not on {socket.gethostname()}; with several machines, inputs must be on a file "
+        "system that all of them share, at the same path, or be given by a URL such as s3://bucket/data.jsonl "
         "(without a password or a signature in it)"
     )

@@ -1,7 +1,7 @@
-"""Files of this machine: below a folder, by a pattern, or one by its name. Only regular files are inputs.
+"""Local files: below a folder, by a pattern, or by name. Only regular files are inputs.
 
-Links are followed, and every folder is entered once: a link that leads back to a folder that was entered already is an
-error that names both, because the files below it would be read twice, or without end.
+Links are followed, and every folder is entered once: a link to a folder that was already entered is an error, because
+its files would be read twice, or endlessly.
 """
 
 import os
@@ -14,7 +14,7 @@ from ...schemas.errors import ConfigError, InputError
 from .containers import is_data, is_text
 
 MAGIC = frozenset("*?[")
-"""Characters that make a pattern of a name."""
+"""Characters that make a name a pattern."""
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -26,20 +26,18 @@ _KINDS = {
 
 
 def regular(path: Path, where: str) -> os.stat_result:
-    """What the system says of a file, once links are followed.
+    """The status of a file, following links.
 
     Args:
         where: the key of the configuration, for messages.
 
     Raises:
-        ConfigError: there is nothing, or something other than a regular file, or its name is not UTF-8.
+        ConfigError: it is missing or not a regular file, or its name is not UTF-8.
     """
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ConfigError(
-            f"{where}: the name of {str(path)!r} is not UTF-8, and ids are made of it; rename it"
-        ) from None
+        raise ConfigError(f"{where}: the name of {str(path)!r} is not UTF-8, which ids need; rename it") from None
     try:
         found = path.stat()
     except OSError as error:
@@ -50,18 +48,18 @@ def regular(path: Path, where: str) -> os.stat_result:
 
 
 def irregular(path: Path, found: os.stat_result) -> str:
-    """What a path is that is no regular file, and what to do."""
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    """What a path is if it is not a regular file, and what to do."""
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
     return f"{path} is {kind}, and inputs are regular files; write its rows to a file, and name that"
 
 
 def data_files(folder: Path, where: str) -> list[Path]:
     """The data files below a folder, sorted; its .txt files if there are no others.
 
-    What begins with a dot or an underscore is somebody's notes.
+    Names that begin with a dot or an underscore are skipped.
 
     Raises:
-        ConfigError: a link leads back to a folder that was entered already.
+        ConfigError: a link leads to a folder that was already entered.
         InputError: a folder cannot be read.
     """
     found = [
@@ -74,12 +72,12 @@ def data_files(folder: Path, where: str) -> list[Path]:
 
 
 def matches(pattern: Path, where: str) -> list[Path]:
-    """The files that a pattern names, sorted as texts: `*`, `?` and `[]` within a name, `**` for any folders.
+    """The files that match a pattern, sorted as texts: `*`, `?` and `[]` within a name, `**` for any folders.
 
-    A name that begins with a dot is matched only by a pattern that does.
+    A name that begins with a dot only matches a pattern that does.
 
     Raises:
-        ConfigError: a link leads back to a folder that `**` has entered already.
+        ConfigError: a link leads to a folder that `**` has already entered.
         InputError: a folder cannot be read.
     """
     first = next(index for index, part in enumerate(pattern.parts) if MAGIC & set(part))
@@ -115,7 +113,7 @@ def _folders(top: Path, where: str, hidden: tuple[str, ...]) -> Iterator[Path]:
         first = entered.setdefault((about.st_dev, about.st_ino), folder)
         if first is not folder:
             raise ConfigError(
-                f"{where}: {folder} leads to {first}, which is read already: a link to it lies below {top}; remove the "
+                f"{where}: {folder} leads to {first}, which is already read: a link to it is below {top}; remove the "
                 "link, or name the files"
             )
         yield folder

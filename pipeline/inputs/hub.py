@@ -1,7 +1,7 @@
-"""Datasets by name: loaded by the `datasets` library, in a process of its own.
+"""Datasets by name, loaded by the `datasets` library in a separate process.
 
-That library takes seconds to import, keeps its settings in global state that the environment sets at import, and has
-threads. So it runs in a child, which is told before it imports anything whether the hub can be reached.
+The library takes seconds to import, reads its settings from the environment at import, and starts threads. So it runs
+in a child process, whose environment says whether the hub can be reached.
 """
 
 import json
@@ -14,23 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError, TaskError
-from ..child_exit import exit_reason, out_of_memory_kills
+from ..execute.child_exit import exit_reason, out_of_memory_kills
 from .paths import choose_split
 
 PATIENCE = 5
-"""Seconds in which the hub must answer at all."""
+"""Seconds within which the hub must answer."""
 
 
 def load(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[tuple[Path, str]]:
-    """The Arrow files of one split of a dataset, and what their labels are made of.
+    """The Arrow files of one split of a dataset, with the paths that their labels are made from.
 
     Args:
-        name: `owner/name`, with `@revision` behind it where one is meant, or the path of a local folder.
+        name: `owner/name`, optionally followed by `@revision`, or the path of a local folder.
         where: the key of the configuration, for messages.
 
     Raises:
-        ConfigError: there is no such dataset, subset or split, or the hub cannot be reached and the dataset was not
-            loaded before.
+        ConfigError: there is no such dataset, subset or split, or the hub is unreachable and the dataset is not cached.
         TaskError: a signal killed the process that loads it, twice.
     """
     name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
@@ -53,7 +52,7 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
         "cache": str(cache / "hub"),
     }
     kills = out_of_memory_kills()
-    for _ in range(2):  # a signal says nothing about the dataset
+    for _ in range(2):  # a signal may not be the dataset's fault
         done = subprocess.run(
             [sys.executable, "-P", str(Path(__file__).with_name("hubchild.py")), json.dumps(question)],
             env=environment,
@@ -82,8 +81,8 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
     said = str(answer.get("error") or done.stderr.strip()[-500:] or f"exit code {done.returncode}")
     if not reachable:
         raise ConfigError(
-            f"{where}: the hub cannot be reached, and {name} is not in its cache; load it where there is a "
-            f"connection, save it with `save_to_disk`, and name that folder here ({said})"
+            f"{where}: the hub cannot be reached, and {name} is not in its cache; load it with a "
+            f"connection, save it with `save_to_disk`, and give that folder here ({said})"
         )
     raise ConfigError(
         f"{where}: the datasets library cannot load {name} ({said}); check the name, `subset` and `split`, and log in "
@@ -92,14 +91,14 @@ def load(name: str, subset: str | None, split: str | None, cache: Path, where: s
 
 
 def _label(file: Path, stem: str) -> str:
-    """`name-train`, and a number where there are several files; the library's own names hold more than that."""
+    """`name-train`, with a number if there are several files; shorter than the library's own file names."""
     parts = file.stem.split("-")
     numbered = len(parts) > 3 and parts[-2] == "of"
     return "-".join([stem, *(parts[-4:-2] if numbered else parts[-1:])])
 
 
 def _reachable() -> bool:
-    """Whether the hub answers, with whatever: a name or a right that is missing is for the library to tell."""
+    """Whether the hub answers at all. The library reports missing names and permissions itself."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return False
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")

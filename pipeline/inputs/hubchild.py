@@ -1,6 +1,6 @@
-"""The child of `hub.py`: has the `datasets` library load a dataset, and says which files hold it.
+"""The child process of `hub.py`: loads a dataset with the `datasets` library, and returns its files.
 
-It imports nothing of ours. One argument, a JSON object; one line of JSON as the answer: `files` of the split, or
+It imports nothing of packtrain. Its argument is a JSON object; it prints one line of JSON: `files` of the split, or
 `splits` to choose from, or `error`.
 """
 
@@ -26,6 +26,6 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     try:
         print(json.dumps(load(json.loads(sys.argv[1]))))
-    except Exception as error:  # whatever the library raises is for the parent to tell
+    except Exception as error:  # the parent reports any error of the library
         print(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]}))
         sys.exit(1)

@@ -1,7 +1,7 @@
-"""One JSON array as lines: each element becomes a line, so that everything after it is as it is for JSONL.
+"""Converts a JSON array to lines: each element becomes a line, as in JSONL.
 
 The array is read in pieces and never held whole. Line breaks between the tokens of an element become carriage returns,
-which are white space to JSON too, and as forbidden within a string; nothing else changes.
+which are white space in JSON too, and just as invalid within strings; nothing else changes.
 """
 
 import numpy as np
@@ -24,26 +24,26 @@ class ArrayLines:
 
     Args:
         path: of the file, for messages.
-        read: gives the array's bytes.
+        read: returns the array's bytes.
     """
 
     def __init__(self, path: str, read: Read) -> None:
         self._path = path
         self._source = read
         self._waiting = b""
-        """Lines that were not asked for yet."""
+        """Lines that were not returned yet."""
         self._held = b""
-        """A backslash at the end of what was read: it belongs to what it escapes."""
+        """A backslash at the end of the data read so far, kept with the character that it escapes."""
         self._begun = self._ended = False
         self._inside = False
         """Whether a string is open."""
         self._depth = 1
         self._elements = 0
         self._blank = True
-        """Whether the element holds nothing yet."""
+        """Whether the current element is still empty."""
 
     def read(self, count: int) -> bytes:
-        """Up to so many bytes of lines more; none at the end.
+        """The next bytes of lines, at most `count`; empty at the end.
 
         Raises:
             InputError: the array has no end, or something follows it.
@@ -73,7 +73,7 @@ class ArrayLines:
         if self._ended:
             self._check_end(data)
             return b""
-        # Without escaped quotes, and as long as before.
+        # Escaped quotes blanked out, at the same length.
         bare = np.frombuffer(data.replace(b"\\\\", b"__").replace(b'\\"', b"__"), dtype=np.uint8)
         places = np.flatnonzero(_STRUCTURE[bare])
         kinds = bare[places]
@@ -112,7 +112,7 @@ class ArrayLines:
         out.append(piece.replace(b"\n", b"\r"))
 
     def _close(self, out: list[bytes]) -> None:
-        # A comma too many is no blank line, but a row that cannot be read.
+        # An extra comma gives an invalid row, not a blank line.
         out.append(b",\n" if self._blank else b"\n")
         self._blank = True
         self._elements += 1
@@ -120,6 +120,6 @@ class ArrayLines:
     def _check_end(self, data: bytes) -> None:
         if data.strip(_SPACE):
             raise InputError(
-                f"{self._path}: something follows the end of its JSON array, after element {self._elements:,}; give "
-                "one array a file, or JSONL, one object a line"
+                f"{self._path}: something follows the end of its JSON array, after element {self._elements:,}; write "
+                "one array per file, or JSONL, one object a line"
             )

@@ -1,11 +1,11 @@
-"""Lines: JSONL cut at newlines, from a file or from any other stream of bytes.
+"""Cuts JSONL at newlines, from a file or any other stream of bytes; and reads text files of one row each.
 
-A block is what fits into `size` bytes from where it begins, up to its last newline; so where a block begins depends
-only on the bytes before it, and data appended to a file leaves all blocks but the last as they were.
+A block has as many whole lines as fit into `size` bytes. So where it begins depends only on the bytes before it, and
+appending to a file changes only the last block.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,16 +13,16 @@ from typing import Protocol
 import blake3
 
 from ...schemas.errors import InputError
-from .blocks import Block, Lines
+from .blocks import Block, BlockRows, Lines, changed
 
 Read = Callable[[int], bytes]
-"""Up to so many bytes more; fewer only at the end."""
+"""Returns up to this many further bytes; fewer only at the end."""
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """One block as it is found."""
+class FoundBlock:
+    """One block, as cut from a stream."""
 
     start: int
     end: int
@@ -31,14 +31,14 @@ class Cut:
     hash: str
     too_long: bool
     data: bytes
-    """Its bytes, where they are asked for and the row is not too long."""
+    """Bytes of the line, if they are kept and the row is not too long."""
 
 
-class Splitter(Protocol):
-    """Knows where a row ends."""
+class LineSplitter(Protocol):
+    """Finds the ends of rows."""
 
     def last_end(self, data: bytes) -> int:
-        """One past the last end of a row in data that begins with a row; 0 where there is none."""
+        """One past the last end of a row in data that begins with a row; 0 if there is none."""
         ...
 
     def count(self, data: bytes, end: int) -> int:
@@ -46,57 +46,76 @@ class Splitter(Protocol):
         ...
 
     def first_end(self, piece: bytes, inside: bool) -> tuple[int, bool]:
-        """One past the first end of a row, or 0; and whether the piece leaves a quote open.
+        """One past the first end of a row, or 0; and whether a quote is open at the end of the piece.
 
         Args:
-            inside: whether a quote is open where the piece begins.
+            inside: whether a quote is open at the beginning of the piece.
         """
         ...
 
     def finish(self, row: bytes, inside: bool, line: int) -> None:
-        """Look at a last row that no newline ends, and complain if it cannot be whole."""
+        """Check a last row without a newline, and raise if it is incomplete."""
         ...
 
 
 class Newlines:
-    """A row ends at a newline, and nowhere else."""
+    """Rows end at newlines."""
 
     def last_end(self, data: bytes) -> int:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         return data.rfind(b"\n") + 1
 
     def count(self, data: bytes, end: int) -> int:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         return data.count(b"\n", 0, end)
 
     def first_end(self, piece: bytes, inside: bool) -> tuple[int, bool]:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         return piece.find(b"\n") + 1, False
 
     def finish(self, row: bytes, inside: bool, line: int) -> None:
-        """See `Splitter`. Any bytes may be the last line."""
+        """See `LineSplitter`. Any bytes may be the last line."""
+
+
+class WholeFile:
+    """A text file is one row, which ends with the file."""
+
+    def last_end(self, data: bytes) -> int:
+        """See `LineSplitter`."""
+        return 0
+
+    def count(self, data: bytes, end: int) -> int:
+        """See `LineSplitter`."""
+        return 0
+
+    def first_end(self, piece: bytes, inside: bool) -> tuple[int, bool]:
+        """See `LineSplitter`."""
+        return 0, False
+
+    def finish(self, row: bytes, inside: bool, line: int) -> None:
+        """See `LineSplitter`. Any bytes may be a document."""
 
 
 def cut(
     read: Read,
     size: int,
     max_row_bytes: int,
-    splitter: Splitter,
+    splitter: LineSplitter,
     whole: "blake3.blake3 | None" = None,
     *,
     keep: bool = False,
     start: int = 0,
     rest: bytes = b"",
-) -> Iterator[Cut]:
+) -> Iterator[FoundBlock]:
     """Cut a stream into blocks, in one pass and bounded memory.
 
     Args:
-        read: gives the stream.
+        read: reads the stream.
         size: bytes of a block; only a single row may be longer.
-        whole: is fed every byte.
-        keep: hand out the bytes of the blocks.
-        start: place of `rest` in the stream.
-        rest: what has been read already, at most `size` bytes.
+        whole: hashes every byte.
+        keep: return the bytes of the blocks.
+        start: position of `rest` in the stream.
+        rest: bytes already read, at most `size`.
     """
     line, position, ended = 0, start, False
     while True:
@@ -116,12 +135,12 @@ def cut(
             ends = splitter.count(rest, end)
             lines = ends + (end > last)
             data = bytes(view) if keep else b""
-            yield Cut(position, position + end, line, lines, blake3.blake3(view).hexdigest(), False, data)
+            yield FoundBlock(position, position + end, line, lines, blake3.blake3(view).hexdigest(), False, data)
             line += lines
             position += end
             rest = rest[end:]
             continue
-        # One row longer than a block: find its end, and keep it only where that is wanted and allowed.
+        # One row longer than a block: find its end, and keep it only if wanted and allowed.
         digest = blake3.blake3()
         kept: list[bytes] = []
         length, inside = 0, False
@@ -148,7 +167,7 @@ def cut(
         too_long = length > max_row_bytes
         length += bool(found)
         data = b"" if too_long else b"".join(kept)
-        yield Cut(position, position + length, line, 1, digest.hexdigest(), too_long, data)
+        yield FoundBlock(position, position + length, line, 1, digest.hexdigest(), too_long, data)
         line += 1
         position += length
 
@@ -180,6 +199,39 @@ def scan_lines(path: Path, size: int, max_row_bytes: int) -> tuple[list[Block], 
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 
+def scan_text(path: Path, size: int, max_row_bytes: int) -> list[Block]:
+    """The block of a plain text file; none if it is empty."""
+    place = TextPlace()
+    with path.open("rb", buffering=0) as file:
+        start = len(BOM) if file.read(len(BOM)) == BOM else 0
+        file.seek(start)
+        return [
+            Block(one.start, one.end, one.first_line, one.lines, place.hash(one.hash), one.too_long, place=place)
+            for one in cut(file.read, size, max_row_bytes, WholeFile(), start=start)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlace:
+    """Reads a text file as one row with the column `text`."""
+
+    def hash(self, data: str) -> str:
+        """The hash of a block whose bytes have the hash `data`: not that of lines with the same bytes."""
+        return blake3.blake3(f"one document: {data}".encode()).hexdigest()
+
+    def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
+        """See `RowReader`."""
+        data = read_range(path, block.start, block.end)
+        if self.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
+            raise changed(path, block, False)
+        return self.parse(path, block, data, limit)
+
+    def parse(self, path: Path, block: Block, data: bytes, limit: int | None) -> BlockRows:
+        """The row of a block's bytes."""
+        # Undecodable bytes become lone surrogates, for which the row is rejected later.
+        return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
+
+
 def read_range(path: Path, start: int, end: int) -> bytes:
     """Some bytes of a file.
 
@@ -190,7 +242,7 @@ def read_range(path: Path, start: int, end: int) -> bytes:
         with path.open("rb", buffering=0) as file:
             data = _pread(file.fileno(), start, end - start)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; mend that, and run again") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}; fix that, and run again") from error
     return data
 
 

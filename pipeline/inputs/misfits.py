@@ -1,6 +1,6 @@
-"""What a file seems to be that was read as JSON lines and has none: for the message, from its first lines alone.
+"""Guesses from the first lines what a file is that has no JSON lines, for the error message.
 
-Guesses, each by a mark that lines of JSON objects cannot have; so a guess is made only where there is no such line.
+Each guess uses a feature that lines of JSON objects cannot have.
 """
 
 import ast
@@ -17,29 +17,29 @@ from ...stages.prep.rowjson import check_depth
 from .containers import TAKEN, mistaken
 
 LOOKED_AT = 1 << 16
-"""Bytes of the first lines that are enough."""
+"""How many first bytes to look at."""
 _SHOWN = 60
-"""Characters of a line that a message shows."""
+"""Maximum number of characters of a line to show."""
 _EACH = 'each line must be an object, such as {"text": "one document"}'
 _YAML = re.compile(rb"(---\s*\n|- +[\w\"']+:( |\s*\n))")
 
 
 def looks_like(head: bytes) -> str:
-    """What it looks like and what to do, as the end of a sentence that begins with "it"; "" for no guess.
+    """What the file looks like and what to do, as the end of a sentence that begins with "it"; "" for no guess.
 
     Args:
-        head: its first lines, down to `LOOKED_AT` bytes; the last may be cut.
+        head: its first lines, at most `LOOKED_AT` bytes; the last may be cut.
     """
     for guess in (mistaken, _binary, _known_text, _json, _separated):
         if found := guess(head):
             return "{}: {}".format(*found)
     if head.strip() and not _control(head) and not head.lstrip().startswith((b"{", b"[")):
-        return f"is text, and no JSON: {_EACH}"
+        return f"is text, not JSON: {_EACH}"
     return ""
 
 
 def misfit(line: bytes, head: bytes) -> str:
-    """What a line is that is no JSON object, and what to do about its file.
+    """What a line is that is not a JSON object, and what to do about its file.
 
     Args:
         head: see `looks_like`; begins with the line.
@@ -47,15 +47,15 @@ def misfit(line: bytes, head: bytes) -> str:
     try:
         check_depth(line, "it")
         msgspec.json.decode(line.strip())
-        why = "it is no object"
+        why = "it is not an object"
     except RowRejectedError as error:
         return f"`{shown(line)}` cannot be used: {error.detail}; flatten the row"
     except (ValueError, RecursionError) as error:
         why = str(error)
-    seen = f"`{shown(line)}`" if not _control(line) else "what stands there"
+    seen = f"`{shown(line)}`" if not _control(line) else "the line"
     if guess := looks_like(head):
-        return f"{seen} is no JSON object; the file {guess}"
-    return f"{seen} is no JSON object ({why}): mend the line, or give {TAKEN}"
+        return f"{seen} is not a JSON object; the file {guess}"
+    return f"{seen} is not a JSON object ({why}): fix the line, or give {TAKEN}"
 
 
 def shown(line: bytes) -> str:
@@ -67,16 +67,16 @@ def shown(line: bytes) -> str:
 def _binary(head: bytes) -> tuple[str, str] | None:
     some = head[: min(len(head), 400) // 2 * 2]
     for name, zeros in (("UTF-16LE", some[1::2]), ("UTF-16BE", some[::2])):
-        # A line of its own ends in the middle of a character.
+        # A cut line may end in the middle of a character.
         if len(zeros) > 1 and zeros.count(b"\0") >= 0.8 * len(zeros) and some.count(b"\0") < 0.6 * len(some):
-            return f"looks like {name} text", f"`iconv -f {name} -t UTF-8` makes UTF-8 of it"
+            return f"looks like {name} text", f"`iconv -f {name} -t UTF-8` converts it to UTF-8"
     try:
         head.decode()
     except UnicodeDecodeError as error:
         if error.end < len(head) - 4 and _control(head) == 0:
             return (
-                f"is not in UTF-8 (byte {error.start:,} of what is shown is 0x{head[error.start]:02x})",
-                "if it is in an old encoding of Western languages, `iconv -f WINDOWS-1252 -t UTF-8` makes UTF-8 of it",
+                f"is not in UTF-8 (byte {error.start:,} of the shown text is 0x{head[error.start]:02x})",
+                "in an old encoding of Western languages, `iconv -f WINDOWS-1252 -t UTF-8` converts it to UTF-8",
             )
     if _control(head) > len(head) // 50:
         return "holds binary data", f"give {TAKEN}"
@@ -84,7 +84,7 @@ def _binary(head: bytes) -> tuple[str, str] | None:
 
 
 def _control(data: bytes) -> int:
-    """Bytes that stand in no text."""
+    """How many bytes of the data never occur in text."""
     return sum(data.count(byte) for byte in (*range(9), 11, 12, *range(14, 27), *range(28, 32), 127))
 
 
@@ -95,7 +95,7 @@ def _known_text(head: bytes) -> tuple[str, str] | None:
 
 
 def _json(head: bytes) -> tuple[str, str] | None:
-    """JSON, but not an object a line."""
+    """JSON, but not one object per line."""
     text = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
     first = text.partition("\n")[0].strip()
     value, end = _leading(text)
@@ -104,7 +104,7 @@ def _json(head: bytes) -> tuple[str, str] | None:
         if end > len(first):
             return _object(value)
         if rest.startswith((",\n", ",\r\n")):
-            return "has a comma after each object", "`sed 's/,$//'` takes them away"
+            return "has a comma after each object", "`sed 's/,$//'` removes them"
         if rest.startswith(","):
             return "is the inside of a JSON array", "give JSON lines: one object a line, without commas between them"
         if rest.startswith("{"):
@@ -114,14 +114,14 @@ def _json(head: bytes) -> tuple[str, str] | None:
         return f"has {kind} in a line", _EACH
     elif first.startswith("{"):
         if _literal(first):
-            return "has objects as Python prints them", "write them by `json.dumps`, one a line"
+            return "has objects as Python prints them", "write them with `json.dumps`, one per line"
         if first.endswith(("{", "[", ",")):
             return _object({})
     return None
 
 
 def _object(value: dict[str, Any]) -> tuple[str, str]:
-    """One object over several lines; of a long one nothing is known."""
+    """One object over several lines."""
     rows = [name for name, held in value.items() if isinstance(held, list) and held and isinstance(held[0], dict)]
     if len(rows) == 1 and rows[0].isidentifier() and rows[0] not in ("messages", "conversations"):
         return f"is one JSON object, whose `{rows[0]}` has the rows", f"`jq -c '.{rows[0]}[]'` makes a line of each"
@@ -144,7 +144,7 @@ def _literal(line: str) -> bool:
 
 
 def _separated(head: bytes) -> tuple[str, str] | None:
-    """Rows of separated values: as many fields in each of the first lines, and no braces."""
+    """Rows of separated values: equally many fields in each of the first lines, and no braces."""
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
     if text.lstrip()[:1] in ("{", "["):
         return None
@@ -158,7 +158,7 @@ def _separated(head: bytes) -> tuple[str, str] | None:
 
 
 def _records(text: str, separator: str) -> Iterator[Sequence[str]]:
-    """Rows of separated values, but for the last line, which may be cut."""
+    """Rows of separated values, without the last line, which may be cut."""
     lines = text.splitlines()
     kept = lines if len(text) < LOOKED_AT // 2 else lines[:-1]
     try:

@@ -1,8 +1,8 @@
 """Parquet: row groups as blocks.
 
-Small neighbouring row groups share a block. Their hash is of the bytes as they stand in the file, with the schema, so
-that a scan decodes nothing. A row group too large for one task is decoded once, and its rows are kept in the cache, in
-blocks of the usual size.
+Small neighbouring row groups share a block. Their hash covers the encoded bytes and the schema, so that a scan decodes
+nothing. A row group too large for one task is decoded once, and its rows are kept in the cache in blocks of the usual
+size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import blake3
-import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError
-from ...schemas.fingerprint import fingerprint
-from ..store import LocalStore
+from ..store.local import LocalStore
 from .blocks import Block, BlockRows, changed
-from .spool import FORMAT, read_note, spool, unspool, write_note
+from .spool import spool, unspool
 from .tables import check_columns, cut_rows, to_rows, to_stream
 
 TOO_LARGE = 4
-"""Blocks' sizes: row groups beyond that, decoded, are kept row by row. Writers make them of up to gigabytes."""
+"""Row groups larger than this many blocks (decoded) are kept as rows. Some writers make them gigabytes large."""
 _BATCH_ROWS = 1024
 
 
@@ -32,10 +30,10 @@ class ParquetPlace:
 
     first: int
     last: int
-    """One past the last one."""
+    """One past the last row group."""
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
-        """See `Place`."""
+        """See `RowReader`."""
         import pyarrow.parquet as pq
 
         try:
@@ -51,7 +49,7 @@ class ParquetPlace:
                 return to_rows(table, columns, block.take, limit)
         except FileNotFoundError as error:  # Arrow's own words hold the path once more
             raise InputError(
-                f"{path} cannot be read: No such file or directory; put it back, or name where it is"
+                f"{path} cannot be read: No such file or directory; put it back, or give its path"
             ) from error
         except PacktrainError:
             raise
@@ -61,17 +59,17 @@ class ParquetPlace:
 
 @dataclass(frozen=True, slots=True)
 class SpooledTable:
-    """Rows of a table in a file of the cache."""
+    """Reads table rows from a file of the cache."""
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
-        """See `Place`."""
+        """See `RowReader`."""
         data = unspool(path, block)
         if blake3.blake3(data).hexdigest() != block.content_hash:
             raise changed(path, block, True)
         return to_rows(pa.ipc.open_stream(data).read_all(), columns, block.take, limit)
 
 
-def scan_parquet(path: Path, file_hash: str, size: int, cache: Path) -> list[Block]:
+def scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     """The blocks of a Parquet file.
 
     Raises:
@@ -91,17 +89,14 @@ def scan_parquet(path: Path, file_hash: str, size: int, cache: Path) -> list[Blo
                     continue
                 count = sum(group.total_byte_size for group in groups)
                 if count > TOO_LARGE * size:
-                    key = fingerprint(["parquet", FORMAT, file_hash, first, size])
-                    for noted in _kept(file, first, size, key, LocalStore(cache)):
-                        spooled = LocalStore(cache).path(noted.name)
-                        place = SpooledTable()
-                        blocks.append(
-                            Block(
-                                at, at + noted.bytes, line, noted.rows, noted.hash, place=place, spooled=spooled
-                            )
-                        )  # fmt: skip
-                        at += noted.bytes
-                        line += noted.rows
+                    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[first], use_threads=False)
+                    for one in cut_rows(batches, size):
+                        data = to_stream(one.table)
+                        digest = blake3.blake3(data).hexdigest()
+                        kept = spool(LocalStore(cache), digest, data, "arrow.zst")
+                        end, lines = at + one.bytes, one.table.num_rows
+                        blocks.append(Block(at, end, line, lines, digest, place=SpooledTable(), spooled=kept))
+                        at, line = end, line + lines
                 else:
                     digest = hash_groups(path, file, first, last)
                     blocks.append(Block(at, at + count, line, rows, digest, place=ParquetPlace(first, last)))
@@ -115,7 +110,7 @@ def scan_parquet(path: Path, file_hash: str, size: int, cache: Path) -> list[Blo
 
 
 def _groups(metadata: Any, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of row groups of about `size` bytes; where one begins depends only on those before it."""
+    """Ranges of row groups of about `size` bytes; each begins where the ones before it end."""
     first, total = 0, 0
     for number in range(metadata.num_row_groups):
         count = metadata.row_group(number).total_byte_size
@@ -128,7 +123,7 @@ def _groups(metadata: Any, size: int) -> Iterator[tuple[int, int]]:
 
 
 def hash_groups(path: Path, file: Any, first: int, last: int) -> str:
-    """BLAKE3 of what some row groups are decoded from: their bytes, and how these are to be read.
+    """BLAKE3 of row groups: of their bytes, and of how to decode them.
 
     Raises:
         InputError: the footer points outside of the file.
@@ -153,32 +148,6 @@ def hash_groups(path: Path, file: Any, first: int, last: int) -> str:
                 source.seek(start)
                 digest.update(source.read_buffer(count))
     return digest.hexdigest()
-
-
-class _Noted(msgspec.Struct, frozen=True):
-    """Rows of a large row group, kept in the cache."""
-
-    rows: int
-    bytes: int
-    hash: str
-    name: str
-    stored: int
-
-
-def _kept(file: Any, group: int, size: int, key: str, store: LocalStore) -> list[_Noted]:
-    name = f"scans/{key}.json"
-    there = read_note(store, name, list[_Noted])
-    if there and all(store.size(one.name) == one.stored for one in there):  # a large group has rows
-        return there
-    noted = []
-    batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
-    for one in cut_rows(batches, size):
-        data = to_stream(one.table)
-        digest = blake3.blake3(data).hexdigest()
-        spooled, stored = spool(store, digest, data, "arrow.zst")
-        noted.append(_Noted(one.table.num_rows, one.bytes, digest, spooled, stored))
-    write_note(store, name, noted)
-    return noted
 
 
 def _damaged(path: Path, error: Exception, what: str) -> InputError:

@@ -1,4 +1,4 @@
-"""What `path` of a source names: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
+"""Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub."""
 
 import re
 from collections.abc import Iterator
@@ -26,40 +26,39 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 
 
-class Kind(Enum):
-    """Where an input lies."""
+class InputKind(Enum):
+    """The kind of location of an input."""
 
     LOCAL = "local"
     URL = "url"
     HUB = "hub"
-    """A dataset that the `datasets` library loads, by its name."""
+    """A dataset that the `datasets` library loads by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One input, not looked into yet."""
+    """One input, not opened yet."""
 
-    kind: Kind
+    kind: InputKind
     name: str
     """A path, a URL, or the name of a dataset."""
     size: int
     """Bytes; 0 for a dataset of the hub."""
     stamp: int
-    """Changes when the input does: the time of its last change in nanoseconds, or a hash of what a server says of it.
-    0 where nothing is known."""
+    """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
 
     @property
     def path(self) -> Path:
-        """The path of a local file; of others, what their labels are made of."""
-        if self.kind is Kind.URL:
+        """The path of a local file; for others, a path to make a label from."""
+        if self.kind is InputKind.URL:
             parts = urlsplit(self.name)
             return Path(f"/{parts.hostname}{parts.path}")
         return Path(self.name)
 
     @property
     def shown(self) -> str:
-        """The name as it may be written down: a URL without the password or the signature that it may hold."""
-        if self.kind is not Kind.URL:
+        """The name for messages and notes: a URL without password and signature."""
+        if self.kind is not InputKind.URL:
             return self.name
         parts = urlsplit(self.name)
         secret = f"?{blake3(parts.query.encode()).hexdigest(8)}" if parts.query else ""
@@ -67,12 +66,12 @@ class Found:
 
 
 def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
-    """The inputs of a source: in the order given, and sorted within a pattern or a folder.
+    """The inputs of a source, in the given order, and sorted within a pattern or a folder.
 
     Raises:
-        ConfigError: a file is missing or stands there twice, a pattern or a folder holds nothing, or `split` is
-            missing or wrong.
-        InputError: a store that a URL names cannot be reached.
+        ConfigError: a file is missing or listed twice, a pattern or a folder has no files, or `split` is missing or
+            wrong.
+        InputError: the store of a URL cannot be reached.
     """
     where = f"sources.{source.name}.path"
     found: list[Found] = []
@@ -84,7 +83,7 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
     seen: set[object] = set()
     for one in found:
         key: object = one.name
-        if one.kind is Kind.LOCAL:
+        if one.kind is InputKind.LOCAL:
             stat = one.path.stat()
             key = (stat.st_dev, stat.st_ino)
         if key in seen:
@@ -103,13 +102,13 @@ def _far(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[
         local = base / name if name.startswith((".", "/")) else None
         if local is not None and not local.is_dir():
             raise ConfigError(f"{where}: there is no folder {local}; check the spelling, or the folder you are in")
-        yield Found(Kind.HUB, str(local) if local is not None else name, 0, 0)
+        yield Found(InputKind.HUB, str(local) if local is not None else name, 0, 0)
         return
     _refuse_split(source, text)
     from .remote import find_urls
 
     for url, size, stamp in find_urls(text, where):
-        yield Found(Kind.URL, url, size, stamp)
+        yield Found(InputKind.URL, url, size, stamp)
 
 
 def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterator[Found]:
@@ -127,17 +126,17 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
                 f"{where}: there is no file {path}; check the spelling, or the folder you are in"
             ) from None
         else:
-            # Folders that are named by a pattern are not entered: a pattern says itself how deep it goes.
+            # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
             _refuse_split(source, text)
             files = matches(path, where)
             if not files:
                 raise ConfigError(
-                    f"{where}: no file is like {path}; check the pattern, or the folder you are in"
+                    f"{where}: no files match {path}; check the pattern, or the folder you are in"
                 ) from None
             yield from (_file(file, where) for file in files)
             return
     except OSError as error:
-        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; mend that, or name another") from None
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}; fix that, or name another") from None
     if not is_folder:
         _refuse_split(source, text)
         yield _file(path, where)
@@ -156,7 +155,7 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
 
 def _file(path: Path, where: str) -> Found:
     stat = regular(path, where)
-    return Found(Kind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+    return Found(InputKind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
 
 
 def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
@@ -170,13 +169,13 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
         state = _json(folder / _STATE).get("_split")
         if state != source.split:
             raise ConfigError(
-                f"sources.{source.name}.split: {folder} holds one dataset, of split {state!r}; leave `split` out"
+                f"sources.{source.name}.split: {folder} has one dataset, the split {state!r}; leave `split` out"
             )
     state = _json(folder / _STATE)
     names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise InputError(
-            f"{folder} was saved with an index of rows beside it, by an old version of `datasets`; load it and save it "
+            f"{folder} was saved with a separate index of rows by an old version of `datasets`; load it and save it "
             "again with a newer one"
         )
     if not names or not all(isinstance(name, str) for name in names):
@@ -185,12 +184,12 @@ def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:
         _within(folder, name, _STATE)
         path = folder / name
         if not path.exists():
-            raise InputError(f"{folder} is not whole: its {_STATE} names {name}, which is missing; copy it again")
+            raise InputError(f"{folder} is incomplete: its {_STATE} names {name}, which is missing; copy it again")
         yield _file(path, where)
 
 
 def _within(folder: Path, name: str, file: str) -> None:
-    """Refuse a name that would lead out of the folder in which it was found."""
+    """Refuse a name that leads out of its folder."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise InputError(f"{folder / file} names {name!r}, which lies outside of its folder; save the dataset again")
 
@@ -202,14 +201,14 @@ def _json(path: Path) -> dict[str, Any]:
             return data
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); copy the dataset again") from error
-    raise InputError(f"{path} is no object; copy the dataset again")
+    raise InputError(f"{path} is not an object; copy the dataset again")
 
 
 def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
-    """The split that is meant.
+    """The split to use.
 
     Raises:
-        ConfigError: it is not there, or there are several and none is named.
+        ConfigError: it does not exist, or there are several and none is given.
     """
     key = f"{where.removesuffix('path')}split"
     if wanted is not None:
@@ -232,7 +231,7 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
 
 
 def labels(paths: list[Path]) -> list[str]:
-    """The shortest tails of the paths that tell them apart; without the suffixes, where those do not matter."""
+    """The shortest unique tails of the paths, without suffixes if they are unique without them."""
     stems = [[*path.parent.parts, split_name(path.name)[0]] for path in paths]
     parts = stems if len(set(map(tuple, stems))) == len(stems) else [list(path.parts) for path in paths]
     depth = 1

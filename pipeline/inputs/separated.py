@@ -1,7 +1,7 @@
-"""Comma- and tab-separated values: a header, then rows of text, cut where a newline stands outside quotes.
+"""Comma- and tab-separated values: a header, then rows of text, cut at newlines outside of quotes.
 
-RFC 4180: a field with a separator, a quote or a newline in it stands in quotes, and a quote in it is doubled. So a
-newline ends a row if and only if the number of quotes before it is even, which is all that cutting needs to know.
+RFC 4180: a field with a separator, a quote or a newline is quoted, and quotes in it are doubled. So a newline ends a
+row if and only if the number of quotes before it is even.
 """
 
 import csv
@@ -19,18 +19,18 @@ from .lines import BOM, Read, cut, read_range
 
 WRONG_COLUMNS = "wrong_columns"
 BAD_QUOTES = "bad_quotes"
-_MEND = "write the file again with a program's CSV writer, which doubles quotes within a field"
+_FIX = "write the file again with a program's CSV writer, which doubles quotes within a field"
 _MAX_HEADER = 1 << 20
 
 
-class Rows:
-    """Ends of rows, quotes heeded."""
+class QuotedRows:
+    """Finds ends of rows outside of quotes."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def last_end(self, data: bytes) -> int:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         if b'"' not in data:
             return data.rfind(b"\n") + 1
         end = len(data)
@@ -43,13 +43,13 @@ class Rows:
         return 0
 
     def count(self, data: bytes, end: int) -> int:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         if data.find(b'"', 0, end) < 0:
             return data.count(b"\n", 0, end)
         return sum(piece.count(b"\n") for piece in data[:end].split(b'"')[::2])
 
     def first_end(self, piece: bytes, inside: bool) -> tuple[int, bool]:
-        """See `Splitter`."""
+        """See `LineSplitter`."""
         at = 0
         while True:
             quote = piece.find(b'"', at)
@@ -62,21 +62,21 @@ class Rows:
             at, inside = quote + 1, not inside
 
     def finish(self, row: bytes, inside: bool, line: int) -> None:
-        """See `Splitter`.
+        """See `LineSplitter`.
 
         Raises:
             InputError: a quote is open at the end of the file.
         """
         if inside != bool(row.count(b'"') % 2):
             raise InputError(
-                f"{self._path}: a quote that is opened in row {line + 1:,} (the header not counted) is never closed: "
-                f"the file is cut short, or a quote within a field is not doubled; {_MEND}"
+                f"{self._path}: a quote opened in row {line + 1:,} (without the header) is never closed: "
+                f"the file is cut short, or a quote within a field is not doubled; copy it again, or {_FIX}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class SeparatedPlace:
-    """A byte range of rows, and the header that names their fields."""
+    """Reads a byte range of rows; the header names the fields."""
 
     columns: tuple[str, ...]
     separator: str
@@ -86,7 +86,7 @@ class SeparatedPlace:
         return blake3.blake3(repr((self.separator, self.columns, data)).encode()).hexdigest()
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
-        """See `Place`."""
+        """See `RowReader`."""
         data = read_range(path, block.start, block.end)
         if self.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
             raise changed(path, block, False)
@@ -110,7 +110,7 @@ class SeparatedPlace:
             try:
                 (fields,) = csv.reader([text], delimiter=self.separator, strict=True)
             except (csv.Error, ValueError) as error:
-                rejects.append((number, BAD_QUOTES, f"not a row of separated values ({error}); {_MEND}"))
+                rejects.append((number, BAD_QUOTES, f"not a row of separated values ({error}); {_FIX}"))
                 continue
             if len(fields) != len(self.columns):
                 detail = f"the row has {len(fields)} fields, but the header names {len(self.columns)}"
@@ -137,13 +137,13 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def read_header(path: str, read: Read, separator: str) -> tuple[SeparatedPlace, int, bytes]:
-    """The header, where the rows begin, and what was read of them.
+    """The header, where the rows begin, and the bytes of them that were read.
 
     Raises:
-        InputError: there is no header, or one that cannot name columns.
+        InputError: there is no valid header.
     """
     data = b""
-    splitter = Rows(path)
+    splitter = QuotedRows(path)
     while not (end := splitter.first_end(data, False)[0]):
         more = read(1 << 16)
         if not more:
@@ -151,12 +151,12 @@ def read_header(path: str, read: Read, separator: str) -> tuple[SeparatedPlace, 
             break
         data += more
         if len(data) > _MAX_HEADER:
-            raise InputError(f"{path}: the first row has more than {_MAX_HEADER:,} bytes and is no header; {_MEND}")
+            raise InputError(f"{path}: the first row has more than {_MAX_HEADER:,} bytes and is not a header; {_FIX}")
     raw = data[:end].removeprefix(BOM).rstrip(b"\r\n")
     if not data:
         return SeparatedPlace((), separator), 0, b""
     if not raw or b"\r" in raw:
-        what = "is blank" if not raw else "has line ends that are carriage returns alone"
+        what = "is blank" if not raw else "ends in a carriage return without a newline"
         raise InputError(f"{path}: the first row {what}; the first row must name the columns, and rows end in newlines")
     try:
         (columns,) = csv.reader([raw.decode()], delimiter=separator, strict=True)
@@ -179,5 +179,5 @@ def scan_separated(path: Path, separator: str, size: int, max_row_bytes: int) ->
         file.seek(start)
         return [
             Block(one.start, one.end, one.first_line, one.lines, place.hash(one.hash), one.too_long, place=place)
-            for one in cut(file.read, size, max_row_bytes, Rows(str(path)), start=start)
+            for one in cut(file.read, size, max_row_bytes, QuotedRows(str(path)), start=start)
         ]

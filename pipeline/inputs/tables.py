@@ -1,4 +1,4 @@
-"""Rows of Arrow tables: cut into blocks, hashed by what they hold, turned into plain values."""
+"""Rows of Arrow tables: cut into blocks, hashed by content, converted to plain values."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from ...stages.prep.rowjson import decode_json, exact
 from .blocks import BlockRows, Records
 
 STEP = 64
-"""Rows that stay together: the grain at which blocks are cut."""
+"""Blocks are cut at multiples of this many rows."""
 UNREADABLE = "unreadable_value"
 
 
@@ -23,7 +23,7 @@ class RowRange:
     """Neighbouring rows of a sequence of record batches."""
 
     batch: int
-    """The first one."""
+    """The first batch."""
     last_batch: int
     skip: int
     """Rows of the first batch before these."""
@@ -34,8 +34,7 @@ class RowRange:
 def cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[RowRange]:
     """Cut rows into ranges of about `size` bytes.
 
-    Where a range begins depends only on the rows before it, and not on how they lie in batches: rows that are
-    appended leave all ranges but the last as they were.
+    Where a range begins depends only on the rows before it, not on batches: appending rows changes only the last range.
     """
     block: list[tuple[int, pa.RecordBatch, int, int]] = []
     step: list[tuple[int, pa.RecordBatch, int, int]] = []
@@ -79,13 +78,13 @@ def _range(block: list[tuple[int, pa.RecordBatch, int, int]], size: int) -> RowR
 
 
 def to_stream(table: pa.Table) -> pa.Buffer:
-    """The table as one record batch in an Arrow stream: the same bytes for the same rows, however they were chunked.
+    """The table as one record batch in an Arrow stream: the same bytes for the same rows, for any chunks.
 
-    Arrow leaves undefined what stands under a null, so two writers may give equal rows other bytes. That costs an
-    encoding, and is never wrong.
+    Arrow does not define the bytes under a null, so two writers may give equal rows different bytes. That only costs
+    another encoding.
     """
     sink = pa.BufferOutputStream()
-    # Joined with nothing, an array is copied; a slice that is written as it is takes bytes of its neighbours along.
+    # Concatenating with an empty array copies; a slice would be written with its neighbours' bytes.
     columns = [pa.concat_arrays([*column.chunks, _nothing(column)]) for column in table.columns]
     table = pa.Table.from_arrays(columns, schema=table.schema.remove_metadata())
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -98,12 +97,12 @@ def _nothing(column: pa.ChunkedArray) -> pa.Array:
 
 
 def hash_table(table: pa.Table) -> str:
-    """BLAKE3 of the rows, their names and types included."""
+    """BLAKE3 of the rows, including column names and types."""
     return blake3.blake3(to_stream(table)).hexdigest()
 
 
 def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, limit: int | None) -> BlockRows:
-    """The first rows of a table as plain values, and those that have none.
+    """The first rows of a table as plain values, and those that cannot be converted.
 
     Args:
         columns: the only ones that are needed; None for all.
@@ -118,7 +117,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, li
     try:
         return _decoded(BlockRows(records=list(enumerate(table.to_pylist()))), table.schema)
     except (ValueError, OverflowError, pa.ArrowException, ImportError):
-        # One value that Python cannot hold, such as a text that is not UTF-8: find its row.
+        # One value cannot be converted, such as a text that is not UTF-8: find its row.
         records: Records = []
         rejects = []
         for number in range(table.num_rows):
@@ -127,23 +126,23 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, li
             except UnicodeDecodeError as error:
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except (ValueError, OverflowError, pa.ArrowException, ImportError) as error:
-                rejects.append((number, UNREADABLE, f"a value of the row has no form in Python ({error})"))
+                rejects.append((number, UNREADABLE, f"a value of the row cannot be read by Python ({error})"))
         return _decoded(BlockRows(records=records, rejects=rejects), table.schema)
 
 
 def check_columns(path: Path, names: Sequence[str]) -> None:
-    """Look at the columns of a table.
+    """Check the columns of a table.
 
     Raises:
-        InputError: two have one name, so that none of its rows can be an object.
+        InputError: two columns have the same name.
     """
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with a name for each")
+        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with unique names")
 
 
 def _decoded(rows: BlockRows, schema: pa.Schema) -> BlockRows:
-    """The rows with the values of Arrow's JSON type as what their text holds; those whose text is no JSON rejected."""
+    """The rows with values of Arrow's JSON type decoded; rows with invalid JSON are rejected."""
     decoders = {name: decoder for name in schema.names if (decoder := _json_decoder(schema.field(name), f"`{name}`"))}
     if not decoders:
         return rows
@@ -158,7 +157,7 @@ def _decoded(rows: BlockRows, schema: pa.Schema) -> BlockRows:
 
 
 def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
-    """Decodes the JSON within the values of a field, at any depth; None where there is none."""
+    """A function that decodes JSON within a field's values, at any depth; None if there is none."""
     kind = field.type
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":

@@ -1,35 +1,35 @@
-"""The report that every run ends with: the same as of `packtrain report`, over fewer documents."""
+"""The report at the end of every run: like `packtrain report`, but over fewer documents."""
 
 from dataclasses import dataclass
 
+from ..dataset.open import Finished
 from ..observer import Observer
-from ..reader import Finished
-from .by_source import source_warning
+from .collect.by_source import source_warning
+from .collect.gather import report_of_dataset
 from .files import write_report
-from .gather import report_of_dataset
 from .options import ReportOptions
 
 DOCUMENTS = 500_000
-"""That the sweep reads: about a second."""
+"""Maximum number of documents that the comparison of lengths reads, which takes about a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtEnd:
-    """What the closing words say of it."""
+    """The part of a report that the end of a run prints."""
 
     place: str
-    """Of the page."""
+    """Path or URL of the page."""
     advice: str | None
     warning: str | None = None
-    """Which source loses much at the length of the run."""
+    """Which source loses much at the run's length."""
 
 
 def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
-    """The same. The data is finished, so whatever goes wrong here is told, and fails nothing."""
+    """Write the report; failures are noted and never fail a finished run."""
     observer.begin("report", 0, "")
     try:
         made = report_at_end(dataset)
-    except Exception as error:  # of any kind: the run itself has done all it should
+    except Exception as error:  # of any kind, because the dataset is already finished
         observer.end()
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "
@@ -41,7 +41,7 @@ def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
 
 
 def report_at_end(dataset: Finished) -> AtEnd:
-    """Make and write it.
+    """Make the report and write it.
 
     Raises:
         OutputError: the folder cannot be written.

@@ -6,30 +6,30 @@ import msgspec
 
 from ...schemas.errors import OutputError, PacktrainError
 from ...schemas.report import Report
-from ..store import LocalStore
-from ..stores import Store
+from ..store.local import LocalStore
+from ..store.open import Store
 
 HTML, JSON = "report.html", "report.json"
 
 
 def report_html(report: Report) -> bytes:
-    """The page."""
-    from .page import report_page
-    from .shell import render
+    """The page as HTML."""
+    from .draw.page import report_page
+    from .draw.shell import render
 
     return render(report_page(report))
 
 
 def report_json(report: Report) -> bytes:
-    """Every number; what is none is null."""
+    """All numbers as JSON; NaN and infinity become null."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 
 def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON) -> tuple[str, str]:
-    """Write both, and say where they are.
+    """Write page and numbers, and return where they are.
 
     Raises:
-        OutputError: the place cannot be written.
+        OutputError: a file cannot be written.
     """
     page, numbers = report_html(report), report_json(report)
     for name, content in ((html, page), (json, numbers)):
@@ -43,13 +43,11 @@ def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON)
 
 
 def write_beside(report: Report, path: Path) -> tuple[str, str]:
-    """Write the page under a name of one's own, and the numbers beside it.
+    """Write the page to a path, and the numbers beside it.
 
     Raises:
-        OutputError: the name does not end in .html, or cannot be written.
+        OutputError: the name does not end in .html, or the file cannot be written.
     """
     if path.suffix != ".html":
-        raise OutputError(
-            f"--output: {path} is no page's name; it ends in .html, and the numbers go beside it as .json"
-        )
+        raise OutputError(f"--output: {path} must end in .html; the numbers go beside it as .json")
     return write_report(report, LocalStore(path.absolute().parent), path.name, path.with_suffix(".json").name)

@@ -1,15 +1,15 @@
 """The packing report: every number that its page, its terminal summary and its JSON file show.
 
 Legend as in `rows.py`: `C` capacity of a row. Tokens, labels and rows are counts; shares are 0 to 1; times are seconds.
-Every section has one plain `sentence`, and is None where it cannot be told, for which `Report.absent` says why.
+Every section has one plain `sentence`, and is None if it is not available; `Report.absent` says why.
 """
 
-from .batch import BatchSize, Recipe
+from .batch import BatchRecipe, BatchSize
 from .choice import Advice, Choice, Point, SourceLoss
 from .flow import Fate, Flow, Link, Reject
 from .histogram import Histogram
 from .packing import Packing, RankBalance, Saving, SplitPacking
-from .shape import Shape
+from .shape import ReportShape
 from .training import ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
 from .trust import Input, Stage, Trust
 from .whole import FORMAT, Report, Sample
@@ -17,6 +17,7 @@ from .whole import FORMAT, Report, Sample
 __all__ = [
     "FORMAT",
     "Advice",
+    "BatchRecipe",
     "BatchSize",
     "Choice",
     "Fate",
@@ -27,12 +28,11 @@ __all__ = [
     "Packing",
     "Point",
     "RankBalance",
-    "Recipe",
     "Reject",
     "Report",
+    "ReportShape",
     "Sample",
     "Saving",
-    "Shape",
     "ShownDocument",
     "ShownPair",
     "ShownPiece",

@@ -4,20 +4,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BatchRecipe:
     """A batch of unpacked examples, and how many packed rows hold as much."""
 
     examples: int
-    """Of an optimizer step, unpacked."""
+    """Unpacked examples of an optimizer step."""
     tokens: float
-    """Of it, on average."""
+    """Average tokens of such a step."""
     labels: float
     rows: int
     """Packed rows with about as many tokens."""
     examples_then: float
-    """That such rows hold, on average."""
+    """Average examples in these rows."""
     steps: int
-    """Of an epoch."""
+    """Steps of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +29,4 @@ class BatchSize:
     labels_a_row: float
     examples_a_row: float
     tokens_an_example: float
-    recipes: list[Recipe]
+    recipes: list[BatchRecipe]

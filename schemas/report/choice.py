@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from .histogram import Histogram
-from .shape import Shape
+from .shape import ReportShape
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one strategy makes of the data at one length; see `stages.sweep.Outcome`, whose fields these are."""
+    """What one strategy makes of the data at one length; see `PackingEstimate`, whose fields these are."""
 
     strategy: str
     """`padded`, `padding_free`, `wrapped`, `bfd` or `bfd_split`."""
@@ -18,41 +18,41 @@ class Point:
     documents_lost: int
     pieces: int
     rows: int
-    """Of `padded` and `padding_free`: batches."""
+    """Rows; for `padded` and `padding_free`, batches."""
     bound: int
     tokens: int
-    """Padding not counted."""
+    """Tokens without padding."""
     tokens_lost: int
     labels: int
     labels_lost: int
     slots: int
-    """Room that they take: tokens and padding, and of packed strategies whole rows. The work below is of what
-    variable-length attention computes: all of it where batches are padded, the tokens alone elsewhere."""
+    """Tokens and padding, and for packed strategies whole rows. The work below is what variable-length attention
+    computes: all slots of padded batches, else only the tokens."""
     squares: int
     fill: float
     gap: float
     attention_flops: float
-    """Of one epoch, forward and backward, with `Choice.shape`."""
+    """FLOPs of attention in one epoch, forward and backward, with `Choice.shape`."""
     flops: float
-    """Of one epoch, all of it."""
+    """All FLOPs of one epoch."""
     padding: int = 0
-    """Of `pack.align`, within the rows: computed, and no part of `tokens` and `fill`."""
+    """Padding by `pack.align` within the rows: computed, but not part of `tokens` and `fill`."""
     overlap: int = 0
-    """Tokens that stand at the head of a piece again; of `tokens`."""
+    """Tokens repeated at the start of a piece; part of `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLoss:
-    """What one source loses at one length and with one strategy; see `stages.losses.Loss`."""
+    """What one source loses at one length and with one strategy; see `stages.forecast.lost_by_source.Loss`."""
 
     source: str
     documents: int
     documents_cut: int
     documents_lost: int
     longest: int
-    """Tokens."""
+    """Tokens of the longest document."""
     tokens: int
-    """Of all its documents, before `max_length`."""
+    """Tokens of all its documents, before `max_length`."""
     tokens_lost: int
     labels: int
     labels_lost: int
@@ -75,29 +75,29 @@ class Choice:
 
     sentence: str
     documents: int
-    """That the sweep saw."""
+    """Documents in the sweep."""
     documents_in_all: int
-    """More than `documents` where it saw a sample."""
+    """All documents; more than `documents` if the sweep used a sample."""
     lengths: Histogram
-    """Of the documents, before `max_length`."""
+    """Lengths of the documents, before `max_length`."""
     batch: int
     """Documents of a padded batch."""
-    shape: Shape
+    shape: ReportShape
     points: list[Point]
-    """Lengths rising, and of each the strategies in their order."""
+    """Points by ascending length, then by strategy."""
     strategy: str
-    """That the configuration asks for."""
+    """The configured strategy."""
     max_length: int
-    """That the configuration asks for; it is always among the points."""
+    """The configured length, which is always among the points."""
     overlong: str
-    """What the configuration does with longer documents. `padded`, `padding_free` and `bfd` of the points do the same,
-    but that they truncate where it is `error`."""
+    """What the configuration does with longer documents. The points of `padded`, `padding_free` and `bfd` do the same,
+    except that they truncate if it is `error`."""
     advice: Advice | None
-    """None where there is nothing to choose from."""
+    """None if there is nothing to choose."""
     notes: list[str] = field(default_factory=list)
-    """What to know when reading it, a sentence each: what is not compared, and what is compared otherwise."""
+    """Notes on the comparison, one sentence each."""
     sources: list[SourceLoss] = field(default_factory=list)
-    """At the advice, where there are several."""
+    """Losses of sources at the advice, if there are several sources."""
     sources_configured: list[SourceLoss] = field(default_factory=list)
-    """At `max_length` with the configuration's strategy, where there are several; `wrapped` as `bfd_split`. Empty where
-    that is the advice."""
+    """Losses of sources at `max_length` with the configured strategy (`wrapped` as `bfd_split`), if there are several
+    sources. Empty if that is the advice."""

@@ -5,32 +5,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """So many go from one place to another."""
+    """A flow from one place to another."""
 
     source: str
     target: str
     count: int
     kind: str
-    """Of the target: `kept`, `trained`, `untrained`, `lost` (dropped, truncated, rejected), `created`."""
+    """Kind of the target: `kept`, `trained`, `untrained`, `lost` (dropped, truncated, rejected), `created`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A row or an example that could not be used. All its text is data's, and must be shown as text."""
+    """A row or an example that could not be used. Its texts come from the data and must be escaped."""
 
     source: str
     file: str
     line: int | None
-    """In its file, from 1."""
+    """Line in its file, from 1."""
     reason: str
     detail: str
     path: str | None = None
-    """Of the file on the machine of the run, absolute; None where it is none."""
+    """Absolute path of the file on the machine of the run; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The account of a source, or of all, as a flow."""
+    """The ledger of one source, or of all, as flows."""
 
     source: str
     """`all` for the sum."""
@@ -39,22 +39,22 @@ class Fate:
     examples: list[Link]
     """From made to packed, by split, and dropped, by reason."""
     tokens: list[Link]
-    """From the source, and from what created tokens, over encoded, to packed, truncated and dropped, by reason; from
-    packed to trained, lost at heads and not asked for. What flows into a place flows out of it."""
+    """From the source and from created tokens, through encoded, to packed, truncated and dropped, by reason; from
+    packed to trained, lost at heads and masked. Each place's inflow equals its outflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What became of everything."""
+    """What happened to all rows, examples and tokens."""
 
     sentence: str
     fates: list[Fate]
-    """Of each source; where there are several, of all first."""
+    """One for each source; if there are several, the sum comes first."""
     reasons: dict[str, str]
-    """For each reason word that occurs, what it means and what to do, in a sentence."""
+    """The meaning of each reason that occurs, and what to do, in a sentence."""
     rejects: list[Reject]
-    """Examples of each reason, not all."""
+    """Some rejects of each reason."""
     rejected: dict[str, int]
-    """All of them, by reason."""
+    """Number of rejects by reason."""
     rejects_file: str | None
-    """Where all of them are listed."""
+    """The file that lists all rejects."""

@@ -3,58 +3,58 @@
 from dataclasses import dataclass
 
 from .histogram import Histogram
-from .shape import Shape
+from .shape import ReportShape
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPacking:
-    """One split."""
+    """How one split is packed."""
 
     split: str
     rows: int
     bound: int
-    """No plan has fewer rows."""
+    """Lower bound on the rows of any plan."""
     gap: float
     fill: float
-    """Alignment padding left out."""
+    """Share of the rows' capacity that holds tokens, without alignment padding."""
     tokens: int
-    """Alignment padding included."""
+    """Tokens with alignment padding."""
     labels: int
     pieces: int
     shards: int
     windows: int
     fills: Histogram
-    """Tokens of each row, as a share of C, alignment padding included."""
+    """Tokens of each row as a share of C, with alignment padding."""
     documents: Histogram
     """Pieces of each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankBalance:
-    """How long ranks wait for the slowest of them, in model FLOPs: 1 is not at all."""
+    """How long ranks wait for the slowest, in model FLOPs; 1 means not at all."""
 
     ranks: int
     rows_each: int
     plain: float
-    """Mean over steps of the slowest rank over the mean of the ranks, rows in their order."""
+    """Slowest rank divided by the mean of ranks, averaged over steps, with rows in order."""
     balanced: float
-    """The same as the loader deals and groups them."""
+    """The slowest rank over the mean of the ranks, with rows grouped and assigned by the loader."""
     worst: float
     """The worst step, balanced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The epoch with other ways to batch, of the same documents at the same length."""
+    """An epoch with one way of batching, with the same documents and length."""
 
     strategy: str
     slots: int
-    """Tokens that a device computes, padding included."""
+    """Tokens that a device computes, with padding."""
     steps: int
-    """Of `Choice.batch` documents, or of as many packed rows: what fits into the same memory."""
+    """Steps of `Choice.batch` documents, or of equally many packed rows, which need the same memory."""
     flops: float
     seconds: float
-    """Estimated, with `Packing.device_flops`."""
+    """Estimated seconds, with `Packing.device_flops`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Packing:
     splits: list[SplitPacking]
     world_size: int
     balance: list[RankBalance]
-    """Of the train split."""
+    """Balance of the train split."""
     order_before: float | None
-    """Spearman's correlation of a row's place with its longest document, as the planner leaves rows."""
+    """Spearman's correlation of a row's position with its longest document, in the planner's order."""
     order_after: float | None
-    """The same as they are written."""
+    """Rank correlation of a row's position with its longest document, in the written order."""
     savings: list[Saving]
-    """Padded first, then padding-free, and this run last; empty where lengths are not known any more."""
-    shape: Shape
+    """Padded, then padding-free, then this run; empty if lengths are no longer known."""
+    shape: ReportShape
     device_flops: float
-    """Floating-point operations a second that are assumed."""
+    """Assumed floating-point operations per second."""

@@ -1,15 +1,22 @@
-"""A model, as far as its cost goes."""
+"""The shape of a model, for cost estimates."""
 
 from dataclasses import dataclass
 
+from ..flops import ModelShape
+
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The model whose work is estimated, as far as its cost goes."""
+class ReportShape:
+    """The shape of the model whose work is estimated."""
 
     name: str
-    """For people, such as `7 billion parameters` or a folder's name."""
+    """Display name, such as `7 billion parameters` or a folder's name."""
     parameters: float
-    """That a token meets: of a mixture of experts, the active ones."""
+    """Parameters used per token; for a mixture of experts, the active ones."""
     layers: int
     hidden: int
+
+    @property
+    def model(self) -> ModelShape:
+        """The shape without its name."""
+        return ModelShape(self.parameters, self.layers, self.hidden)

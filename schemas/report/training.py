@@ -7,41 +7,41 @@ from .histogram import Histogram
 
 @dataclass(frozen=True, slots=True)
 class SourceShare:
-    """What a source brings into the rows."""
+    """What a source contributes to the rows."""
 
     source: str
     examples: int
-    """Packed, copies not counted."""
+    """Packed examples, without copies."""
     tokens: int
-    """Packed."""
+    """Packed tokens."""
     labels: int
-    """Trained."""
+    """Trained labels."""
     turns: int
-    """Of the assistant, trained."""
+    """Trained assistant turns."""
     turns_without_end: int
     turns_cut: int
     straddles: int
-    """Tokens on both sides of a boundary."""
+    """Tokens that span a boundary."""
     boundaries: int
     without_labels: int
     """Packed examples without a trained token."""
     untrained: int
-    """Examples dropped, because nothing in them is trained, before or after cutting."""
+    """Examples dropped because nothing in them is trained, before or after cutting."""
     lengths: Histogram | None
     """Tokens of packed examples, before any cut."""
     prompts: Histogram | None
-    """Tokens of them that the mask does not ask for."""
+    """Masked tokens of packed examples."""
     completions: Histogram | None
-    """Tokens of them that it asks for."""
+    """Supervised tokens of packed examples."""
     turns_each: Histogram | None
-    """Trained turns of an example."""
+    """Trained turns per example."""
     truncated: int = 0
-    """Packed examples that were cut, or cut into pieces, because they are too long."""
+    """Packed examples that were truncated or split because they are too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPiece:
-    """A stretch of text. It is data's, and must be shown as text."""
+    """A stretch of text from the data, which must be escaped."""
 
     text: str
     trained: bool
@@ -53,7 +53,7 @@ class ShownDocument:
     """A document, or a piece of one, in a packed row."""
 
     id: str
-    """Of the example; data's text."""
+    """Id of the example; untrusted text."""
     source: str
     doc_id: int
     start: int
@@ -94,7 +94,7 @@ class ShownPair:
     split: str
     row: int
     id: str
-    """Of the example; data's text."""
+    """Id of the example; untrusted text."""
     source: str
     doc_id: int
     prompt: ShownText
@@ -104,7 +104,7 @@ class ShownPair:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What the loss falls on."""
+    """What is trained."""
 
     sentence: str
     sources: list[SourceShare]
@@ -112,4 +112,4 @@ class Training:
     rows_absent: str | None = None
     """Why neither a row nor a pair is shown."""
     pairs: list[ShownPair] = field(default_factory=list)
-    """Of preference data, which is not packed, in the place of rows."""
+    """Preference pairs, shown instead of rows."""

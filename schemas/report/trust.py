@@ -11,7 +11,7 @@ class Stage:
     seconds: float
     amount: float | None
     unit: str
-    """Of the amount, such as `tokens`."""
+    """Unit of the amount, such as `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What it was made from and with, and how to make it again."""
+    """What the dataset was made from and with, and how to reproduce it."""
 
     sentence: str
     manifest: str | None
@@ -37,8 +37,8 @@ class Trust:
     versions: dict[str, str]
     stages: list[Stage]
     inputs: list[Input]
-    """The first of them."""
+    """The first inputs."""
     inputs_in_all: int
     bytes_in_all: int
     configuration: str
-    """YAML that reproduces it."""
+    """YAML that reproduces the dataset."""

@@ -18,9 +18,9 @@ class Sample:
 
     rows: int
     rows_estimated: int
-    """Of all inputs, by their sizes."""
+    """Estimated rows of all inputs, from their sizes."""
     exhaustive: bool
-    """Whether the sample is all there is."""
+    """Whether the sample covers all inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Report:
 
     format: int
     kind: str
-    """`run` of a finished dataset, `plan` before packing."""
+    """`run` for a finished dataset, `plan` before packing."""
     name: str
-    """Of the folder or the configuration."""
+    """Name of the folder or the configuration."""
     made: str
-    """When this report was, UTC, ISO 8601."""
+    """When this report was made, UTC, ISO 8601."""
     packtrain: str
-    """Version."""
+    """Version of packtrain."""
     sample: Sample | None
     choice: Choice | None = None
     flow: Flow | None = None
@@ -44,4 +44,4 @@ class Report:
     batch: BatchSize | None = None
     trust: Trust | None = None
     absent: dict[str, str] = field(default_factory=dict)
-    """Of each section that is None, by its name: why, and what would bring it."""
+    """For each missing section, by name: why, and how to get it."""

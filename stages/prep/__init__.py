@@ -1,11 +1,11 @@
-"""Prep: one source row to training examples. A format a kind of row."""
+"""Turns source rows into training examples; one format for each kind of row."""
 
 from typing import Any
 
 from ...schemas.errors import ConfigError
 from .alpaca import AlpacaFormat, AlpacaOptions
 from .apps import AppsFormat, AppsOptions
-from .base import Format, Options, Prepared, PublicForm
+from .base import Format, Options, PreparedBlock, PublicForm
 from .messages import MessagesFormat, MessagesOptions
 from .preference import PreferenceFormat, PreferenceOptions
 from .prompt_completion import PromptCompletionFormat, PromptCompletionOptions
@@ -27,7 +27,7 @@ __all__ = [
     "Options",
     "PreferenceFormat",
     "PreferenceOptions",
-    "Prepared",
+    "PreparedBlock",
     "PromptCompletionFormat",
     "PromptCompletionOptions",
     "PublicForm",
@@ -61,10 +61,10 @@ FORMATS: dict[str, type[Format[Any, Any]]] = {
 
 
 def make_format(name: str, options: Options | None = None) -> Format[Any, Any]:
-    """A format by its name, with its defaults unless options are given.
+    """The format `name`, with default options unless given.
 
     Raises:
-        ConfigError: no such format, or options of another one.
+        ConfigError: there is no such format, or the options belong to another one.
     """
     if name not in FORMATS:
         raise ConfigError(f"no prep format is called {name!r}; there are {', '.join(FORMATS)}")
@@ -73,5 +73,5 @@ def make_format(name: str, options: Options | None = None) -> Format[Any, Any]:
     if type(options) is not format_type.options_type:
         wanted = format_type.options_type.__name__
         raise ConfigError(f"prep format {name!r} takes {wanted}, got {type(options).__name__}")
-    # Every format's constructor takes its options alone, unlike the base class's.
+    # Every format's constructor takes only its options; the base class's takes more.
     return format_type(options)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Alpaca: an instruction, perhaps an input to it, and the output. One example a row."""
+"""Alpaca: an instruction, an optional input, and the output. One example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ _WITHOUT_INPUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class AlpacaOptions(Options):
-    """Where a row keeps its parts, and how they are put."""
+    """Column names, and how the parts are joined."""
 
     instruction_key: str = "instruction"
     input_key: str = "input"
-    """May be absent from a row, as the two below."""
+    """Optional, like the two keys below."""
     output_key: str = "output"
     history_key: str = "history"
     system_key: str = "system"
     style: Style = "chat"
     """`chat`: a user's and an assistant's turn. `plain`: the text of Stanford Alpaca."""
     per_turn: bool = False
-    """One example for each turn of the assistant, those of `history` included."""
+    """One example for each assistant turn, including those of `history`."""
 
 
 class AlpacaRow(Protocol):
@@ -52,9 +52,9 @@ class AlpacaRow(Protocol):
 
 
 class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
-    """Instructions. As a conversation, `history` comes first, and a line break parts instruction and input.
+    """Instructions. In a conversation, `history` comes first, and a line break separates instruction and input,
 
-    That is how LLaMA-Factory puts them. As a text, it is the prompt of Stanford Alpaca, to the letter.
+    as in LLaMA-Factory. As plain text, the prompt is exactly Stanford Alpaca's.
     """
 
     name: ClassVar[str] = "alpaca"
@@ -81,8 +81,8 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
         return "prompt_completion"
 
     def examples(self, row: AlpacaRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`, and `not_plain` for what the
-        plain text has no place for."""
+        """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`, and `not_plain` for values that the
+        plain text cannot hold."""
         options = self.options
         if not row.instruction and not row.input:
             raise RowRejectedError("empty", f"`{options.instruction_key}` is empty")
@@ -111,6 +111,6 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
             if value:
                 raise RowRejectedError("not_plain", f"the plain text has no place for `{key}`; take style: chat")
         text = _WITH_INPUT if row.input else _WITHOUT_INPUT
-        # Not str.format: the data may hold braces.
+        # Not str.format: the data may contain braces.
         before, _, after = text.partition("{instruction}")
         return before + row.instruction + after.replace("{input}", row.input or "", 1)

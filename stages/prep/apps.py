@@ -1,4 +1,4 @@
-"""APPS: programming problems with many solutions each. One example a (problem, solution) pair."""
+"""APPS: programming problems with many solutions each. One example per (problem, solution) pair."""
 
 import re
 from collections import Counter
@@ -20,13 +20,13 @@ class AppsOptions(Options):
     style: Literal["chat", "classic"] = "chat"
     """`chat`: messages, code in fences. `classic`: the plain text of the APPS paper, solutions untouched."""
     max_solutions: int | None = None
-    """Keep the first so many solutions of a problem, counted after duplicates are gone. None keeps all."""
+    """Keep at most this many solutions of a problem, after removing duplicates. None keeps all."""
     dedupe: bool = True
-    """Leave out a solution that equals an earlier one of the same problem, trailing whitespace aside."""
+    """Leave out solutions that equal an earlier one of the same problem, ignoring trailing whitespace."""
     difficulties: tuple[str, ...] | None = None
     """Keep problems of these difficulties only. None keeps all."""
     prompt_only: bool = False
-    """One example a problem, with an empty completion; solutions are not looked at."""
+    """One example per problem, with an empty completion; solutions are ignored."""
 
     def __post_init__(self) -> None:
         if self.style not in ("chat", "classic"):
@@ -38,14 +38,14 @@ class AppsOptions(Options):
 
 
 class AppsRow(msgspec.Struct):
-    """The fields of a public APPS row that matter here."""
+    """The fields of a public APPS row that are used."""
 
     question: str
     id: int | str | None = None
     solutions: Any = None
-    """A JSON string that holds a list of strings, or that list; "" or null for none. See `solutions_of`."""
+    """A list of strings, or its JSON text; "" or null for none. See `solutions_of`."""
     input_output: Any = None
-    """A JSON string, or its object; "" or null when there are no tests. May be megabytes long."""
+    """An object, or its JSON text; "" or null if there are no tests. May be megabytes long."""
     difficulty: str | None = None
     starter_code: str | None = None
 
@@ -81,7 +81,7 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
     def examples(self, row: AppsRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `bad_solutions`; filters `difficulty`, `no_solution`.
 
-        A solution of whitespace alone is none; it is counted as `empty` when others of its row remain.
+        A solution of only whitespace is skipped; it is counted as `empty` if the row has other solutions.
         """
         options = self.options
         if not row.question or row.question.isspace():
@@ -108,13 +108,13 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
         return [{"role": "user", "content": chat_prompt(row)}]
 
     def _chosen(self, solutions: list[str], skipped: Counter[str] | None) -> list[tuple[int, str]]:
-        """(index in the row's list, solution) of those to keep."""
+        """(index in the row's list, solution) of the solutions to keep."""
         kept: list[tuple[int, str]] = []
         seen: set[str] = set()
         empty = duplicate = 0
         for sub, text in enumerate(solutions):
-            # Trailing whitespace is no part of a program, and the fence of `chat` drops it: two solutions
-            # that differ there alone would be the same example. Leading whitespace is indentation: it counts.
+            # Trailing whitespace does not matter to a program, and the fence of `chat` drops it, so two solutions that
+            # differ only there would be the same example. Leading whitespace is indentation and counts.
             content = text.rstrip()
             if not content:
                 empty += 1
@@ -133,10 +133,10 @@ class AppsFormat(Format[AppsOptions, AppsRow]):
 
 
 def solutions_of(row: AppsRow) -> list[str]:
-    """The solutions of a row, [] for none.
+    """The solutions of a row; [] if there are none.
 
     Raises:
-        RowRejectedError: `bad_solutions`, unless they are a list of strings or a JSON string that holds one.
+        RowRejectedError: `bad_solutions`, if they are not a list of strings or its JSON text.
     """
     value = row.solutions
     if isinstance(value, str):
@@ -158,19 +158,18 @@ def solutions_of(row: AppsRow) -> list[str]:
 
 
 def group_of(row: AppsRow) -> str:
-    """The problem's id as text, or 16 hexadecimal digits of its question when it has none."""
+    """The problem's id as text, or 16 hexadecimal digits of a hash of its question."""
     if row.id is None or row.id == "":
         return blake2b(row.question.encode(), digest_size=8).hexdigest()
     return str(row.id)
 
 
 def function_of(row: AppsRow) -> str | None:
-    """The function that the tests call; "" when they use standard input; None when the row does not tell.
+    """The function that the tests call; "" if they use standard input; None if the row does not say.
 
-    Only the name is parsed, and only where `fn_name` occurs at all, so that long tests cost nothing. Tests
-    that cannot be read are no ground to lose a problem: the row then does not tell. Problems with starter
-    code but tests of plain input and output (many in APPS's test split) use standard input, as APPS judges
-    them.
+    Only the name is parsed, and only if `fn_name` occurs, so that long tests cost nothing. A row whose tests cannot be
+    read counts as not saying. Problems with starter code but tests of plain input and output (many in APPS's test
+    split) use standard input, as in APPS.
     """
     tests = row.input_output
     if not tests:
@@ -194,7 +193,7 @@ def function_of(row: AppsRow) -> str | None:
 
 def fenced(code: str) -> str:
     """Code in a Markdown fence, longer than any run of backticks in it. `code` must not end in a newline."""
-    # Looking for one character is several times faster than for three, and most programs have no backtick.
+    # Searching for one character is several times faster than for three, and most programs have no backtick.
     longest = max(map(len, _TICKS.findall(code)), default=2) if "`" in code else 2
     fence = "`" * (longest + 1)
     return f"{fence}python\n{code}\n{fence}"
@@ -219,7 +218,7 @@ def chat_prompt(row: AppsRow) -> str:
 
 
 def classic_prompt(row: AppsRow) -> str:
-    """The prompt of the APPS paper. A row that does not tell is call-based if it has starter code."""
+    """The prompt of the APPS paper. A row that does not say is call-based if it has starter code."""
     function = function_of(row)
     called = bool(row.starter_code) if function is None else bool(function)
     starter = f"\n{row.starter_code}" if row.starter_code else ""

@@ -1,4 +1,4 @@
-"""What every prep format shares: bytes to a typed row, a row to examples, and an account of what was lost."""
+"""What every format shares: decoding bytes to a typed row, a row to examples, and counting what is lost."""
 
 import json
 import re
@@ -16,10 +16,10 @@ from ...schemas.rows import Example
 from .rowjson import TOO_DEEP, check_depth, pruned
 
 PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
-"""Which columns an example has when it is written for other tools to read (see `public_row`)."""
+"""The columns of an example written for other tools (see `public_row`)."""
 
 PLACE = {"place": True}
-"""Metadata of an option that says where something lies: it does not enter `Options.payload`."""
+"""Metadata of an option that holds a location; such options are not part of `Options.payload`."""
 
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
@@ -28,10 +28,10 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What bears identity in a format: plain hashable values only, and no path or machine but under `PLACE`."""
+    """Options that decide a format's examples: plain hashable values, without paths except under `PLACE`."""
 
     def payload(self) -> dict[str, Any]:
-        """What a part's key is made of."""
+        """The options that enter a part's cache key."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != PLACE}
 
     def _refuse(self, key: str, why: str) -> None:
@@ -43,7 +43,7 @@ class Options:
             value = getattr(self, key)
             if value is None:
                 continue
-            # The JSON decoder finds a key by its raw bytes, so a name that JSON would escape is out of reach.
+            # The JSON decoder finds a key by its raw bytes, so it cannot find a name that JSON escapes.
             if not isinstance(value, str) or not value or re.search(r'["\\\x00-\x1f]', value):
                 self._refuse(key, "must be a column's name, without quotes, backslashes or control characters")
             if [getattr(self, other) for other in keys].count(value) > 1:
@@ -56,26 +56,26 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Examples of one block, and an account of every row that gave none and every example left out.
+class PreparedBlock:
+    """Examples of one block, with counts of the rows that gave none and of the examples left out.
 
-    Each row is an example or several, a reject, or filtered:
-    `rows == len(rejects) + filtered.total() + rows that gave examples`. Blank lines are no rows.
+    Each row gives one or more examples, is rejected, or is filtered: `rows == len(rejects) + filtered.total() + rows
+    that gave examples`. Blank lines are not rows.
     """
 
     examples: list[Example]
-    """In the order of the rows, and of the solutions within a row."""
+    """Ordered by row, then by example within the row."""
     rejects: list[tuple[int, str, str]]
-    """(line, reason, detail) of each row that cannot be used, in order."""
+    """(line, reason, detail) of each row that cannot be used, in order of lines."""
     filtered: Counter[str]
-    """Rows that are well formed but not wanted, by reason."""
+    """Well-formed rows that were filtered out, by reason."""
     skipped: Counter[str]
-    """Examples left out of rows that gave at least one other: `duplicate`, `empty`, `over_limit`."""
+    """Examples left out of rows that gave at least one other, by reason: `duplicate`, `empty`, `over_limit`."""
     rows: int
     blank: int
-    """Lines of whitespace alone."""
+    """Lines of only whitespace."""
     bytes_read: int
-    """Bytes of all lines, blank ones and line ends included. 0 from `prepare_rows`."""
+    """Bytes of all lines, including blank ones and line ends. 0 from `prepare_rows`."""
     bytes_rejected: int
     bytes_filtered: int
 
@@ -86,7 +86,7 @@ class Prepared:
 
 
 class Format(ABC, Generic[OptionsT, RowT]):
-    """Turns source rows into examples. Cheap to build; pickles as its options."""
+    """Turns source rows into examples. Cheap to build; pickled as its options."""
 
     name: ClassVar[str]
     options_type: ClassVar[type[Options]]
@@ -94,7 +94,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
     def __init__(self, options: OptionsT, row_type: type[RowT], nested: Sequence[str] = ()) -> None:
         """
         Args:
-            row_type: what rows are decoded to.
+            row_type: the type that rows are decoded to.
             nested: the columns that hold messages or tools; see `rowjson.pruned`.
         """
         self.options = options
@@ -108,26 +108,25 @@ class Format(ABC, Generic[OptionsT, RowT]):
     @property
     @abstractmethod
     def form(self) -> PublicForm:
-        """The columns that this format's examples have in public."""
+        """The public columns of this format's examples."""
 
     @abstractmethod
     def examples(self, row: RowT, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """The examples of one row, at least one.
 
         Args:
-            line: the row's number, handed on to the examples.
-            skipped: counts what is left out of a row that gives examples, by reason; changed in place.
+            line: the row's number, copied to the examples.
+            skipped: updated with the examples left out of a row that gives others, by reason.
 
         Raises:
             RowRejectedError: a value of the row cannot be used.
-            RowFilteredError: the row is well formed and not wanted.
+            RowFilteredError: the row is well formed but filtered out.
         """
 
     def decode(self, line: bytes) -> RowT:
-        """One line of JSON to a row. Keys that the format does not use are skipped unparsed.
+        """Decode one line of JSON. Keys that the format does not use are not parsed.
 
-        So bytes that are not UTF-8 are found in the values that are used, and are of no matter in others.
-        A byte order mark before the object is accepted.
+        So invalid UTF-8 is only found in the values that are used. A byte order mark before the object is accepted.
 
         Raises:
             RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`.
@@ -141,9 +140,9 @@ class Format(ABC, Generic[OptionsT, RowT]):
             raise _rejected(error, line) from None
 
     def convert(self, row: Mapping[str, Any]) -> RowT:
-        """A decoded row, of Parquet or Arrow say, to the same type as `decode` gives.
+        """Convert a decoded row, such as one of Parquet or Arrow, to the type that `decode` returns.
 
-        The nulls that Arrow puts where other rows have a key are dropped, where the format has such keys.
+        Nulls that Arrow adds for keys of other rows are dropped from the format's nested columns.
 
         Raises:
             RowRejectedError: `invalid_utf8` (a lone surrogate), `not_an_object`, `missing_key`, `wrong_type` or
@@ -156,10 +155,10 @@ class Format(ABC, Generic[OptionsT, RowT]):
         return self.typed({**row, **found} if found else row)
 
     def typed(self, row: Mapping[str, Any]) -> RowT:
-        """As `convert`, with every null as it is: for rows that never were in Arrow."""
+        """As `convert`, but keeps every null: for rows that were never in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
-            # The only quick way to see lone surrogates, which UTF-8 cannot hold.
+            # The only fast way to find lone surrogates, which UTF-8 cannot encode.
             check_depth(msgspec.json.encode(converted), "the row")
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", _not_utf8(error)) from None
@@ -169,19 +168,19 @@ class Format(ABC, Generic[OptionsT, RowT]):
             raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
         return converted
 
-    def prepare(self, lines: Iterable[tuple[int, bytes]]) -> Prepared:
-        """Lines of JSON to examples; never raises for what a line holds.
+    def prepare(self, lines: Iterable[tuple[int, bytes]]) -> PreparedBlock:
+        """Turn lines of JSON into examples; never raises because of a line's content.
 
         Args:
             lines: (line number, its bytes, with or without the line end).
         """
         return self._prepare(lines, self.decode)
 
-    def prepare_rows(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Prepared:
-        """The same for (row number, decoded row)."""
+    def prepare_rows(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> PreparedBlock:
+        """As `prepare`, for pairs of (row number, decoded row)."""
         return self._prepare(rows, self.convert)
 
-    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], RowT]) -> Prepared:
+    def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], RowT]) -> PreparedBlock:
         examples: list[Example] = []
         rejects: list[tuple[int, str, str]] = []
         filtered: Counter[str] = Counter()
@@ -204,11 +203,11 @@ class Format(ABC, Generic[OptionsT, RowT]):
             except RowFilteredError as error:
                 filtered[error.reason] += 1
                 filtered_bytes += size
-        return Prepared(examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes)
+        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes)
 
 
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:
-    """What a decoder's error means to the person who looks for the row."""
+    """Translate a decoder's error into a rejection."""
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
     if isinstance(error, msgspec.ValidationError):
@@ -228,16 +227,16 @@ def _rejected(error: Exception, line: bytes) -> RowRejectedError:
 
 
 def _not_utf8(error: UnicodeEncodeError) -> str:
-    """A byte that could not be read stands in a text as such a half, by which Python keeps it."""
+    """Python keeps an undecodable byte in a text as half of a surrogate pair."""
     code = ord(error.object[error.start])
     if 0xDC80 <= code <= 0xDCFF:
         byte = f"0x{code - 0xDC00:02x}"
-        return f"a text holds the byte {byte}, which is no UTF-8; `iconv -t UTF-8` makes it of other encodings"
+        return f"a text holds the byte {byte}, which is not UTF-8; `iconv -t UTF-8` converts other encodings"
     return f"a text holds half of a surrogate pair ({error})"
 
 
 def _but_has(line: bytes) -> str:
-    """The keys that a row has instead; nothing for a row that is not at hand."""
+    """The keys that the row has instead; "" if the line is not available."""
     try:
         row = msgspec.json.decode(line.removeprefix(_BOM), type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError):

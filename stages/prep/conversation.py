@@ -1,9 +1,9 @@
-"""Messages as every conversational format leaves them: looked at, and in one manner of speaking.
+"""Checks messages and brings them into one form for all conversational formats.
 
-A message is an object with a `role`. Its keys and values are carried as they came, tool calls and their arguments
-(a string or an object) included. Two things are said otherwise than people wrote them, because no current template
-reads the old way and would leave the words out: `function_call` becomes a `tool_calls` of one, and the role
-`function` becomes `tool`. A `weight` of 0 gets a `train: false` beside it.
+A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
+string or an object). Current templates do not read the older form of two things, so these are converted:
+`function_call` becomes a `tool_calls` of one, and the role `function` becomes `tool`. A `weight` of 0 also gets `train:
+false`.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from ...schemas.rows import Message, Messages
 from .rowjson import decode_json
 
 Style: TypeAlias = Literal["plain", "chat"]
-"""How a prompt and a completion that are texts are rendered: joined as they are, or as two turns."""
+"""How a plain-text prompt and completion are rendered: joined as they are, or as two turns."""
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
-"""A list of objects, or the JSON text of one, which is the only way into a cell of CSV."""
+"""A list of objects, or its JSON text, as in a cell of CSV."""
 
 MEDIA = ("image", "images", "audio", "audios", "video", "videos")
-"""Columns that hold what is no text, beside a conversation that refers to it."""
+"""Columns with media that a conversation refers to."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "tool_call_id")
-"""What a message may hold instead of a content."""
+"""Keys that a message may have instead of `content`."""
 
 
 def check_messages(messages: Messages, key: str) -> Messages:
-    """Looks at (M,) messages and gives them in the manner that the module describes. What is given is not changed.
+    """Check (M,) messages and convert them as the module describes. The input is not changed.
 
     Raises:
         RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
@@ -47,13 +47,13 @@ def check_messages(messages: Messages, key: str) -> Messages:
 
 
 def require_answer(messages: Messages, key: str) -> None:
-    """Raise RowRejectedError `empty_completion` where the last message is the assistant's and says nothing."""
+    """Raise RowRejectedError `empty_completion` if the last message is the assistant's and is empty."""
     if messages and messages[-1]["role"] == "assistant" and is_silent(messages[-1]):
         raise RowRejectedError("empty_completion", f"`{key}[{len(messages) - 1}]`, the last answer, is empty")
 
 
 def is_silent(message: Message) -> bool:
-    """Whether a message has neither a character of content nor a tool call nor reasoning."""
+    """Whether a message has no content, no tool call and no reasoning."""
     content = message.get("content")
     if isinstance(content, list):
         content = any(part if isinstance(part, str) else any(map(part.get, _PART_TEXTS)) for part in content)
@@ -86,15 +86,15 @@ def _wrong(message: Message, where: str, key: str, what: str) -> RowRejectedErro
 def _check_instead(message: Message, where: str) -> None:
     if not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
         names = ", ".join(f"`{name}`" for name in message)
-        lack = "`content` is null and nothing stands in its place" if "content" in message else "has no `content`"
+        lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
         raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
 
 
 def _flagged(message: Message, where: str) -> Message:
-    """The message with its `weight` told by `train`."""
+    """The message with its `weight` converted to `train`."""
     train, weight = message.get("train"), message.get("weight")
     if not isinstance(train, bool | None):
-        # Any text would count as true, "false" as well, and train on what the person excluded.
+        # Any text would count as true, even "false", and train what the user excluded.
         raise _wrong(message, where, "train", "true or false")
     if weight is None:
         return message
@@ -111,7 +111,7 @@ def _flagged(message: Message, where: str) -> Message:
 
 
 def _said(message: Message, where: str) -> Message:
-    """The message without what the first function-calling interface called otherwise."""
+    """The message with keys and roles of the first function-calling interface converted."""
     call = message.get("function_call")
     if call is None and message["role"] != "function":
         return message
@@ -143,10 +143,10 @@ def _check_parts(content: list[Any], where: str) -> None:
 
 
 def objects_of(value: Objects, key: str, reason: str = "wrong_type") -> list[dict[str, Any]] | None:
-    """A list of objects, given as one or as JSON text; None for null and for a blank text.
+    """A list of objects, given as such or as JSON text; None for null and blank text.
 
     Raises:
-        RowRejectedError: `reason`, for a text that does not hold a JSON list of objects.
+        RowRejectedError: `reason`, if the text is not a JSON list of objects.
     """
     if not isinstance(value, str):
         return value
@@ -162,23 +162,23 @@ def tools_of(tools: Objects, key: str) -> list[dict[str, Any]] | None:
     """Tool schemas; None when there are none.
 
     Raises:
-        RowRejectedError: `bad_tools`, for a text that does not hold a JSON list of objects.
+        RowRejectedError: `bad_tools`, if the text is not a JSON list of objects.
     """
     return objects_of(tools, key, "bad_tools")
 
 
 def wrapped_functions(functions: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The column `functions` of the first function-calling interface, as tools."""
+    """Convert the column `functions` of the first function-calling interface to tools."""
     return None if functions is None else [{"type": "function", "function": one} for one in functions]
 
 
 def media_fields(taken: Sequence[str]) -> list[Any]:
-    """Fields of a row type for the columns of `MEDIA`, apart from those that the format reads under such a name."""
+    """Fields of a row type for the columns of `MEDIA`, except those that the format itself reads."""
     return [(name, Any, None) for name in MEDIA if name not in taken]
 
 
 def refuse_media(row: Any) -> None:
-    """Raise RowRejectedError `not_text` for a row whose images, sounds or videos stand in columns of their own."""
+    """Raise RowRejectedError `not_text` for a row with images, sounds or videos in separate columns."""
     for name in MEDIA:
         if getattr(row, name, None):
             raise RowRejectedError(
@@ -187,10 +187,10 @@ def refuse_media(row: Any) -> None:
 
 
 def turn(role: str, text: str) -> Message:
-    """A message that is a text."""
+    """A message whose content is a text."""
     return {"role": role, "content": text}
 
 
 def kind_of(value: Messages | str) -> str:
-    """What a prompt or a completion is, for a person."""
+    """The kind of a prompt or completion, for messages."""
     return "a text" if isinstance(value, str) else "a list of messages"

@@ -1,8 +1,8 @@
-"""Which format rows are in, from the first of them: decided, said, or refused.
+"""Detects the format of a source from its first rows, or explains why it cannot.
 
-1. Of every format, count the rows that have its columns with values of the right kind.
-2. A format that half of the rows have is a candidate. `text` beside a conversation is not: it is the same, rendered.
-3. One candidate is the answer. With none or several, the person is told what was looked at and how to say it.
+1. For each format, count the rows that have its columns with values of the right kind.
+2. A format that fits half of the rows is a candidate, except `text` beside a conversation: it is its rendering.
+3. A single candidate is the result. With none or several, the error says what was checked and how to choose.
 """
 
 from collections import Counter
@@ -29,30 +29,30 @@ _PAIRS = (
     ("input", "output"),
     ("source", "target"),
 )
-"""Columns that are most likely a prompt and its completion; only the person knows."""
+"""Columns that are probably a prompt and its completion; only suggested, never assumed."""
 _CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A format that was looked for."""
+    """A format that was tried."""
 
     format: str
     matched: int
     """Rows that have its columns, with values of the right kind."""
     wanted: str
-    """What those are."""
+    """The columns and kinds it needs, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The outcome."""
+    """The detected format."""
 
     format: str
     keys: dict[str, str]
-    """As in the configuration: those that were given, and those that were found."""
+    """Column names as in the configuration, given or found."""
     why: str
-    """Part of a sentence, to be put after "because"."""
+    """The end of a sentence, for use after "because"."""
     considered: tuple[Considered, ...]
 
 
@@ -68,11 +68,11 @@ def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
     """The format of rows.
 
     Args:
-        rows: the first rows of a source, decoded; what is no object is a row that fits nothing.
-        keys: names of columns that the person gave; only formats that take them all are looked for.
+        rows: the first decoded rows of a source; rows that are not objects fit no format.
+        keys: column names that the user gave; only formats that take all of them are tried.
 
     Raises:
-        ConfigError: nothing fits, or several formats do. The message begins with what was looked at.
+        ConfigError: no format fits, or several do.
     """
     given = dict(keys or {})
     candidates = [one for one in _candidates(given) if set(given) <= set(FORMAT_KEYS[one.format])]
@@ -125,7 +125,7 @@ def _candidates(given: Keys) -> Iterator[_Candidate]:
 
     def prefers(row: Row) -> bool:
         one, other, asked = row.get(chosen), row.get(rejected), row.get(prompt)
-        # What two texts begin with in common is a prompt only if somebody says so.
+        # The common beginning of two texts is a prompt only if the user says so.
         return _alike(one, other) and (isinstance(asked, str | list) if isinstance(one, str) else True)
 
     wanted = f"`{chosen}` and `{rejected}`, lists of messages, or texts beside a `{prompt}`"
@@ -145,7 +145,7 @@ def _is_apps(row: Row) -> bool:
 
 
 def _turns(value: Any) -> str:
-    """Which of `role` and `from` all turns of a conversation have; "" for anything else."""
+    """Which of `role` and `from` all turns of a conversation have; "" if neither."""
     if isinstance(value, str):  # JSON, as in a cell of CSV
         try:
             value = decode_json(value, "") if value.lstrip().startswith("[") else None
@@ -158,7 +158,7 @@ def _turns(value: Any) -> str:
     if not all("role" in one for one in value):
         return ""
     names = {str(one["role"]).strip().lower() for one in value}
-    # The names of the one format under the key of the other: templates know no role called human.
+    # Role names of one format under the key of the other: templates have no role called human.
     return "from" if names & {"human", "gpt", "chatgpt", "function_call"} and names <= set(ROLES) else "role"
 
 
@@ -182,7 +182,7 @@ def _share(count: int, rows: int) -> str:
 
 
 def _seen(objects: Sequence[Row], rows: int) -> str:
-    """What was looked at, as the subject of a sentence."""
+    """What was checked, as the subject of a sentence."""
     columns: Counter[str] = Counter()
     kinds: dict[str, str] = {}
     for row in objects:
@@ -212,7 +212,7 @@ def _said(one: _Candidate) -> str:
 
 
 def _hint(objects: Sequence[Row]) -> str:
-    """How to say it."""
+    """How to configure the format."""
     columns = {name for row in objects for name in row}
     texts = {name for row in objects for name, value in row.items() if isinstance(value, str)}
     if {"chosen", "rejected"} <= columns:

@@ -1,4 +1,4 @@
-"""Conversations: one list of messages a row, one example a row."""
+"""Conversations: one list of messages and one example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from .turns import per_turn
 
 @dataclass(frozen=True, kw_only=True)
 class MessagesOptions(Options):
-    """Where a row keeps its conversation."""
+    """Column names, and how a conversation is divided."""
 
     messages_key: str = "messages"
     tools_key: str = "tools"
-    """May be absent from a row."""
+    """Optional."""
     per_turn: bool = False
-    """One example for each turn of the assistant."""
+    """One example per assistant turn."""
 
 
 class MessagesRow(Protocol):
@@ -39,14 +39,14 @@ class MessagesRow(Protocol):
     messages: Messages | str
     tools: Objects
     functions: Objects
-    """What tools were called at first; looked at where there are none."""
+    """The old name of `tools`; used if there are none."""
 
 
 class MessagesFormat(Format[MessagesOptions, MessagesRow]):
-    """Conversations. All but a last message of the assistant is the prompt; that one is the completion.
+    """Conversations. A last message of the assistant is the completion, all before it is the prompt.
 
-    Messages keep every key and value as they were decoded, `content` parts and tool calls included; see
-    `conversation` for what is said otherwise.
+    Messages keep every key and value as they were decoded, `content` parts and tool calls included; see `conversation`
+    for the exceptions.
     """
 
     name: ClassVar[str] = "messages"

@@ -1,4 +1,4 @@
-"""Preference data: two answers to one prompt, of which one was liked more. One example a row."""
+"""Preference data: a prompt with a chosen and a rejected answer. One example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ Answer: TypeAlias = str | list[dict[str, Any]] | dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceOptions(Options):
-    """Where a row keeps its prompt and its answers."""
+    """Column names, and how texts are rendered."""
 
     prompt_key: str = "prompt"
-    """May be absent from a row: the prompt is then what both answers begin with."""
+    """Optional: without it, the prompt is the common beginning of both answers."""
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
     tools_key: str = "tools"
@@ -49,11 +49,11 @@ class PreferenceRow(Protocol):
 
 
 class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
-    """Pairs of answers, texts or messages; of `from` and `value`, too, and a lone message for a list of one.
+    """Pairs of answers: texts, messages (also with `from` and `value`), or a single message.
 
-    Where the answers are messages and the prompt is missing, or is a text, the messages that both begin with are
-    the prompt, as `trl.extract_prompt` has it. If they have none in common and the prompt is a text, that is the
-    user's turn. Messages of the prompt that both answers repeat are taken off them.
+    If the answers are messages and the prompt is missing or a text, the messages that both begin with are the prompt,
+    as in `trl.extract_prompt`. If they have none in common and the prompt is a text, it becomes the user's turn. Prompt
+    messages that both answers repeat are removed from them.
     """
 
     name: ClassVar[str] = "preference"
@@ -166,13 +166,13 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
 
 
 def common_messages(chosen: Messages, rejected: Messages) -> int:
-    """How many messages both begin with; one less where an answer would have none left."""
+    """How many messages both begin with, leaving each answer at least one."""
     shorter = min(len(chosen), len(rejected))
     return next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
 
 
 def common_text(chosen: str, rejected: str) -> int:
-    """How many characters both begin with; a space at the end of them is the answers'."""
+    """How many characters both begin with; a space at their end belongs to the answers."""
     shorter = min(len(chosen), len(rejected))
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
     if cut == shorter:

@@ -1,4 +1,4 @@
-"""Prompt and completion, each a text or a list of messages. One example a row."""
+"""Prompt and completion, each a text or a list of messages. One example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from .turns import per_turn
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCompletionOptions(Options):
-    """Where a row keeps its prompt and its completion."""
+    """Column names, and how a row becomes examples."""
 
     prompt_key: str = "prompt"
     completion_key: str = "completion"
@@ -34,9 +34,9 @@ class PromptCompletionOptions(Options):
     style: Style = "plain"
     """`plain`: texts are joined as they are. `chat`: they are a user's and an assistant's turn."""
     prompt_only: bool = False
-    """The completion is not looked at, and may be absent; the examples' is empty."""
+    """Ignore the completion, which may be absent; examples get an empty one."""
     per_turn: bool = False
-    """One example for each turn of the assistant in a completion of messages."""
+    """One example per assistant turn in a completion of messages."""
 
 
 class PromptCompletionRow(Protocol):
@@ -48,7 +48,7 @@ class PromptCompletionRow(Protocol):
 
 
 class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow]):
-    """Prompts and completions, carried as they are."""
+    """Prompts and completions, kept unchanged."""
 
     name: ClassVar[str] = "prompt_completion"
     options_type: ClassVar[type[Options]] = PromptCompletionOptions
@@ -74,8 +74,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
     def examples(self, row: PromptCompletionRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty_completion`, and `empty` for a prompt that stands alone, with `prompt_only`; and what
-        `check_messages` rejects.
+        Rejects `empty_completion`, with `prompt_only` an `empty` prompt, and what `check_messages` rejects.
         """
         options, prompt = self.options, row.prompt
         refuse_media(row)

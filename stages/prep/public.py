@@ -1,4 +1,4 @@
-"""Examples as rows that other tools read."""
+"""Examples as rows for other tools."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ from .base import PublicForm
 
 
 def public_row(example: Example, form: PublicForm) -> dict[str, Any]:
-    """One example in the columns that TRL and others read.
+    """One example in the columns that TRL and other tools read.
 
     Args:
         example: an example of a format whose `form` is `form`. Its values are shared, not copied.
 
     Returns:
         `{"prompt", "completion"}`, `{"prompt"}`, `{"messages"}`, `{"text"}`, `{"prompt", "chosen", "rejected"}` or
-        `{"input_ids", "labels"}`, by `form`, or by the example where that is `any`; and `tools` for a conversation
-        that has some.
+        `{"input_ids", "labels"}`, by `form`, or by the example if `form` is `any`; plus `tools` if the conversation has
+        some.
     """
     row: dict[str, Any]
     if form == "any":

@@ -1,6 +1,6 @@
-"""A person's own reader: a function from a row of any shape to rows in one of the forms that packtrain knows.
+"""A user's own reader: a function from any row to rows in one of packtrain's formats.
 
-The module's text is an option, so what is hashed is what runs, on every worker. What the module imports is not.
+The module's source is an option, so every worker runs exactly what was hashed. Modules that it imports are not hashed.
 """
 
 import difflib
@@ -36,34 +36,34 @@ _FORMS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("prompt", "prompt_completion", frozenset({"completion", "tools"})),
     ("text", "text", frozenset()),
 )
-"""(the key that decides, the form, which other keys it may have). The first that fits is meant."""
+"""(deciding key, form, optional keys). The first form that fits is used."""
 MAX_RESULTS = 1_000_000
-"""Of one row: a function that yields without end must not take all memory."""
+"""Maximum number of results for one row, so that an endless generator does not use up memory."""
 _DETAIL = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions(Options):
-    """A module's text and the function in it."""
+    """A module's source and the function in it."""
 
     function: str = ""
     code: str = ""
     per_turn: bool = False
     """One example for each turn of the assistant."""
     path: str = field(default="reader.py", metadata=PLACE)
-    """What errors call the module."""
+    """The module's name in errors."""
     package: str = field(default="", metadata=PLACE)
     """The package that the module's relative imports start from."""
     folder: str = field(default="", metadata=PLACE)
-    """Where its imports are found, after all other places."""
+    """Folder in which the module's imports are searched last."""
 
     def payload(self) -> dict[str, Any]:
-        """See `Options.payload`; a hash in place of the module's text."""
+        """See `Options.payload`; contains a hash instead of the module's source."""
         return {**super().payload(), "code": blake2b(self.code.encode(), digest_size=16).hexdigest()}
 
 
 class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
-    """Rows as a function gives them: one, a list of them, those that it yields, or None if the row is not wanted."""
+    """Rows that a function returns: one, a list, a generator, or None to filter the row."""
 
     name: ClassVar[str] = "python"
     options_type: ClassVar[type[Options]] = ReaderOptions
@@ -86,7 +86,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         return "any"
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Format.convert`. The function is given plain dicts and lists, as it would be from JSONL."""
+        """See `Format.convert`. The function gets plain dicts and lists, as from JSONL."""
         return unmarked(super().convert(row))  # type: ignore[no-any-return]
 
     def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
@@ -151,7 +151,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         return [one._replace(group=group) for one in made] if group else made
 
     def _complaint(self, error: BaseException) -> str:
-        """Which line of the module, in which function, said what."""
+        """The error with its line and function in the module."""
         here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.options.path]
         place = f"{self._file}, line {here[-1].lineno}, in {here[-1].name}" if here else self._file
         text = str(error)
@@ -159,7 +159,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
 
 
 def reader_of(options: ReaderOptions) -> Reader:
-    """The function; its module is run once in a process.
+    """The reader function; its module runs once per process.
 
     Raises:
         ConfigError: the module cannot be run, or has no such function.
@@ -173,14 +173,14 @@ def reader_of(options: ReaderOptions) -> Reader:
 
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, package: str, folder: str) -> types.ModuleType:
-    # Not under its own name, which may be that of a module that others import.
+    # Not under its own name, which another module may have.
     name = f"{package}." if package else ""
     name += f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
     module = types.ModuleType(name)
     module.__file__ = path
     module.__package__ = package
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # last, so that a file of the person's hides no module that we need
+        sys.path.append(folder)  # last, so that the user's files hide no other module
     sys.modules[name] = module  # dataclasses and the like look their module up
     try:
         exec(compile(code, path, "exec"), module.__dict__)

@@ -1,4 +1,4 @@
-"""JSON that stands as text within a row, and how deep any row may nest."""
+"""JSON text inside rows, and a limit on how deeply rows may nest."""
 
 from typing import Any
 
@@ -9,26 +9,26 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
 
 TOO_DEEP = "too_deep"
-"""Nested beyond `MAX_DEPTH`. What reads a row later on needs several Python frames for each level, and templates many
-more; a limit of our own does not depend on how deep the stack already is."""
+"""Reason for rows nested deeper than `MAX_DEPTH`. Later steps need several Python frames per level, and templates many
+more; a fixed limit does not depend on how deep the stack already is."""
 
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 class JsonObject(dict[str, Any]):
-    """An object that was decoded from JSON text: each of its nulls was written, and none is Arrow's filling."""
+    """An object decoded from JSON text: all its nulls are real, none was added by Arrow."""
 
 
 class JsonArray(list[Any]):
-    """A list of that kind."""
+    """A list decoded from JSON text; see `JsonObject`."""
 
 
 def check_depth(data: bytes, what: str) -> None:
-    """Look at the brackets of JSON.
+    """Refuse JSON that nests too deeply.
 
     Args:
-        what: the row, or the key that holds the text, for the message.
+        what: names the row or key in the message.
 
     Raises:
         RowRejectedError: `too_deep`.
@@ -37,7 +37,9 @@ def check_depth(data: bytes, what: str) -> None:
         return
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
     left = outside = b"".join(bare.split(b'"')[::2])
-    for _ in range(MAX_DEPTH):  # each takes a level away: quicker than counting, for the few levels that most have
+    for _ in range(
+        MAX_DEPTH
+    ):  # each removes one level, which is faster than counting for the few levels that most rows have
         left = left.replace(b"[]", b"")
         if not left:
             return
@@ -47,12 +49,12 @@ def check_depth(data: bytes, what: str) -> None:
 
 
 def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:
-    """The value that a text holds.
+    """Decode a JSON text.
 
     Args:
-        where: the key that holds the text.
+        where: names the key in messages.
         type: of the value, for msgspec.
-        what: the same in words.
+        what: the type in words.
         reason: of the rejection.
 
     Raises:
@@ -69,17 +71,17 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
 
 
 def exact(value: Any) -> Any:
-    """A value that was decoded from JSON text, marked so that none of its nulls is taken for Arrow's filling."""
+    """A value decoded from JSON text, marked so that none of its nulls is taken for one that Arrow added."""
     if isinstance(value, dict):
         return JsonObject(value)
     return JsonArray(value) if isinstance(value, list) else value
 
 
 def pruned(value: Any) -> Any:
-    """Messages or tools without the nulls that Arrow puts where other rows have a key; anything else as it is.
+    """Messages or tools without the nulls that Arrow adds for keys of other rows.
 
-    One Arrow column has one type, so a key of any message is a null key of all the others. A null that a person wrote
-    cannot be told from these, except where the value was JSON text. Goes to any depth; a message's own `content` stays.
+    One Arrow column has one type, so a key of any message is a null key of all the others. A null that was in the data
+    looks the same, unless the value was JSON text. Works at any depth; `content` of a message stays.
     """
     if isinstance(value, dict) and not isinstance(value, JsonObject):
         return {key: _pruned(inner) for key, inner in value.items() if inner is not None or key == "content"}
@@ -101,7 +103,7 @@ def _pruned(value: Any) -> Any:
 
 
 def unmarked(value: Any) -> Any:
-    """The same value of plain dicts and lists, every null kept."""
+    """The value as plain dicts and lists, with all nulls."""
     if isinstance(value, dict):
         return {key: unmarked(inner) for key, inner in value.items()}
     return [unmarked(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Conversations as ShareGPT wrote them: turns of `from` and `value`, under names of their own for the roles."""
+"""ShareGPT conversations: turns with `from` and `value`, and different role names."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -44,22 +44,22 @@ ROLES = {
     "function_call": "assistant",
     "tool_call": "assistant",
 }
-"""What people call the roles, and what templates do."""
+"""ShareGPT's role names → those of templates."""
 
 _CALLS = ("function_call", "tool_call")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareGPTOptions(Options):
-    """Where a row keeps its conversation."""
+    """Column names, and how a conversation is divided."""
 
     conversations_key: str = "conversations"
     system_key: str = "system"
-    """A text that opens the conversation; may be absent from a row."""
+    """A text that opens the conversation; optional."""
     tools_key: str = "tools"
     """May be absent from a row."""
     per_turn: bool = False
-    """One example for each turn of the assistant."""
+    """One example per assistant turn."""
 
 
 class ShareGPTRow(Protocol):
@@ -71,10 +71,11 @@ class ShareGPTRow(Protocol):
 
 
 class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
-    """Conversations of `from` and `value`. Turns that have `role` and `content` already are taken as well.
+    """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too.
 
     The value of a `function_call` is the JSON of one call or of several, `{"name": …, "arguments": …}`; it becomes
-    the `tool_calls` of an assistant's message. All but a last message of the assistant is the prompt.
+    the `tool_calls` of an assistant's message. A last message of the assistant is the completion, all before it is the
+    prompt.
     """
 
     name: ClassVar[str] = "sharegpt"
@@ -125,10 +126,10 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
 
 
 def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:
-    """The conversation with the text of a column before it.
+    """The conversation with a system text put before it.
 
     Raises:
-        RowRejectedError: `two_systems`, when the conversation opens with another one.
+        RowRejectedError: `two_systems`, if the conversation already opens with another one.
     """
     first = messages[0]
     if first["role"] != "system":
@@ -141,7 +142,7 @@ def opened(messages: Messages, system: str, system_key: str, key: str) -> Messag
 
 
 def spoken(turns: list[Message], key: str) -> Messages:
-    """(M,) turns as messages with `role` and `content`; other keys stay. What is given is not changed.
+    """Convert (M,) turns to messages with `role` and `content`; other keys stay. The input is not changed.
 
     Raises:
         RowRejectedError: `missing_key`, `wrong_type`, `unknown_role`, `bad_tool_call`.
@@ -169,12 +170,12 @@ def _spoken(message: Message, where: str) -> Message:
             out[one] = value
     if name in _CALLS and not out.get("tool_calls"):
         out["tool_calls"] = calls_of(out.get("content"), f"{where}.value")
-        out["content"] = ""  # some templates add to the content, and fail where there is none
+        out["content"] = ""  # some templates append to the content and need one
     return out
 
 
 def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
-    """The `tool_calls` that a text of JSON, or its object, describes.
+    """The `tool_calls` described by JSON text or a decoded object.
 
     Raises:
         RowRejectedError: `bad_tool_call`, unless it is one `{"name", "arguments"}` or a list of them.

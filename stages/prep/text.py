@@ -1,4 +1,4 @@
-"""Plain text for language modelling: one document a row, one example a row."""
+"""Plain text for language modelling: one document and one example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .base import Format, Options, PublicForm
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(Options):
-    """Where a row keeps its text."""
+    """Column name."""
 
     text_key: str = "text"
 
@@ -25,7 +25,7 @@ class TextRow(Protocol):
 
 
 class TextFormat(Format[TextOptions, TextRow]):
-    """Documents, carried as they are, whitespace at the ends included."""
+    """Documents, kept unchanged, including whitespace at the ends."""
 
     name: ClassVar[str] = "text"
     options_type: ClassVar[type[Options]] = TextOptions

@@ -1,4 +1,4 @@
-"""Rows that were tokenized already: ids, and which of them are trained. One example a row."""
+"""Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ from ...schemas.rows import IGNORE_INDEX, Example
 from .base import Format, Options, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
-"""Columns of 0 and 1 that say what is trained, as other tools call them."""
+"""Columns of 0 and 1 that say what is trained, under the names that other tools use."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedOptions(Options):
-    """Where a row keeps its tokens."""
+    """Column names."""
 
     ids_key: str = "input_ids"
     labels_key: str = "labels"
     """May be absent from a row."""
     mask_key: str | None = None
-    """A column of 0 and 1. None for those of `MASKS` that a row has; several must agree to train a token."""
+    """A column of 0 and 1. None uses the columns of `MASKS` that a row has; a token is trained if all of them say
+    so."""
 
 
 class TokenizedRow(Protocol):
@@ -36,7 +37,7 @@ class TokenizedRow(Protocol):
 
 
 class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
-    """Token ids, carried as they are. Labels stand at their own token (unshifted), as Hugging Face models expect."""
+    """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect."""
 
     name: ClassVar[str] = "tokenized"
     options_type: ClassVar[type[Options]] = TokenizedOptions
@@ -49,7 +50,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         rename = {"ids": options.ids_key, "labels": options.labels_key}
         for index, name in enumerate(self._masks):
             mask: list[Any] = [f"mask_{index}", list[int | bool] | None]
-            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # one that was named must be there
+            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # a named mask is required
             rename[f"mask_{index}"] = name
         more = ("attention_mask", "seq_lengths")
         fields += [(name, list[int] | None, None) for name in more if name not in (*taken, *self._masks)]

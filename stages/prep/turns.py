@@ -1,4 +1,4 @@
-"""One example for each turn of the assistant, for templates that write a last turn unlike the others."""
+"""One example per assistant turn, for templates that render the last turn differently."""
 
 from collections import Counter
 from hashlib import blake2b
@@ -10,12 +10,11 @@ from .conversation import is_silent
 
 
 def per_turn(example: Example, start: int, skipped: Counter[str] | None) -> list[Example]:
-    """The assistant's turns of a conversation from message `start` on, each an example with what precedes it.
+    """Make an example of each assistant turn from message `start` on, with the messages before it as prompt.
 
-    `sub` counts them from 0. All carry one `group`, the example's own or a digest of the conversation, so that a
-    held-out split does not cut through it. A turn with `train: false` gives no example and is counted as
-    `not_trained`; one that says nothing as `empty_completion`. What follows the last turn is in no example. A row
-    without a turn to train stays one example.
+    `sub` counts them from 0. All share one `group`, the example's own or a digest of the conversation, so that a
+    held-out split does not divide them. Turns with `train: false` are skipped as `not_trained`, empty ones as
+    `empty_completion`. Messages after the last turn are in no example. A row without a turn to train stays one example.
 
     Args:
         example: prompt and completion are lists of messages.

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from packtrain.schemas.flops import ONE_BILLION, SEVEN_BILLION, ModelShape
 from packtrain.schemas.layout import LayoutPlan
-from packtrain.stages.plan import plan_rows
-from packtrain.training.balance import SAMPLE, Balance, choose_balance, grouped, slowest
-from packtrain.training.cost import ONE_BILLION, SEVEN_BILLION, ModelShape, deal, row_costs
-from packtrain.training.order import Permutation, epoch_key
+from packtrain.stages.pack.plan import plan_rows
+from packtrain.training.order.balance import SAMPLE, Balance, choose_balance, grouped, slowest
+from packtrain.training.order.cost import assign_to_ranks, row_costs
+from packtrain.training.order.permutation import Permutation, epoch_key
 
 if TYPE_CHECKING:
     from tests.bench.corpus import TOKENIZER, print_table, realdata
@@ -242,7 +243,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 9) -> str:
 
 
 def dearest_first(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
-    """Longest processing time first, a row at a time: what `deal` is compared with."""
+    """Longest processing time first, a row at a time: what `assign_to_ranks` is compared with."""
     share = len(costs) // ranks
     sums = np.zeros(ranks)
     hands: list[list[int]] = [[] for _ in range(ranks)]
@@ -268,7 +269,7 @@ def dealing(all_rows: list[Packed]) -> None:
             line = [rows.name, f"{ranks} x {share}", f"{slowest(steps.ravel(), ranks, share, dealt=False).mean():.4f}"]
             line += [f"{(by_one / means).mean():.4f}", f"{slowest(steps.ravel(), ranks, share).mean():.4f}"]
             line += [f"{bound.mean():.4f}", milliseconds(partial(dearest_first, step, ranks))]
-            lines.append([*line, milliseconds(partial(deal, step, ranks))])
+            lines.append([*line, milliseconds(partial(assign_to_ranks, step, ranks))])
     heads = ["lengths", "ranks", "consecutive", "dearest first", "deal", "bound", "dearest first, ms", "deal, ms"]
     table(f"Dealing plain steps (C = {CAPACITIES[-1]:,}, 1B)", heads, lines)
 

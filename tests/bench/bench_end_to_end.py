@@ -121,7 +121,7 @@ def peer_trl(rows: str, folder: str, report: str) -> None:
 
 def peer_engine(name: str, texts_path: str, report: str) -> None:
     """One engine, one process, texts in memory: load it, encode, leave."""
-    from packtrain.stages.engines import make_engine
+    from packtrain.stages.tokenize.engines import make_engine
 
     groups = batches(read_texts(Path(texts_path)))
     engine = make_engine(name, (realdata() / TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))

@@ -247,16 +247,16 @@ class Tiled:
         """See `RowSizes`."""
         return int(self.real.tokens([row % self.size for row in rows]))
 
-    def costs(self, rows: Any, shape: Any) -> Any:
+    def of(self, rows: Any) -> Any:
         """See `RowSizes`."""
-        return self.real.costs(rows % self.size, shape)
+        return self.real.of(rows % self.size)
 
 
 def print_first(folder: Path, work: Path) -> None:
     """How long a loader takes to be made, and then to give a batch from anywhere."""
     from packtrain.training import PackedLoader
-    from packtrain.training import rows as home
-    from packtrain.training.balance import Balance
+    from packtrain.training.order.balance import Balance
+    from packtrain.training.shards import dataset_rows as home
 
     real = PackedLoader(folder, rows_per_step=8)
     sizes = Tiled(real.corpus.parts[0].sizes, real.total_rows)

@@ -24,16 +24,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from packtrain.pipeline.encode import make_renderer
-from packtrain.pipeline.resolve import make_spec
-from packtrain.pipeline.tokenizer import load_tokenizer
-from packtrain.stages import encode as encode_module
-from packtrain.stages import render as render_module
-from packtrain.stages.bytelengths import ByteLengths
-from packtrain.stages.encode import EncodeCounts, Encoder
-from packtrain.stages.engines import make_engine, reference_tokenizer
+from packtrain.pipeline.encode.prepared import make_spec
+from packtrain.pipeline.encode.task import make_renderer
+from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.schemas.config import TokenizerConfig
 from packtrain.stages.prep import MessagesOptions, make_format
-from packtrain.stages.runs import RunBatch
+from packtrain.stages.template import render as render_module
+from packtrain.stages.tokenize import encode as encode_module
+from packtrain.stages.tokenize.byte_lengths import ByteLengths
+from packtrain.stages.tokenize.encode import EncodeCounts, Encoder
+from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
+from packtrain.stages.tokenize.token_runs import RunBatch
 
 ROUNDS = 5
 TOKENIZER = "qwen3"
@@ -88,7 +89,7 @@ def main() -> None:
     later = {data: statistics.median(times[1:]) / tokens[data] * 1e9 for data, times in rounds.items()}
 
     watch = Stopwatch()
-    for name in ("find_turns", "runs_of"):
+    for name in ("locate", "runs_of"):
         watch.around(render_module, name)
     watch.around(encode_module, "locate_boundaries")
     watch.around(RunBatch, "bounds")
@@ -118,7 +119,7 @@ def main() -> None:
 def encoder_of(folder: Path) -> Encoder:
     """As a worker has it, with the fastest engine."""
     tokenizer = load_tokenizer(folder / "tokenizers" / TOKENIZER)
-    spec = make_spec(tokenizer, "fastokens", "", None, True, True)
+    spec = make_spec(tokenizer, TokenizerConfig(path=""), "fastokens", "", needs_template=True)
     assert spec.template is not None
     return Encoder(
         make_engine("fastokens", spec.tokenizer_json),

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from packtrain.schemas.layout import LayoutPlan
-from packtrain.stages import bestfit
-from packtrain.stages.bounds import size_counts
-from packtrain.stages.plan import plan_rows
+from packtrain.stages.pack import best_fit as bestfit
+from packtrain.stages.pack.bounds import size_counts
+from packtrain.stages.pack.plan import plan_rows
 
 MEAN, SIGMA = 1475.0, 1.0
 CAPACITIES = (2048, 8192, 32768)

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packtrain.stages.render import Renderer
-from packtrain.stages.template import ChatTemplate
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer
 from transformers import AutoTokenizer
 
 ROWS = 2000

@@ -28,24 +28,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from packtrain.pipeline.catalogue import PartPlace
-from packtrain.pipeline.parts import PartFile
-from packtrain.pipeline.report.choice import choose
+from packtrain.pipeline.encode.parts import PartPlace
+from packtrain.pipeline.report.collect.choice import choose
+from packtrain.pipeline.report.collect.length_stats import read_stock
 from packtrain.pipeline.report.options import ReportOptions
-from packtrain.pipeline.report.stock import read_stock
-from packtrain.pipeline.store import LocalStore
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config import RunConfig
-from packtrain.schemas.rows import ENCODED, RUN, Kind
-from packtrain.stages.plan import plan_rows
-from packtrain.stages.stock import Stock
-from packtrain.stages.sweep import CANDIDATES, STRATEGIES, sweep
+from packtrain.schemas.rows import ENCODED, RUN, RunKind
+from packtrain.stages.forecast.length_stats import LengthStats
+from packtrain.stages.forecast.sweep import CANDIDATES, STRATEGIES, sweep
+from packtrain.stages.pack.plan import plan_rows
 
 REPEATS = 5
 PART_ROWS = 5000
 """Documents of an encoded part: as many as some 4 MiB of text make."""
 
 
-def stock_of(number: int, seed: int = 0) -> Stock:
+def stock_of(number: int, seed: int = 0) -> LengthStats:
     """Lognormal lengths to 200,000 and one to four trained runs in each."""
     chance = np.random.default_rng(seed)
     lengths = np.clip(np.exp(chance.standard_normal(number) * 1.1 + 6.5), 16, 200_000).astype(np.int32)
@@ -54,12 +54,12 @@ def stock_of(number: int, seed: int = 0) -> Stock:
     place = np.arange(len(owners)) - np.repeat(np.cumsum(turns) - turns, turns)
     step = lengths[owners] // turns[owners]
     begins = (place * step + step // 2).astype(np.int32)
-    return Stock(lengths, owners, begins, ((place + 1) * step).astype(np.int32))
+    return LengthStats(lengths, owners, begins, ((place + 1) * step).astype(np.int32))
 
 
-def fresh(stock: Stock) -> Stock:
+def fresh(stock: LengthStats) -> LengthStats:
     """The same without what it has worked out before."""
-    return Stock(stock.lengths, stock.owners, stock.begins, stock.ends)
+    return LengthStats(stock.lengths, stock.owners, stock.begins, stock.ends)
 
 
 def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -72,7 +72,7 @@ def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return statistics.median(taken)
 
 
-def bench_sweep(stock: Stock) -> None:
+def bench_sweep(stock: LengthStats) -> None:
     count = len(stock.lengths)
     print(f"\n| {count:,} documents, {len(stock.owners):,} runs | s |\n|---|---:|")
     every = seconds(lambda: sweep(fresh(stock)))
@@ -113,7 +113,7 @@ LINES = json.dumps(
 """As much of a tokenizer as says that token 1 ends a line."""
 
 
-def put_parts(stock: Stock, folder: Path) -> tuple[list[PartPlace], list[int]]:
+def put_parts(stock: LengthStats, folder: Path) -> tuple[list[PartPlace], list[int]]:
     """Encoded parts of these documents, written as a run writes them."""
     store, places, sizes = LocalStore(folder), list[PartPlace](), list[int]()
     starts = np.searchsorted(stock.owners, np.arange(len(stock.lengths) + 1))
@@ -123,23 +123,23 @@ def put_parts(stock: Stock, folder: Path) -> tuple[list[PartPlace], list[int]]:
         name = f"{first:012d}.arrow"
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, ENCODED) as writer:
             writer.write_batch(batch)
-        places.append(PartPlace(store, PartFile(name, (folder / name).stat().st_size, "0" * 64), 0, "a", 0))
+        places.append(PartPlace(store, StoredFile(name, (folder / name).stat().st_size, "0" * 64), 0, "a", 0))
         sizes.append(last - first)
     return places, sizes
 
 
-def _batch(stock: Stock, first: int, last: int, starts: NDArray[np.int64]) -> pa.RecordBatch:
+def _batch(stock: LengthStats, first: int, last: int, starts: NDArray[np.int64]) -> pa.RecordBatch:
     lengths, count = stock.lengths[first:last], last - first
     here = slice(int(starts[first]), int(starts[last]))
     owners, begins, ends = stock.owners[here] - first, stock.begins[here], stock.ends[here]
     # A run before each trained one, and one behind the last of a document that does not end it.
     places = np.stack([begins, ends], axis=1).ravel()
-    kinds = np.tile(np.array([Kind.PROMPT, Kind.ASSISTANT], dtype=np.int8), len(begins))
+    kinds = np.tile(np.array([RunKind.PROMPT, RunKind.ASSISTANT], dtype=np.int8), len(begins))
     number = 2 * np.bincount(owners, minlength=count)
     ends_at = np.cumsum(number)
     short = ends[np.cumsum(np.bincount(owners, minlength=count)) - 1] < lengths
     places = np.insert(places, ends_at[short], lengths[short]).astype(np.int32)
-    kinds = np.insert(kinds, ends_at[short], Kind.PROMPT)
+    kinds = np.insert(kinds, ends_at[short], RunKind.PROMPT)
     offsets = np.concatenate([[0], np.cumsum(number + short)]).astype(np.int32)
     runs = pa.StructArray.from_arrays(
         [
@@ -166,10 +166,10 @@ def _batch(stock: Stock, first: int, last: int, starts: NDArray[np.int64]) -> pa
     return pa.RecordBatch.from_arrays(columns, schema=ENCODED)
 
 
-def bench_stock(stock: Stock) -> None:
+def bench_stock(stock: LengthStats) -> None:
     # Tokens are four bytes each: keep them short, because they are read only where documents are split.
     shrunk = np.maximum(stock.lengths // 20, 16).astype(np.int32)
-    small = Stock(shrunk, stock.owners, np.minimum(stock.begins // 20, shrunk[stock.owners] - 1),
+    small = LengthStats(shrunk, stock.owners, np.minimum(stock.begins // 20, shrunk[stock.owners] - 1),
                   np.minimum(stock.ends // 20 + 1, shrunk[stock.owners]))  # fmt: skip
     print("\n| reading the stock | parts | s |\n|---|---:|---:|")
     with tempfile.TemporaryDirectory() as temporary:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from packtrain.pipeline.sources import InputFile, prepare_block, scan_file
+from packtrain.pipeline.inputs.scan import InputFile, prepare_block, scan_file
 from packtrain.stages.prep import make_format
 
 ROUNDS = 5

@@ -29,21 +29,21 @@ else:
     from bench_memory import held
     from corpus import make_parser, print_header, print_table, work_folder
 
-from packtrain.pipeline.catalogue import PartPlace
-from packtrain.pipeline.pack import CHUNK_TOKENS
-from packtrain.pipeline.parts import PartFile
-from packtrain.pipeline.planning import plan_window
-from packtrain.pipeline.rowsizes import RowWeights
-from packtrain.pipeline.store import LocalStore
-from packtrain.pipeline.windows import Window, compose
-from packtrain.pipeline.workers import _PIECE_BYTES, PIECE_BYTES
+from packtrain.pipeline.encode.parts import PartPlace
+from packtrain.pipeline.pack.planning import plan_window
+from packtrain.pipeline.pack.row_sizes import RowWeights
+from packtrain.pipeline.pack.segments import CHUNK_TOKENS
+from packtrain.pipeline.pack.windows import Window, compose
+from packtrain.pipeline.run.memory import _PIECE_BYTES, PIECE_BYTES
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.layout import LayoutPlan
 from packtrain.schemas.rows import PACKED
-from packtrain.stages.bounds import least_rows
-from packtrain.stages.layout import Pieces, lay_out
-from packtrain.stages.plan import plan_rows
-from packtrain.stages.sections import Sections
+from packtrain.stages.pack.bounds import least_rows
+from packtrain.stages.pack.layout import PlannedPieces, lay_out
+from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.select.sections import Sections
 
 PART = 10_000
 LIMIT_LOST = 1e-4
@@ -92,7 +92,7 @@ class Synthetic:
         starts = np.concatenate([[0], np.cumsum([len(one) for one in of_parts])])
         lengths = np.concatenate(of_parts)
         documents = np.arange(len(lengths)) - np.repeat(starts[:-1] - parts * PART, np.diff(starts))
-        places = tuple(PartPlace(store, PartFile(f"part-{part}", 0, "0" * 64), 0, "", 0) for part in parts.tolist())
+        places = tuple(PartPlace(store, StoredFile(f"part-{part}", 0, "0" * 64), 0, "", 0) for part in parts.tolist())
         nothing, ones = np.zeros(len(lengths), np.int32), np.ones(len(lengths), np.int32)
         sections = Sections(np.arange(len(lengths)), nothing.copy(), lengths)
         at = np.arange(len(starts))
@@ -111,7 +111,7 @@ class Synthetic:
             begins = (documents % PART).tolist()
             tokens = [self.pool[a : a + n] for a, n in zip(begins, lengths.tolist(), strict=True)]
             starts = plan.starts[here].astype(np.int32)
-            pieces = Pieces(
+            pieces = PlannedPieces(
                 tokens=tokens,
                 starts=starts,
                 lengths=lengths,
@@ -119,7 +119,7 @@ class Synthetic:
                 doc_ids=documents,
                 row_offsets=plan.row_offsets[first : last + 1] - here.start,
                 run_ends=starts + lengths,
-                run_asked=np.ones(len(starts), np.bool_),
+                run_supervised=np.ones(len(starts), np.bool_),
                 run_offsets=np.arange(len(starts) + 1),
             )
             yield lay_out(pieces).batch

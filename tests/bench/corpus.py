@@ -86,7 +86,7 @@ class BaseFile:
 @cache
 def base_files() -> tuple[BaseFile, ...]:
     """The files as they are, with the examples that packtrain's prep makes of each line."""
-    from packtrain.pipeline.options import format_options
+    from packtrain.pipeline.inputs.format_options import format_options
     from packtrain.schemas.config import SourceConfig
     from packtrain.stages.prep import make_format
     from transformers import AutoTokenizer
@@ -191,7 +191,7 @@ def build(work: Path, copies: int) -> Corpus:
     Raises:
         SystemExit: a block of the input repeats another.
     """
-    from packtrain.pipeline.sources import scan_source
+    from packtrain.pipeline.inputs.scan import scan_source
     from packtrain.schemas.config import SourceConfig
 
     folder = work / f"corpus-{copies}"

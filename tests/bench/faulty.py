@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
@@ -31,6 +31,8 @@ STATUS = {
     "429": "TooManyRequests",
     "501": "NotImplemented",
 }
+MOST_IN_A_ROW = 3
+"""Random faults in a row on one method and path, so that chance alone never exhausts a client's attempts."""
 _CONDITION = re.compile(rb"<Condition>.*?</Condition>")
 
 
@@ -60,7 +62,7 @@ class Faulty:
     latency: float = 0.0
     """Seconds before every answer."""
     rate: float = 0.0
-    """Share of requests on which a fault of `kinds` comes."""
+    """Share of requests on which a fault of `kinds` comes, but at most `MOST_IN_A_ROW` times for one request."""
     kinds: tuple[str, ...] = ("503", "reset", "lost", "cut")
     seed: int = 0
     unconditional: bool = False
@@ -81,6 +83,8 @@ class Faulty:
         self.released = threading.Event()
         self.lists: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
         self._random = random.Random(self.seed)
+        self._in_a_row: Counter[tuple[str, str]] = Counter()
+        self._client: Any = None
         self._lock = threading.Lock()
         self._moto: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         owner = self
@@ -125,17 +129,20 @@ class Faulty:
         self._moto.stop()
 
     def client(self) -> Any:
-        """boto3's client of the server behind: sees no fault."""
+        """boto3's client of the server behind: sees no fault. One for all threads, because making it takes long."""
         import boto3
 
+        if self._client is not None:
+            return self._client
         host, port = self.behind
-        return boto3.client(
+        self._client = boto3.client(
             "s3",
             endpoint_url=f"http://{host}:{port}",
             aws_access_key_id="key",
             aws_secret_access_key="secret",
             region_name="us-east-1",
         )
+        return self._client
 
     def keys(self, prefix: str = "") -> dict[str, int]:
         """What the bucket holds, and the bytes of each."""
@@ -154,17 +161,20 @@ class Faulty:
         self.unconditional = self.terse = self.stale = False
         self.asked.clear()
         self.lists.clear()
+        self._in_a_row.clear()
 
     def note(self, asked: Asked) -> str:
         """What this request gets."""
+        request = asked.method, asked.path
         with self._lock:
             if self.wanted(asked):
                 if self.faults:
                     asked.fault = self.faults.popleft()
                 elif self.always:
                     asked.fault = self.always
-                elif self._random.random() < self.rate:
+                elif self._random.random() < self.rate and self._in_a_row[request] < MOST_IN_A_ROW:
                     asked.fault = self._random.choice(self.kinds)
+            self._in_a_row[request] = 0 if asked.fault == "ok" else self._in_a_row[request] + 1
             self.asked.append(asked)
         return asked.fault
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 from packtrain.schemas.rows import ROW_SIZES, ROW_SIZES_NAME
-from packtrain.stages.layout import Pieces, lay_out
-from packtrain.stages.plan import plan_rows
+from packtrain.stages.pack.layout import PlannedPieces, lay_out
+from packtrain.stages.pack.plan import plan_rows
 
 PROMPT, ANSWER, CORRELATION = (6.286, 0.435), (5.047, 0.632), 0.28
 
@@ -54,7 +54,7 @@ def write_dataset(
     ends = np.cumsum(lengths, dtype=np.int64)
     runs = np.stack([lengths - trained, lengths], axis=1).ravel().astype(np.int32)
     laid = lay_out(
-        Pieces(
+        PlannedPieces(
             tokens=np.split(ids, ends[:-1]),
             starts=np.zeros(len(lengths), np.int32),
             lengths=lengths,
@@ -62,7 +62,7 @@ def write_dataset(
             doc_ids=order.astype(np.int64),
             row_offsets=offsets,
             run_ends=runs,
-            run_asked=np.tile([False, True], len(lengths)),
+            run_supervised=np.tile([False, True], len(lengths)),
             run_offsets=np.arange(0, 2 * len(lengths) + 1, 2, dtype=np.int64),
         )
     )

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from packtrain.training.attention import use_packed
 from packtrain.training.trainer.flops import ModelFlops, peak_flops
+from packtrain.training.trainer.fused_loss import FusedLoss, fuse_loss
+from packtrain.training.trainer.loss import LossMean, targets
 
 if TYPE_CHECKING:
     from tests.bench.gpu_batches import Counts, counts, endless, on_device
@@ -141,16 +144,13 @@ class Bench:
         flops = ModelFlops.of(model)
         if variant.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        if variant.loss != "none":
-            from packtrain.training.trainer.heads import use_fused_loss
-
-            use_fused_loss(model, variant.loss, skip_untrained=not variant.compile)
+        fused = fuse_loss(model, variant.loss)
         cuda = self.device.type == "cuda"
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=cuda)
         forward: Callable[..., Any] = torch.compile(model, backend=self.backend) if variant.compile else model
         batches, _ = endless(variant.batching, self.folder, self.rows, fixed=variant.compile, pin=cuda)
         for _ in range(self.warmup):
-            loss, _ = self._step(forward, optimizer, next(batches))
+            loss, _ = self._step(forward, fused, optimizer, next(batches))
         out.losses.append(float(loss))
         self._settle()
         out.prepared = time.perf_counter() - began
@@ -159,7 +159,7 @@ class Bench:
             asked = time.perf_counter()
             batch = next(batches)
             out.waited += time.perf_counter() - asked
-            loss, made = self._step(forward, optimizer, batch)
+            loss, made = self._step(forward, fused, optimizer, batch)
             out.add(made, flops.of_lengths(made.lengths))
             if out.steps % 4 == 0:
                 self._settle()  # the host runs ahead of the device; not so far that the time is no longer kept
@@ -168,11 +168,15 @@ class Bench:
         out.losses.append(float(loss))
         out.peak_bytes = torch.cuda.max_memory_allocated() if cuda else 0
 
-    def _step(self, forward: Callable[..., Any], optimizer: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, Counts]:
+    def _step(
+        self, forward: Callable[..., Any], fused: FusedLoss | None, optimizer: Any, batch: dict[str, Any]
+    ) -> tuple[torch.Tensor, Counts]:
         made = counts(batch)
         # A tensor: a compiled model would be compiled again for every new number.
         items = torch.tensor(made.trained).to(self.device, non_blocking=True)
-        loss = forward(**on_device(batch, self.device), num_items_in_batch=items).loss
+        targeted = None if fused is None else fused.of(targets(batch, LossMean.TOKEN).to(self.device), items)
+        with targeted or nullcontext():
+            loss = forward(**on_device(batch, self.device), num_items_in_batch=items).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

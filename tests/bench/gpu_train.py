@@ -58,7 +58,6 @@ VARIANTS = (
     Variant("packed, varlen, compiled", "packed", "packed_varlen", compile=True),
     Variant("packed, varlen, compiled, chunked loss", "packed", "packed_varlen", loss="chunked", compile=True),
     Variant("packed, varlen, Liger's loss", "packed", "packed_varlen", loss="liger"),
-    Variant("packed, varlen, torch's fused loss", "packed", "packed_varlen", loss="torch"),
     Variant("packed, varlen, checkpointing", "packed", "packed_varlen", checkpointing=True),
     Variant("PackedTrainer", "packed", "packed_varlen", trainer="packtrain"),
     Variant("PackedTrainer, chunked loss", "packed", "packed_varlen", loss="chunked", trainer="packtrain"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 import yaml
-from packtrain.pipeline import cli
+from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.configfile import load_as
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.errors import PacktrainError
@@ -182,6 +182,6 @@ def _train_config() -> Any:
 
 
 def mix() -> str:
-    """README's `mix.yaml`."""
-    (found,) = (block.text for block in page("README.md").blocks if block.mark("file") == "mix.yaml")
+    """The `mix.yaml` of docs/sources.md."""
+    (found,) = (block.text for block in page("docs/sources.md").blocks if block.mark("file") == "mix.yaml")
     return found

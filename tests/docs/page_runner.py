@@ -11,9 +11,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
-from tests.docs.block_checks import missing
+from tests.docs.block_checks import missing, wanted
 from tests.docs.markdown_page import RUN, Block, Page, PageError
 from tests.support import warm
 
@@ -35,7 +34,8 @@ class Said:
 class PageRun:
     """One page, run. As a context manager, because a process may have to be ended.
 
-    Its `packtrain` is that of `tests.support.warm`; tests/pipeline/test_package.py has an installed one.
+    Its `packtrain` and its `python` are those of `tests.support.warm`; tests/pipeline/test_package.py
+    has installed ones.
     """
 
     page: "Page"
@@ -46,33 +46,43 @@ class PageRun:
     said: list[Said] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """`docs/x.md:3: torch is missing`"""
+    slow: bool = False
+    """Whether blocks that are marked slow are run, too."""
     _programs: Path = Path()
-    _worker: "subprocess.Popen[bytes] | None" = None
-    _ask: IO[str] | None = None
-    _answers: IO[str] | None = None
+    _worker: "subprocess.Popen[str] | None" = None
 
     def __enter__(self) -> "PageRun":
         self._programs = Path(tempfile.mkdtemp(prefix="packtrain-tests-"))
-        warm.install(self._programs)
+        warm.install(self._programs, self._modules)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         shutil.rmtree(self._programs)
-        for pipe in (self._ask, self._answers):
-            if pipe is not None:
-                pipe.close()
         if self._worker is not None:
+            for pipe in (self._worker.stdin, self._worker.stdout):
+                assert pipe is not None
+                pipe.close()
             try:
                 self._worker.wait(5)
             except subprocess.TimeoutExpired:
                 self._worker.kill()
                 self._worker.wait()
 
-    def run(self, *, slow: bool) -> None:
-        """All blocks that can be run here; those marked slow only if asked. Raises PageError at the first failure."""
-        for block in self.page.blocks:
-            if block.reason is not None or (block.is_slow and not slow):
-                continue
+    @property
+    def _blocks(self) -> list["Block"]:
+        return [block for block in self.page.blocks if block.reason is None and (self.slow or not block.is_slow)]
+
+    @property
+    def _modules(self) -> tuple[str, ...]:
+        """What its processes have imported. The fast tests alone would hardly pay for torch."""
+        trains = (self.slow or warm.UNDER_XDIST) and (
+            "model" in self.page.starts or any("torch" in wanted(block) for block in self._blocks)
+        )
+        return warm.TRAINING if trains else warm.PIPELINE
+
+    def run(self) -> None:
+        """All blocks that can be run here. Raises PageError at the first failure."""
+        for block in self._blocks:
             lacking = missing(block) if block.language in RUN else None
             if lacking is not None:
                 self.left_out.append(f"{block.where}: {lacking} is missing")
@@ -114,6 +124,7 @@ class PageRun:
                 "OMP_NUM_THREADS": "1",
                 "CUDA_VISIBLE_DEVICES": "",
             }
+            | warm.python(self._modules)
             | self.environment
         )
 
@@ -141,34 +152,27 @@ class PageRun:
 
     def _python(self, block: "Block") -> tuple[int, str]:
         if self._worker is None:
-            self._start()
-        assert self._ask is not None
-        assert self._answers is not None
+            self._worker = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("snippet_worker.py"))],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        ask, answers = self._worker.stdin, self._worker.stdout
+        assert ask is not None
+        assert answers is not None
         continues = block.mark("continues") is not None
-        self._ask.write(json.dumps({"where": block.where, "code": block.tested, "continues": continues}) + "\n")
-        self._ask.flush()
-        if not select.select([self._answers], [], [], SECONDS)[0]:
+        ask.write(json.dumps({"where": block.where, "code": block.tested, "continues": continues}) + "\n")
+        ask.flush()
+        if not select.select([answers], [], [], SECONDS)[0]:
             raise PageError(f"{block.where}: took longer than {SECONDS:.0f} s")
-        answer = self._answers.readline()
+        answer = answers.readline()
         if not answer:
             raise PageError(f"{block.where}: the process of this page's Python blocks died")
         said = json.loads(answer)
         return said["code"], said["said"]
-
-    def _start(self) -> None:
-        asks, ask = os.pipe()
-        answers, answer = os.pipe()
-        self._worker = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("snippet_worker.py")), str(asks), str(answer)],
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(asks, answer),
-        )
-        os.close(asks)
-        os.close(answer)
-        self._ask = os.fdopen(ask, "w", encoding="utf-8")
-        self._answers = os.fdopen(answers, encoding="utf-8")
 
     def _compare(self, block: "Block") -> None:
         """Looks for a text block in what was said."""
@@ -194,7 +198,7 @@ def source_of(page: "Page", block: "Block") -> "Block":
     return found[-1]
 
 
-_NUMBER = re.compile(r"[-+−]?\d[\d,.]*(?:[eE][-+]?\d+)?[kMG]?")
+_NUMBER = re.compile(r"[-+−]?\d(?:[\d,.]*\d)?(?:[eE][-+]?\d+)?[kMG]?")
 
 
 def shows(shown: str, said: str, *, roughly: bool = False) -> bool:

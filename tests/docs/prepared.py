@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packtrain.pipeline import demo
-from packtrain.pipeline.run import run
+from packtrain.pipeline.run.driver import run
 
 from tests.docs.markdown_page import ROOT
 
@@ -124,7 +124,7 @@ class Prepared:
         folder = self.root / name
         if name not in self._made:
             folder.mkdir()
-            getattr(self, f"_make_{name}")(folder)
+            getattr(self, f"_make_{name.replace('-', '_')}")(folder)
             self._made.add(name)
         return folder
 
@@ -172,6 +172,9 @@ class Prepared:
         place = folder / "path" / "to" / "model"
         LlamaForCausalLM(shape).save_pretrained(place)
         tokenizer.save_pretrained(place)
+
+    def _make_my_model(self, folder: Path) -> None:
+        shutil.copytree(self._folder("model") / "path" / "to" / "model", folder / "my-model")
 
 
 def checkout(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Runs the Python blocks of one page, one after another, so that torch is imported once.
 
-Started as `python snippet_worker.py READ WRITE`, two file descriptors. Each line read is JSON: `where`, `code`, and
-whether it `continues` the block before. Each line written answers with what was printed and the exit code.
+Each line of its input is JSON: `where`, `code`, and whether it `continues` the block before. Each line of its output
+answers with what was printed and the exit code. The blocks themselves have an empty input.
 """
 
 import json
@@ -9,11 +9,14 @@ import os
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 
 
 def main() -> None:
     """Until the other side closes its end."""
-    asked, answers = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:3], "rw", strict=True))
+    asked, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
     sys.path[0] = ""
     names: dict[str, object] = {}
     for line in asked:

@@ -136,8 +136,8 @@ def test_what_is_right_is_let_through() -> None:
 def ran(text: str, folder: Path, *, slow: bool = False) -> PageRun:
     (folder / "home").mkdir()
     (folder / "work").mkdir()
-    with PageRun(parse("x.md", text), folder / "work", folder / "home") as run:
-        run.run(slow=slow)
+    with PageRun(parse("x.md", text), folder / "work", folder / "home", slow=slow) as run:
+        run.run()
     return run
 
 

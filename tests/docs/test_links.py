@@ -96,7 +96,7 @@ def test_pages_are_found_from_the_readme() -> None:
 def test_what_is_wrong_is_found() -> None:
     bad = (
         "# A heading\n\n## `code` and more!\n\n## A heading\n\n"
-        "[good](README.md#quickstart) [good](#code-and-more) [good](#a-heading-1) ![a picture of it all](LICENSE)\n"
+        "[good](README.md#try-it) [good](#code-and-more) [good](#a-heading-1) ![a picture of it all](LICENSE)\n"
         "[gone](docs/none.md) [no heading](README.md#none) [none here](#none) [out](../x.md) [root](/etc/passwd)\n"
         "[plain](http://example.org) ![](LICENSE) ![a picture that is gone](docs/none.svg)\n"
         '<img src="docs/none.png"> `[code](none.md)`\n\n```text\n[in a block](none.md)\n```\n'

@@ -52,7 +52,7 @@ def test_all_that_a_page_says_works(name: str, prepared: "Prepared", tmp_path: P
 def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
     """Runs a page in a folder that it may start from."""
     one = page(name)
-    if "model" in one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+    if {"model", "my-model"} & one.starts and not all(map(importlib.util.find_spec, ("torch", "transformers"))):
         pytest.skip(f"{name} starts with a model; torch is missing")
     if "bucket" in one.starts:
         pytest.importorskip("s3fs")
@@ -68,8 +68,8 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
         if "bucket" in one.starts:
             held = folder / "packed" if "packed" in one.starts else None
             environment = stack.enter_context(contextmanager(bucket)(held))
-        running = stack.enter_context(PageRun(one, folder, home, environment))
-        running.run(slow=slow)
+        running = stack.enter_context(PageRun(one, folder, home, environment, slow=slow))
+        running.run()
     if running.left_out:
         pytest.skip("; ".join(running.left_out))
     assert running.said

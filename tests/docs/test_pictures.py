@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import packtrain
 import pytest
-from packtrain.pipeline.reader import open_dataset
+from packtrain.pipeline.dataset.open import open_dataset
 
 from tests.docs import pictures
 

@@ -4,7 +4,6 @@ Needs a CUDA device that FlashAttention runs on. Where only torch, transformers,
 installed: `PYTHONPATH=.types python -m pytest --noconftest tests/gpu`.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,8 @@ Log = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of 1,024 tokens with documents as long as APPS's, an eighth of it."""
-    bench = str(Path(__file__).parents[1] / "bench")
-    sys.path.insert(0, bench)
-    try:
-        from gpu_data import write_dataset  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(bench)
+    from tests.bench.gpu_data import write_dataset
+
     folder = tmp_path_factory.mktemp("data")
     write_dataset(folder, documents=800, max_length=1024, vocabulary=VOCABULARY, scale=1 / 8)
     return folder
@@ -122,7 +117,7 @@ def test_the_first_loss_is_the_cpu_s(data: Path, ten_steps: tuple[PackedTrainer,
         assert log[0]["loss"] == pytest.approx(plain(**whole).loss.item(), rel=2e-3)
 
 
-@pytest.mark.parametrize("kernel", ["chunked", "liger", "torch"])
+@pytest.mark.parametrize("kernel", ["chunked", "liger"])
 def test_fused_losses_agree(
     data: Path, ten_steps: tuple[PackedTrainer, Log, Path], tmp_path: Path, kernel: str
 ) -> None:

@@ -8,17 +8,19 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline import objects, objectstore
-from packtrain.pipeline.cli import main
-from packtrain.pipeline.live import LiveWindows
-from packtrain.pipeline.live_window import PlannedWindow
-from packtrain.pipeline.run import run as run_packtrain
+from packtrain.pipeline.cli.main import main
+from packtrain.pipeline.run.driver import run as run_packtrain
+from packtrain.pipeline.store import object_store as objectstore
+from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.window import PlannedWindow
+from packtrain.schemas.files import remote
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -67,6 +69,12 @@ def program(tmp_path: Path) -> Command:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def warm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program `packtrain` for shells and terminals, which starts at once; see `warm.install`."""
+    return warm.install(tmp_path_factory.mktemp("bin"))
 
 
 def plain_environment() -> dict[str, str]:
@@ -274,8 +282,12 @@ def s3_server() -> "Iterator[Faulty]":
     """An S3 server that has faults when it is told to; see `tests/bench/faulty.py`."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
+    from botocore.loaders import JSONFileLoader
+
     from tests.bench.faulty import Faulty
 
+    load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
+    JSONFileLoader.load_file = lambda self, path: load(path)
     with Faulty() as server:
         yield server
 
@@ -289,8 +301,8 @@ def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fa
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     # fsspec keeps what it has opened by its arguments, among which the environment is not: it may be another server's.
     pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
-    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.005)
-    monkeypatch.setattr(objects, "PAUSE_FACTOR", 1.5)
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
     monkeypatch.setattr(objectstore, "_proved", set())
     s3_server.calm()
     yield s3_server

@@ -63,7 +63,7 @@ def test_plain_data_and_finished_configurations(tmp_path: Path, monkeypatch: pyt
     assert (again, base) == (config, tmp_path)
     assert load_config(config) == (config, tmp_path)
     assert load_config(config, tmp_path / "x") == (config, tmp_path / "x")
-    with pytest.raises(ConfigError, match="overrides need a configuration that is not validated yet"):
+    with pytest.raises(ConfigError, match="overrides need a configuration that is not yet validated"):
         load_config(config, None, ["seed=1"])
 
 
@@ -114,11 +114,11 @@ BAD_OVERRIDES = [
     ("=5", "--set =5: write key.path=value"),
     (".=5", "--set .=5: the key has an empty part"),
     ("a..b=5", "--set a..b=5: the key has an empty part"),
-    ("sources.2.name=x", "--set sources.2.name=x: '2' is no item of a list of 2; count from 0"),
-    ("sources.-1.name=x", "'-1' is no item of a list of 2; count from 0"),
-    ("sources.chat.name=x", "'chat' is no item of a list of 2; count from 0"),
-    ("sources.0.path.0.x=1", "'x' lies below 'a.jsonl', which holds no keys"),
-    ("sources.2=x", "'2' is no item of a list of 2"),
+    ("sources.2.name=x", "--set sources.2.name=x: there is no item '2' in a list of 2; count from 0"),
+    ("sources.-1.name=x", "there is no item '-1' in a list of 2; count from 0"),
+    ("sources.chat.name=x", "there is no item 'chat' in a list of 2; count from 0"),
+    ("sources.0.path.0.x=1", "'x' is below 'a.jsonl', which has no keys"),
+    ("sources.2=x", "there is no item '2' in a list of 2"),
     ("trunc.max_length=3", "trunc: there is no such key; did you mean truncate?"),
     (
         "truncate.max_lenght=3",
@@ -150,8 +150,8 @@ BAD_FILES = [
         GOOD + "zzz: 1\n",
         "line 13: zzz: there is no such key; known keys: version, seed, out, cache, tokenizer, sources",
     ),
-    (GOOD.replace("  path: tok", "  engine: auto"), "line 2: tokenizer.path: is needed, but not there"),
-    (GOOD.replace("out: runs/first\n", ""), "run.yaml: out: is needed, but not there"),
+    (GOOD.replace("  path: tok", "  engine: auto"), "line 2: tokenizer.path: is required but missing"),
+    (GOOD.replace("out: runs/first\n", ""), "run.yaml: out: is required but missing"),
     (
         GOOD.replace("format: text", "format: csv"),
         "line 9: sources.1.format: input should be auto, messages, ",
@@ -171,10 +171,10 @@ BAD_FILES = [
         GOOD.replace("[a.jsonl, b.jsonl]", "[a.jsonl, 5]"),
         "line 7: sources.0.path.1: input should be a valid string (got 5)",
     ),
-    (GOOD + "out: runs/second\n", "run.yaml, line 13: out stands here again (see line 1)"),
+    (GOOD + "out: runs/second\n", "run.yaml, line 13: out is set again (see line 1)"),
     (
         GOOD.replace("    path: c.jsonl", "    path: c.jsonl\n    path: d.jsonl"),
-        "line 11: sources.1.path stands here again",
+        "line 11: sources.1.path is set again",
     ),
     (GOOD + "pack: {strategy: wrapped, max_docs: 2}\n", "pack.strategy wrapped cuts anywhere"),
     ("", "a configuration is a mapping of keys to values, such as `out: runs/first`"),
@@ -264,7 +264,7 @@ def test_a_needed_key_that_is_misspelt_is_told_once(tmp_path: Path) -> None:
     assert told == [f"{tmp_path}/run.yaml, line 4: source: there is no such key; did you mean sources?"]
     both = refusal(tmp_path, GOOD.replace("sources:", "xyz:")).splitlines()
     assert len(both) == 2, "what nobody meant for it does not stand for it"
-    assert any(line.endswith("sources: is needed, but not there") for line in both)
+    assert any(line.endswith("sources: is required but missing") for line in both)
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:

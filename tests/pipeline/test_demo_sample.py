@@ -8,8 +8,9 @@ from typing import Any
 import packtrain.pipeline.demo
 import pytest
 import transformers
-from packtrain.pipeline.demo.train_tokenizer import files
 from packtrain.stages.prep import make_format
+
+from tests.support.train_tokenizer import files
 
 FOLDER = Path(packtrain.pipeline.demo.__file__).parent
 

@@ -1,5 +1,6 @@
 """YAML and JSON of others are read within bounds."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from packtrain.schemas.errors import ConfigError
-from packtrain.schemas.jsontext import decode_note, parse_json
+from packtrain.schemas.jsontext import decode_note, indented_json, parse_json
 from packtrain.schemas.yamltext import BoundError, parse_yaml
 from packtrain.training.trainer.run import read_config
 
@@ -51,3 +54,16 @@ def test_numbers_of_json() -> None:
     with pytest.raises(ValueError, match="a number of 5,000 digits"):
         parse_json(b"9" * 5000)
     assert parse_json(b'{"a": [1, -2.5, "x"]}') == {"a": [1, -2.5, "x"]}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON, st.integers(1, 3))
+def test_indented_json_is_what_json_writes(value: object, indent: int) -> None:
+    """The manifest's bytes, among others."""
+    expected = json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False)
+    assert indented_json(value, indent) == expected.encode()

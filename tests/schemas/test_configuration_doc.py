@@ -20,37 +20,37 @@ HEAD = """\
 This page is made from the models in `schemas/config.py`; a test compares the two. After a change there, run
 `PACKTRAIN_REWRITE_DOCS=1 python -m pytest tests/schemas/test_configuration_doc.py`.
 
-A configuration is a YAML file. An unknown key is refused, with its line and the nearest key that exists.
-`--set key.path=value` overrules a key; items of a list are counted from 0: `--set sources.0.apps.max_solutions=4`.
-Relative paths start at the folder of the file; a single path may stand where a list of paths is asked for.
+A configuration is a YAML file. An unknown key is an error that names its line and the nearest existing key.
+`--set key.path=value` overrides a key; items of a list count from 0: `--set sources.0.apps.max_solutions=4`.
+Relative paths start at the folder of the file. A list of paths may also be a single path.
 `packtrain schema` prints the keys as a JSON Schema, for editors.
 
 A *size* is a number of bytes, or text such as `256MiB`, `2 GiB` or `1.5GB`.
 
-The column *identity* says whether a key is a part of what was asked for, and so of the manifest's hash:
+The column *identity* says whether a key is part of the manifest's hash:
 
 - *yes*: its value is.
-- *content*: the content of the files behind it is, not where they lie. Of inputs, names count as well: ids of documents
-  are made of them (of file names without suffixes, and of as many folders as tell the files apart), and files of a
-  pattern or a folder are read in the order of their names. A renamed file gives the same tokens under other ids; its
-  encoded parts are used again.
-- *outcome*: what it led to is, such as the engine that was chosen and its version.
+- *content*: the content of its files is, not their paths. For inputs, names count too: document ids contain them (file
+  names without suffixes, and as many folders as are needed to tell files apart), and the files of a pattern or folder
+  are read in the order of their names. A renamed file gives the same tokens under other ids; its encoded parts are
+  reused.
+- *outcome*: its result is, such as the engine that was chosen and its version.
 - *no*: it says where or how fast; the bytes written are the same.
 
-A folder that holds a run of one identity refuses another one.
+A folder with a run of one identity refuses a run of another.
 """
 
 TAIL = """\
 ## Rules between keys
 
-- The names of the sources differ. All of them have a `weight`, or none.
-- `keys`, `style` and `expand` of a source go with its format; with `auto`, with the one that is found.
-- `expand: per_turn` does not go with the mask policy `assistant`, which would train the earlier turns again.
+- Sources have different names. All of them have a `weight`, or none.
+- `keys`, `style` and `expand` of a source must fit its format, or the one that `auto` finds.
+- `expand: per_turn` cannot be combined with the mask policy `assistant`, which would train the earlier turns again.
 - `truncate.max_length` is a multiple of `pack.align`, and at most 2^24. `truncate.split.overlap` is at most half of it.
-- `pack.strategy: wrapped` takes neither `pack.max_docs` nor a `pack.align` above 1.
-- `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they take no other `truncate.overlong` than
-  the default.
-- A tokenizer without a chat template refuses sources whose rows are conversations.
+- `pack.strategy: wrapped` allows neither `pack.max_docs` nor a `pack.align` above 1.
+- `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they allow only the default
+  `truncate.overlong`.
+- Sources whose rows are conversations need a tokenizer with a chat template.
 - `pack.align` above 1 needs a tokenizer with a padding or an end-of-sequence token.
 - `run.memory` has room for at least one worker.
 """

@@ -6,7 +6,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline import units as reexported
 from packtrain.schemas import units
 from packtrain.schemas.run_section import RunSection
 
@@ -56,7 +55,21 @@ def test_durations(seconds: float, text: str) -> None:
     ],
 )  # fmt: skip
 def test_shares(value: float, digits: int, text: str) -> None:
-    assert units.share(value, digits) == text
+    assert units.share(value, digits, fixed=True) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (units.share(0.9634), "96.3 %"), (units.share(0.5, 2), "50 %"), (units.share(0.502, 2), "50.2 %"),
+        (units.share(0.0), "0 %"), (units.share(-0.25), "-25 %"), (units.share(1, 0), "100 %"),
+        (units.large(1234), "1,234"), (units.large(1_234_567), "1.2 M"), (units.large(999_999), "1.0 M"),
+        (units.exact(1_234_567), "1,234,567"), (units.exact(2.25), "2.2"), (units.exact(math.nan), "–"),
+        (units.flops(3.2e18), "3.2 EFLOP"), (units.flops(0), "0 FLOP"), (units.times(1.234), "1.23 ×"),
+    ],
+)  # fmt: skip
+def test_numbers_in_sentences(written: str, expected: str) -> None:
+    assert written == expected
 
 
 def test_rates_and_plurals() -> None:
@@ -93,9 +106,9 @@ def test_a_count_has_three_digits_at_most(number: int) -> None:
     )
 
 
-@given(st.floats(0, 1), st.integers(0, 4))
-def test_a_share_never_claims_all_or_nothing(value: float, digits: int) -> None:
-    text = units.share(value, digits)
+@given(st.floats(0, 1), st.integers(0, 4), st.booleans())
+def test_a_share_never_claims_all_or_nothing(value: float, digits: int, fixed: bool) -> None:
+    text = units.share(value, digits, fixed=fixed)
     assert (float(text.removesuffix(" %")) == 0 if text[0] not in "<>" else False) == (value == 0)
     assert (float(text.removesuffix(" %")) == 100 if text[0] not in "<>" else False) == (value == 1)
 
@@ -130,8 +143,3 @@ def test_a_configuration_takes_durations() -> None:
     section = RunSection.model_validate({"wait": "15min", "task_seconds": "1h", "memory": "8GiB"})
     assert (section.wait, section.task_seconds, section.memory) == (900, 3600, 8 * 2**30)
     assert RunSection.model_validate({"wait": 5}).wait == 5
-
-
-def test_the_pipeline_has_them_all() -> None:
-    assert {name for name in vars(reexported) if not name.startswith("_")} == set(reexported.__all__)
-    assert all(getattr(reexported, name) is getattr(units, name) for name in reexported.__all__)

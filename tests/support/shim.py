@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+from typing import NoReturn
 
 SIZE = struct.Struct("<I")
 
@@ -22,12 +23,12 @@ def number(connection: socket.socket) -> int:
     return int(SIZE.unpack(data)[0])
 
 
-def main() -> None:
+def hand_over(server: str, arguments: list[str]) -> NoReturn:
     """Send, wait, end."""
-    asked = {"arguments": sys.argv[2:], "cwd": os.getcwd(), "environment": dict(os.environ), "patch": ""}  # noqa: PTH109
+    asked = {"arguments": arguments, "cwd": os.getcwd(), "environment": dict(os.environ), "patch": ""}  # noqa: PTH109
     data = json.dumps(asked).encode()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(b"\0" + sys.argv[1].encode())
+        connection.connect(b"\0" + server.encode())
         socket.send_fds(connection, [SIZE.pack(len(data))], [0, 1, 2])
         connection.sendall(data)
         process = number(connection)
@@ -41,4 +42,5 @@ def main() -> None:
     os._exit(code)
 
 
-main()
+if __name__ == "__main__":
+    hand_over(sys.argv[1], sys.argv[2:])

@@ -1,18 +1,16 @@
-"""A server that has packtrain imported and forks a process for each command, so that tests pay the imports once.
+"""Processes that are forked from one that has everything imported, so that tests pay the imports once.
 
-A command that is started here differs from one that a shell starts in one thing only: Python and the modules of a run
-are loaded already. It has its own process, folder, environment, session and standard streams, and it can be killed.
-Where a test is about starting (what is imported, how streams are opened, what the installed script does), it starts
-the installed program.
+A command that is started here differs from one that a shell starts in one thing only: Python and its modules are loaded
+already. It has its own process, folder, environment, session and standard streams, and it can be killed. Where a test
+is about starting (what is imported, how streams are opened, what the installed script does), it starts the installed
+program.
+
+`warm_server` is the other side. All processes of a test session share the servers.
 """
 
-import atexit
-import gc
-import importlib
+import hashlib
 import io
-import multiprocessing.util
 import os
-import pkgutil
 import selectors
 import signal
 import socket
@@ -21,30 +19,39 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
 
-PIPELINE = "packtrain.pipeline."
-"""A server that loads all modules of this package. What they import late, such as torch, is not loaded."""
+PIPELINE = ("packtrain.pipeline.",)
+"""What a server imports, and all modules of a name that ends in a dot; but not what they import late, such as torch."""
+TRAINING = (*PIPELINE, "warm_training")
+"""The same, with torch and everything else that trains."""
+SHARDS = ("packtrain.training.shards.shard_files", "fsspec.implementations.http")
+"""For processes that fetch shards."""
+UNDER_XDIST = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether this process was forked from the server `TRAINING`, which is there then."""
+RANKS = (
+    TRAINING
+    if UNDER_XDIST
+    else ("torch.distributed", *(f"packtrain.training.launch.{name}" for name in ("rank_check", "links", "doctor")))
+)
+"""For ranks that only meet."""
+TOKENIZER = "packtrain.pipeline.encode.tokenizer_child"
+OWNER = "PACKTRAIN_TEST_OWNER"
+"""The process with which the servers end: that of pytest, or the one that distributes the tests."""
 _SIZE = struct.Struct("<I")
-
-
-# The side of the tests
 
 
 class Process:
     """A command that runs, as `subprocess.Popen` has it; text, and both outputs in pipes.
 
     Args:
-        arguments: of packtrain; or `("-c", code, ...)`, as Python takes them.
+        arguments: of packtrain; or `("python", ...)`, as Python takes them.
+        stdin: whether it has an input, a pipe; otherwise its input is empty.
         patch: Python that is run before the command, in its process and so in all that it forks.
-        modules: what its server has loaded; a name that ends in a dot is a package with all its modules.
+        modules: what its server has loaded.
     """
 
     def __init__(
@@ -53,8 +60,9 @@ class Process:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        stdin: bool = False,
         patch: str = "",
-        modules: tuple[str, ...] = (PIPELINE,),
+        modules: tuple[str, ...] = PIPELINE,
     ) -> None:
         asked = {
             "arguments": [str(argument) for argument in arguments],
@@ -62,16 +70,18 @@ class Process:
             "environment": dict(os.environ if env is None else env),
             "patch": patch,
         }
-        out, ours = os.pipe(), os.pipe()
-        with Path(os.devnull).open("rb") as nothing:
-            self._server = socket.socket(socket.AF_UNIX)
-            self._server.connect(_start(modules))
-            data = dumps(asked).encode()
-            handles = [nothing.fileno(), out[1], ours[1]]
-            socket.send_fds(self._server, [_SIZE.pack(len(data))], handles)
-            self._server.sendall(data)
-        os.close(out[1])
-        os.close(ours[1])
+        given, out, ours = os.pipe(), os.pipe(), os.pipe()
+        self._server = socket.socket(socket.AF_UNIX)
+        _connect(self._server, _start(modules))
+        data = dumps(asked).encode()
+        handles = [given[0], out[1], ours[1]]
+        socket.send_fds(self._server, [_SIZE.pack(len(data))], handles)
+        self._server.sendall(data)
+        for handle in handles:
+            os.close(handle)
+        self.stdin = os.fdopen(given[1], "w", encoding="utf-8")
+        if not stdin:
+            self.stdin.close()
         self.stdout = os.fdopen(out[0], encoding="utf-8", errors="replace")
         self.stderr = os.fdopen(ours[0], encoding="utf-8", errors="replace")
         self.pid: int = _SIZE.unpack(_exactly(self._server, _SIZE.size))[0]
@@ -100,7 +110,8 @@ class Process:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it wrote, when it and all that hold its streams have ended."""
+        """Ends its input. What it wrote, when it and all that hold its streams have ended."""
+        self.stdin.close()
         said: dict[str, str] = {"out": "", "err": ""}
 
         def read(name: str, stream: io.TextIOWrapper) -> None:
@@ -135,6 +146,7 @@ class Process:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.stdin.close()
         self.wait()
         self.stdout.close()
         self.stderr.close()
@@ -146,9 +158,10 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = 120,
+    modules: tuple[str, ...] = PIPELINE,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end, as `subprocess.run` does with both outputs captured as text."""
-    process = Process(arguments, cwd=cwd, env=env)
+    process = Process(arguments, cwd=cwd, env=env, modules=modules)
     try:
         out, err = process.communicate(timeout)
     except subprocess.TimeoutExpired:
@@ -158,35 +171,72 @@ def run(
     return subprocess.CompletedProcess([str(argument) for argument in arguments], process.returncode, out, err)
 
 
-def install(folder: Path) -> Path:
+def install(folder: Path, modules: tuple[str, ...] = PIPELINE) -> Path:
     """Write a program `packtrain` that runs its command here, for shells that have the folder on their PATH."""
     program = folder / "packtrain"
     shim = Path(__file__).with_name("shim.py")
-    server = _start((PIPELINE,))[1:].decode()
-    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{shim}' '{server}' \"$@\"\n")
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{shim}' '{_name(modules)}' \"$@\"\n")
     program.chmod(0o755)
     return program
 
 
+def python(modules: tuple[str, ...] = TRAINING) -> dict[str, str]:
+    """The environment in which every `python PROGRAM`, `python -m MODULE` and `python -c CODE` is forked as well.
+
+    Also those that such a process starts, as torchrun starts its workers. What holds the place of the process, and may
+    be killed in its stead, is a Python that waits. Empty on a machine with GPUs, which a server must not touch.
+    """
+    if Path("/dev/nvidiactl").exists():
+        return {}
+    site = str(Path(__file__).with_name("site"))
+    return {"PACKTRAIN_TEST_PYTHON": _name(modules), "PYTHONPATH": os.environ.get("PYTHONPATH", site)}
+
+
+def loads_tokenizers() -> str:
+    """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
+
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer_child`.
+    """
+    from packtrain.pipeline.encode.tokenizer import _CHILD_ENVIRONMENT
+
+    return _name((TOKENIZER, "without_torch"), tuple(_CHILD_ENVIRONMENT.items()))
+
+
+def _name(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()) -> str:
+    return _start(modules, environment)[1:].decode()
+
+
 @cache
-def _start(modules: tuple[str, ...]) -> bytes:
-    """The address of the server with these modules, started with its first command; it ends with this process."""
-    address = f"\0packtrain-tests-{os.getpid()}-{time.monotonic_ns()}".encode()
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
-    listener.listen(16)
-    read, write = os.pipe()  # `write` stays open for as long as this process lives
-    os.set_inheritable(read, True)
-    subprocess.Popen(
-        [sys.executable, __file__, str(listener.fileno()), str(read), *modules],
-        pass_fds=(listener.fileno(), read),
-        stdin=subprocess.DEVNULL,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-    )
-    listener.close()
-    os.close(read)
-    atexit.register(os.close, write)
+def _start(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """The address of the server with these modules. The first that wants it starts it; it ends with the session."""
+    owner = os.environ.setdefault(OWNER, str(os.getpid()))
+    key = hashlib.sha256(repr((modules, environment)).encode()).hexdigest()[:16]
+    address = f"\0packtrain-tests-{owner}-{key}".encode()
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(address)
+        except OSError:
+            return address  # another process of this session has started it
+        listener.listen(16)
+        os.set_inheritable(listener.fileno(), True)
+        kept = {name: value for name, value in os.environ.items() if name != "PACKTRAIN_TEST_PYTHON"}
+        subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("warm_server.py"), str(listener.fileno()), owner, *modules],
+            pass_fds=(listener.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=kept | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment),
+        )
     return address
+
+
+def _connect(connection: socket.socket, address: bytes) -> None:
+    """Wait a moment for a server whose address is taken, but which does not listen yet."""
+    for _ in range(100):
+        try:
+            return connection.connect(address)
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    raise EOFError("the server of commands has died; what it printed stands above")
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
@@ -197,153 +247,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError("the server of commands has died; what it printed stands above")
         data += more
     return data
-
-
-# The side of the server
-
-
-def _serve(listener: socket.socket, alive: int, modules: Sequence[str]) -> None:
-    """Fork for each connection, until nobody holds the other end of `alive`."""
-    for name in modules:
-        package = importlib.import_module(name.removesuffix("."))
-        for module in pkgutil.walk_packages(package.__path__, name) if name.endswith(".") else ():
-            importlib.import_module(module.name)
-    gc.collect()
-    gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
-    waiting = selectors.DefaultSelector()
-    waiting.register(listener, selectors.EVENT_READ)
-    waiting.register(alive, selectors.EVENT_READ)
-    while True:
-        ready = [key.fileobj for key, _ in waiting.select()]
-        if alive in ready:
-            return
-        connection, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            os.close(alive)
-            try:
-                _attend(connection)
-            finally:
-                os._exit(1)
-        connection.close()
-        while _reaped():
-            pass
-
-
-def _reaped() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] > 0
-    except ChildProcessError:
-        return False
-
-
-def _attend(connection: socket.socket) -> NoReturn:
-    """Start one command, wait for it, say how it ended. A process of its own, so that many run at once."""
-    head, handles, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
-    asked = loads(_exactly(connection, _SIZE.unpack(head)[0]))
-    child = os.fork()
-    if child == 0:
-        connection.close()
-        _become(asked, handles)
-    for handle in handles:
-        os.close(handle)
-    connection.sendall(_SIZE.pack(child))
-    _, status = os.waitpid(child, 0)
-    connection.sendall(_SIZE.pack(status))
-    os._exit(0)
-
-
-def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
-    """In a new process: be that command."""
-    code = 1
-    try:
-        os.setsid()
-        for number, handle in enumerate(handles):
-            os.dup2(handle, number)
-            os.close(handle)
-        os.chdir(asked["cwd"])
-        os.environ.clear()
-        os.environ.update(asked["environment"])
-        time.tzset()
-        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-        sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-        sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # noqa: SIM115
-            2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
-        )
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[assignment]
-        if asked["patch"]:
-            exec(asked["patch"], {"__name__": "patch"})
-        code = _call(asked["arguments"])
-    except BaseException:
-        traceback.print_exc()
-    _leave(code)
-
-
-def _call(arguments: list[str]) -> int:
-    """Run the command, or the Python that was given; the exit code."""
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        if arguments[:1] == ["-c"]:
-            sys.argv = ["-c", *arguments[2:]]
-            sys.path.insert(0, "")
-            exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
-        else:
-            from packtrain.pipeline.cli import main as command
-
-            sys.argv = [str(Path(sys.executable).parent / "packtrain"), *arguments]
-            command()
-    except SystemExit as leave:
-        if isinstance(leave.code, str):
-            print(leave.code, file=sys.stderr)
-            return 1
-        return leave.code or 0
-    return 0
-
-
-def _leave(code: int) -> NoReturn:
-    """End as Python ends: threads, then exit functions, then the streams."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-        code = code or 120
-    os._exit(code)
-
-
-def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int]) -> int:
-    """In place of `multiprocessing.util.spawnv_passfds`: the new Python is a fork of this one.
-
-    It has the file descriptors that were passed and the standard streams, as one that is started anew.
-    """
-    words = [os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in arguments]
-    code = words[words.index("-c") + 1]
-    child = os.fork()
-    if child:
-        return child
-    try:
-        gc.freeze()
-        keep = {0, 1, 2, *passed}
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-            if int(name) not in keep:
-                with suppress(OSError):  # that of the listing itself is closed already
-                    os.close(int(name))
-        sys.argv = ["-c"]
-        main = sys.modules["__main__"] = ModuleType("__main__")
-        atexit._clear()
-        exec(code, main.__dict__)
-    except SystemExit as leave:
-        os._exit(leave.code if isinstance(leave.code, int) else 0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
-    _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])

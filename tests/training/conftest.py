@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline import demo
-from packtrain.pipeline.run import run
+from packtrain.pipeline.run.driver import run
 
 MakePacked = Callable[..., Path]
 """`make(name, documents, max_length=256, **config)` gives a finished folder; the same name gives the same folder."""

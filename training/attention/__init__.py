@@ -1,10 +1,10 @@
 """Attention that ends at document bounds: `packed_varlen` and `packed_block_mask`, registered with transformers.
 
-1. **Bounds** (`bounds`): which tokens are one document, from `cu_seq_lens_q`, else from `position_ids`, else an error.
+1. **Bounds** (`bounds`): which tokens form a document: from `cu_seq_lens_q`, else from `position_ids`, else an error.
 2. **Kernel** (`kernels`): what computes it here: torch's variable-length FlashAttention, the flash-attn package, or
    a loop over documents where there is no CUDA. `choose` says which and why.
-3. **Function** (`varlen`, `block_mask`): what transformers calls in every layer. It raises rather than attends wrongly.
-4. **Application** (`apply`): `use_packed(model)` sets it and reads back that it is set.
+3. **Function** (`varlen`, `block_mask`): what transformers calls in every layer. It raises where it would be wrong.
+4. **Application** (`apply`): `use_packed(model)` sets it and checks that it is set.
 5. **Watching** (`calls`, `batches`): how often attention ran in a step, and whether a batch is well formed.
 """
 

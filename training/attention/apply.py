@@ -1,7 +1,7 @@
-"""Setting packed attention on a model, and making sure that it is set.
+"""Set packed attention on a model, and make sure that it is set.
 
-transformers warns, and goes on as before, where a model cannot change its attention. So what was set is read back,
-from the configuration and all configurations within it.
+If a model cannot change its attention, transformers only warns and keeps the old one. So the setting is read back from
+the configuration and all configurations within it.
 """
 
 import contextlib
@@ -19,25 +19,25 @@ from .calls import attention_layers
 from .kernels import MOST_HEAD_DIM, PER_DOCUMENT, Kernel, choose, choose_ahead
 
 IMPLEMENTATIONS = ("auto", NAME, BLOCK_NAME, "sdpa", "eager")
-_SLOW = "it computes all T² scores of a row of T tokens, also those between documents, and stores a mask of as many"
+_SLOW = "it computes all T² scores of a row of T tokens, also between documents, and stores a mask of the same size"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a model attends with."""
+    """The attention that a model uses now."""
 
     name: str
-    """As transformers knows it."""
+    """Its name in transformers."""
     kernel: str
-    """What computes it."""
+    """The kernel that computes it."""
     reason: str
-    """Why this one."""
+    """Why this kernel or implementation was chosen."""
     cost: str
-    """What it costs, in words; empty where it costs nothing beyond the documents' own attention."""
+    """What it costs beyond the documents' own attention, in words; empty if nothing."""
 
 
 def register() -> None:
-    """Make both functions known to transformers. Doing it again changes nothing.
+    """Register both functions with transformers. Calling it again changes nothing.
 
     Raises:
         ConfigError: transformers is not installed, or too old.
@@ -64,10 +64,10 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     Args:
         model: of transformers; also within PEFT, DDP or torch.compile.
         implementation: `packed_varlen`, `packed_block_mask`, or `auto`: the first if the model and the device allow.
-            `sdpa` and `eager` are set for those who insist; whether documents are apart then, only the probe tells.
+            `sdpa` and `eager` are set as given; run the probe to see whether they keep documents apart.
 
     Raises:
-        AttentionError: the model cannot change its attention, or not to this one; says which and why.
+        AttentionError: the model does not support this attention, or cannot change its own; says which and why.
     """
     if implementation not in IMPLEMENTATIONS:
         raise AttentionError(f"attention: {implementation}: choose one of {', '.join(IMPLEMENTATIONS)}")
@@ -84,7 +84,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
         implementation, why = _choose(bare, device)
     elif implementation == NAME and (needs := what_varlen_cannot(bare, device)):
         raise AttentionError(
-            f"{type(bare).__name__}: {needs}, so attention: {NAME} cannot be had; set attention: {BLOCK_NAME}, or auto"
+            f"{type(bare).__name__}: {needs}, so attention: {NAME} cannot be used; set attention: {BLOCK_NAME}, or auto"
         )
     _set(bare, implementation)
     if implementation == NAME:
@@ -112,7 +112,7 @@ def unwrap(model: Any) -> Any:
 
 
 def what_varlen_cannot(model: Any, device: torch.device) -> str:
-    """What of a model's attention variable-length kernels do not compute, in words; empty if nothing is known."""
+    """Why variable-length kernels cannot compute a model's attention; empty if they can, as far as is known."""
     kernel = _kernel(device)
     for layer in attention_layers(model):
         cap = getattr(layer, "attn_logit_softcapping", None)
@@ -123,14 +123,14 @@ def what_varlen_cannot(model: Any, device: torch.device) -> str:
             return f"its heads have {size} dimensions, and FlashAttention takes at most {MOST_HEAD_DIM}"
     kinds = {kind for config in configs_of(model.config) for kind in getattr(config, "layer_types", None) or ()}
     if not getattr(model, "_supports_flash_attn", True) and "chunked_attention" not in kinds:
-        return "it does not support FlashAttention, mostly because it works on the attention mask itself"
+        return "it does not support FlashAttention, usually because its code changes the attention mask"
     if any(name.rsplit(".", 1)[-1] in ("sinks", "sink", "attention_sink_bias") for name, _ in model.named_parameters()):
         return "it has attention sinks"
     return ""
 
 
 def configs_of(config: Any) -> list[Any]:
-    """A configuration and all within it."""
+    """A configuration and all configurations within it."""
     found: list[Any] = []
     waiting = [config]
     while waiting:
@@ -160,7 +160,7 @@ def _kernel(device: torch.device) -> Kernel | None:
 
 
 def _set(model: Any, name: str) -> None:
-    """`set_attn_implementation`, and read back what came of it."""
+    """Call `set_attn_implementation` and check the result."""
     who = type(model).__name__
     with _messages() as said:
         try:
@@ -179,18 +179,18 @@ def _set(model: Any, name: str) -> None:
                     if said.getvalue().strip()
                     else ""
                 )
-                + ". Set batching: padded, or take another model"
+                + ". Take another model, or pad its documents with PackedLoader(unpacked=True)"
             )
 
 
 def _decodes(module: Any) -> bool:
-    """Whether a part has attention of its own that text goes through."""
+    """Whether a module is a causal attention layer of its own."""
     return hasattr(module, "config") and hasattr(module, "layer_idx") and getattr(module, "is_causal", False) is True
 
 
 @contextlib.contextmanager
 def _messages() -> Iterator[io.StringIO]:
-    """What transformers logs meanwhile, kept from the terminal: an error says it better."""
+    """Capture what transformers logs instead of printing it; our error says it better."""
     logger, text = logging.getLogger("transformers"), io.StringIO()
     handler = logging.StreamHandler(text)
     before, logger.handlers = logger.handlers, [handler]

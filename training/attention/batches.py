@@ -1,4 +1,4 @@
-"""Whether a batch is what packed attention needs: looked at before it goes to the device, in microseconds."""
+"""Check that a batch is what packed attention needs, before it goes to the device; takes microseconds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,23 +9,23 @@ from ...schemas.errors import BatchError
 
 
 def check_batch(batch: Mapping[str, Any]) -> None:
-    """Raise where a batch would let documents see each other, or leave tokens out.
+    """Raise if a batch would let documents see each other, or leave tokens out.
 
     Tensors on a device are not read, because that would wait for it: check batches as they come from the loader.
-    Bounds may repeat: those are the documents of no tokens that batches of a fixed shape hold.
+    Bounds may repeat: batches of a fixed shape hold empty documents.
 
     Args:
         batch: `input_ids` (1, T) (or `inputs_embeds`), `cu_seq_lens_q` and `_k` int32 (D + 1,), `max_length_q` and
             `_k` ints, `position_ids` (1, T), `use_cache` False; no `attention_mask`.
 
     Raises:
-        BatchError: says which key is wrong, and how it should be.
+        BatchError: a key is missing or wrong; says which, and what it should be.
     """
     if batch.get("attention_mask") is not None:
         raise BatchError(
-            "the batch has an attention_mask: one of ones lets every document see all before it. Leave it out: the "
-            "bounds in cu_seq_lens_q say all (with a collator or tokenizer's pad(), take PackedLoader's batches as "
-            "they come)"
+            "the batch has an attention_mask: a mask of ones lets every document see all before it. Leave it out: "
+            "the bounds in cu_seq_lens_q are enough (with a collator or tokenizer's pad(), take PackedLoader's "
+            "batches as they come)"
         )
     if batch.get("use_cache") is not False:
         raise BatchError(
@@ -38,10 +38,12 @@ def check_batch(batch: Mapping[str, Any]) -> None:
     positions = batch.get("position_ids")
     if positions is None:
         raise BatchError(
-            "the batch has no position_ids: the model would count on from document to document. Put them in"
+            "the batch has no position_ids: the model would number the whole row as one document. Add them"
         )
     if positions.shape[-1] != tokens:
-        raise BatchError(f"position_ids are for {positions.shape[-1]:,} tokens, and there are {tokens:,}")
+        raise BatchError(
+            f"position_ids has {positions.shape[-1]:,} entries for {tokens:,} tokens; give one position for each token"
+        )
     bounds = batch["cu_seq_lens_q"]
     if positions.device.type == "cpu" and bounds.device.type == "cpu" and positions.ndim == 2:
         _check_positions(positions[0], bounds)
@@ -51,7 +53,7 @@ def _tokens(batch: Mapping[str, Any]) -> int:
     given = batch.get("input_ids")
     given = batch.get("inputs_embeds") if given is None else given
     if given is None:
-        raise BatchError("the batch has no input_ids; put them in")
+        raise BatchError("the batch has no input_ids; add them")
     if given.shape[0] != 1:
         raise BatchError(f"input_ids have {given.shape[0]:,} rows; packed batches are flattened to one")
     return int(given.shape[1])
@@ -59,12 +61,12 @@ def _tokens(batch: Mapping[str, Any]) -> int:
 
 def _check_bounds(name: str, bounds: Any, longest: Any, tokens: int) -> None:
     if not isinstance(bounds, torch.Tensor):
-        raise BatchError(f"the batch has no {name}: attention would not know where documents end. Put it in")
+        raise BatchError(f"the batch has no {name}: attention would not know where documents end. Add it")
     if bounds.dtype != torch.int32 or bounds.ndim != 1 or len(bounds) < 2:
         raise BatchError(f"{name} is {bounds.dtype} {list(bounds.shape)}; it should be int32 [documents + 1]")
     other = name.replace("cu_seq_lens", "max_length")
     if not isinstance(longest, int):
-        raise BatchError(f"{other} is {longest!r}; it should be an int, the tokens of the longest document")
+        raise BatchError(f"{other} is {longest!r}; it should be an int, the length of the longest document in tokens")
     if bounds.device.type != "cpu":
         return
     lengths = bounds.diff()
@@ -87,4 +89,7 @@ def _check_positions(positions: torch.Tensor, bounds: torch.Tensor) -> None:
     within[starts] = False
     if bool(within.any()):
         at = int(within.nonzero()[0]) + 1
-        raise BatchError(f"position_ids jump at token {at:,}, where cu_seq_lens_q has no document begin")
+        raise BatchError(
+            f"position_ids jump at token {at:,}, but no document begins there according to cu_seq_lens_q; give both "
+            "for the same documents"
+        )

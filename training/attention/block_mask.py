@@ -1,9 +1,9 @@
 """`packed_block_mask`: attention over the whole row with a mask that ends at document bounds. Exact, and slow.
 
-It computes and stores T² scores where `packed_varlen` does Σℓ², so it is for what that one cannot do: models that
-build masks of their own (those come here and are cut at the bounds), soft-capped scores, sinks, float32 on CUDA, head
-dimensions above 256, and GPUs before Ampere. Softcap and sinks have no fused kernel in torch; they are written out,
-one document after another.
+It computes and stores T² scores where `packed_varlen` computes Σℓ², so use it only where `packed_varlen` cannot work:
+models that build their own masks (which are cut at the bounds here), soft-capped scores, sinks, float32 on CUDA, head
+dimensions above 256, and GPUs before Ampere. torch has no fused kernel for softcap and sinks, so they are computed one
+document after another.
 """
 
 import weakref
@@ -34,10 +34,10 @@ def packed_block_mask(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As `varlen.packed_varlen`, but `attention_mask`, (1, 1 or H, T, T), may come and is cut at document bounds.
+    """Like `varlen.packed_varlen`, but accepts an `attention_mask`, (1, 1 or H, T, T), and cuts it at document bounds.
 
     Raises:
-        AttentionError: dropout, a cache, attention that looks ahead; or no bounds arrived.
+        AttentionError: dropout, a cache, attention that looks ahead, or no bounds.
     """
     count(module, value.dtype)
     refuse(module, query, key, dropout, is_causal, kwargs, known=("indices",))
@@ -81,9 +81,9 @@ def packed_block_mask(
 
 
 def _only(mask: torch.Tensor | None, chosen: torch.Tensor, length: int) -> torch.Tensor:
-    """The mask of sparse attention (DeepSeek V3.2), whose layers say by `indices`, (1, T, k), where each token looks.
+    """The mask of sparse attention (DeepSeek V3.2): `indices`, (1, T, k), lists the tokens that each token attends to.
 
-    Where fewer than k tokens may be seen, some are chosen that may not; the mask takes them out again.
+    If a token may see fewer than k others, `indices` also lists forbidden ones; the mask removes them.
     """
     picked = torch.zeros(*chosen.shape[:2], length, dtype=torch.bool, device=chosen.device)
     picked = picked.scatter(-1, chosen.long(), True).unsqueeze(1)  # (1, 1, T, T)
@@ -93,7 +93,7 @@ def _only(mask: torch.Tensor | None, chosen: torch.Tensor, length: int) -> torch
 
 
 def block_mask(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-    """What transformers calls to build the model's own mask: bool (1, 1, T, T), causal, with windows and chunks.
+    """Called by transformers to build the model's mask: bool (1, 1, T, T), causal, with windows and chunks.
 
     Raises:
         AttentionError: the batch has a mask.
@@ -107,7 +107,7 @@ def block_mask(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs:
 
 
 def _block(bounds: Bounds, tokens: int, window: int | None) -> torch.Tensor:
-    """(T, T) true where a token may look. Kept for the next layer, which asks for the same."""
+    """(T, T), true where a token may attend. Cached, because every layer asks for the same mask."""
     if torch.compiler.is_compiling():
         return _build(bounds.cu, tokens, window)
     held = _LAST.get("cu")

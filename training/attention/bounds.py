@@ -1,11 +1,11 @@
-"""Where documents begin and end in a packed row, as attention is told it.
+"""Find where documents begin and end in a packed row, from the arguments of an attention layer.
 
-First choice: `cu_seq_lens_q`, which the loader makes and most models hand on to every layer. Some drop it on the way
-(StableLM, Nemotron); then the bounds are derived from `position_ids`. Where neither arrived nothing can be known, and
-an error is raised: to attend over the whole row would be the silent fault that all this is for.
+First choice: `cu_seq_lens_q`, which the loader makes and most models pass to every layer. Some models drop it
+(StableLM, Nemotron); then the bounds are derived from `position_ids`. Without either, an error is raised: attending
+over the whole row would silently mix documents.
 
-Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Equal neighbours are documents of no tokens,
-which batches of a fixed shape hold (`batch.fix_shape`).
+Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Equal neighbours are empty documents, which
+batches of a fixed shape contain (`batch.fix_shape`).
 """
 
 import weakref
@@ -25,19 +25,19 @@ class Bounds:
     cu: torch.Tensor
     """int32 (D + 1,), on the device of the queries."""
     longest: int
-    """Tokens of the longest document, or more: what kernels launch for. Too few would leave tokens out."""
+    """Tokens of the longest document, or more. Kernels launch for this many; too few would leave tokens out."""
 
 
 def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> Bounds:
-    """Of what a layer was called with.
+    """Take the bounds from the arguments of a layer.
 
     Args:
-        kwargs: of the attention function: `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `position_ids`.
-        rows, length: of the queries. Bounds of several rows run on from row to row.
+        kwargs: those of the attention function: `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `position_ids`.
+        rows, length: of the queries. Bounds of several rows count through all rows.
         who: the model's name, for errors.
 
     Raises:
-        AttentionError: neither bounds nor positions arrived; or they are for another number of tokens.
+        AttentionError: there are neither bounds nor positions, or they are for another number of tokens.
     """
     cu, cu_k = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
     if cu is not None:
@@ -54,30 +54,28 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
         longest = kwargs.get("max_length_q")
         if longest is None:
             longest = int((cu[1:] - cu[:-1]).max())
-        elif not isinstance(
-            longest, int
-        ):  # a tensor, which costs a wait; what is an int stays symbolic in compiled code
+        elif not isinstance(longest, int):  # a tensor: reading it waits. An int stays symbolic in compiled code
             longest = int(longest)
         return Bounds(cu, longest)
     positions = kwargs.get("position_ids")
     if positions is not None:
-        if positions.ndim == 3:  # several kinds of positions, as in models of images; the first kind is of text
+        if positions.ndim == 3:  # several kinds of positions, as in image models; the first kind is for text
             positions = positions[0]
         if positions.shape[-1] == length:
             return _of_positions(positions, rows)
         raise AttentionError(
-            f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; a cache? "
-            "Pass use_cache=False"
+            f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; is there a "
+            "cache? Pass use_cache=False"
         )
     raise AttentionError(
-        f"{who}: neither cu_seq_lens_q nor position_ids arrived at attention, so nobody knows where documents end. "
-        "Pass both to the model, as PackedLoader's batches do; if they were passed, this model drops them: set "
-        "batching: padded, or use a model that hands them on"
+        f"{who}: attention got neither cu_seq_lens_q nor position_ids, so it cannot find where documents end. Pass "
+        "both to the model, as PackedLoader's batches do. If you did, this model drops them: pad documents with "
+        "PackedLoader(unpacked=True), or use a model that passes them to its layers"
     )
 
 
 def _of_positions(positions: torch.Tensor, rows: int) -> Bounds:
-    """Bounds wherever positions do not go on by one: that holds for pieces that begin in mid-document, too."""
+    """A document begins wherever positions do not increase by one; this also works for pieces of documents."""
     if torch.compiler.is_compiling():
         return _derive(positions, rows)
     known = _LAST.get("key")
@@ -90,7 +88,7 @@ def _of_positions(positions: torch.Tensor, rows: int) -> Bounds:
 
 
 _LAST: dict[str, Any] = {}
-"""The bounds that were derived last: every layer asks for the same, and each time would be a device synchronisation."""
+"""The bounds derived last: every layer asks for the same ones, and deriving them waits for the device."""
 
 
 def _derive(positions: torch.Tensor, rows: int) -> Bounds:
@@ -106,7 +104,7 @@ def _derive(positions: torch.Tensor, rows: int) -> Bounds:
 def in_chunks(bounds: Bounds, tokens: int, chunk: int) -> Bounds:
     """Documents cut every `chunk` tokens: chunked attention (Llama 4) is attention over these.
 
-    Of a size that depends on shapes alone, filled up with documents of no tokens, so that no device is waited for.
+    The size depends on shapes alone, and is filled up with empty documents, so that nothing waits for the device.
     """
     if bounds.longest <= chunk:
         return bounds

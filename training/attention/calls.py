@@ -1,6 +1,6 @@
-"""How often packed attention ran in a forward pass: the free proof that no layer went another way.
+"""Count how often packed attention ran in a forward pass: a free proof that every layer used it.
 
-transformers falls back to other attention with a warning at most. A layer that does so is missed here.
+transformers falls back to other attention with at most a warning. Such a layer is missing from the count.
 """
 
 from collections.abc import Iterator
@@ -13,23 +13,23 @@ _OPEN: list["Calls"] = []
 
 
 class Calls:
-    """What was counted: `calls` of packed attention by layers of one model."""
+    """The number of `calls` of packed attention by layers of one model."""
 
     def __init__(self, layers: frozenset[int]) -> None:
         self.calls = 0
         self.dtype: torch.dtype | None = None
-        """Of the last call's values: autocast shows here and nowhere else."""
+        """Of the values in the last call: the only place that shows autocast."""
         self._layers = layers
 
     def see(self, module: torch.nn.Module, dtype: torch.dtype) -> None:
-        """Called by attention itself."""
+        """Record a call; packed attention calls this."""
         if id(module) in self._layers:
             self.calls += 1
             self.dtype = dtype
 
 
 def count(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """A layer attends. Compiled code runs without Python, so there nothing is counted; see `is_compiled`."""
+    """Count one call of a layer. Compiled code runs without Python and is not counted; see `is_compiled`."""
     if torch.compiler.is_compiling():
         return
     for calls in _OPEN:
@@ -37,7 +37,7 @@ def count(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def layers_of(model: torch.nn.Module) -> frozenset[int]:
-    """What `count_calls` takes, to be made once for many steps."""
+    """The `layers` argument of `count_calls`, to compute once for many steps."""
     return frozenset(id(module) for module in model.modules())
 
 
@@ -45,7 +45,7 @@ def layers_of(model: torch.nn.Module) -> frozenset[int]:
 def count_calls(model: torch.nn.Module, layers: frozenset[int] | None = None) -> Iterator[Calls]:
     """`with count_calls(model) as seen: model(**batch)`, then `seen.calls`.
 
-    Put the forward pass alone into it: checkpointing runs attention again in the backward pass.
+    Run only the forward pass inside: checkpointing runs attention again in the backward pass.
     """
     calls = Calls(layers_of(model) if layers is None else layers)
     _OPEN.append(calls)
@@ -56,16 +56,16 @@ def count_calls(model: torch.nn.Module, layers: frozenset[int] | None = None) ->
 
 
 def expected_calls(model: torch.nn.Module) -> int:
-    """Layers of self-attention that follow transformers' attention interface, by their looks.
+    """The number of self-attention layers that follow transformers' attention interface, judged by their attributes.
 
-    A layer that is run several times in a pass (Zamba's shared one, say) counts once here: `StepGuard` learns the
-    true number from the first step after the probe.
+    A layer that runs several times in a pass (such as Zamba's shared one) counts once here: `StepGuard` learns the true
+    number from the first step after the probe.
     """
     return len(attention_layers(model))
 
 
 def attention_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that call the attention interface: they say whether they are causal, and which layer they are."""
+    """The modules that call the attention interface: those with `is_causal`, `layer_idx` and `config`."""
     found: list[torch.nn.Module] = []
     for module in model.modules():
         looks: Any = vars(module)
@@ -75,7 +75,7 @@ def attention_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether torch.compile has hold of the model or a part of it."""
+    """Whether the model or a part of it is compiled."""
     for module in model.modules():
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             return True

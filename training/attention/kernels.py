@@ -1,7 +1,7 @@
 """What computes packed attention on this machine, and why.
 
-The kernels have had several signatures; what they are called with is decided here and nowhere else, by looking at the
-signature and not at a version:
+The signatures of the kernels have changed over time. This module alone decides how to call them, by their signature and
+not by version:
 
 - torch 2.10: `varlen_attn(..., is_causal)`, without scale and window.
 - torch 2.11: `scale`, `window_size`; causal is (-1, 0), a causal window of W is (W - 1, 0).
@@ -30,45 +30,44 @@ PER_DOCUMENT = "per document"
 MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)
 VARIABLE = "PACKTRAIN_ATTENTION_KERNEL"
-"""Environment variable that chooses: `torch`, `flash_attn`, or `auto`."""
+"""Environment variable that chooses the kernel: `torch`, `flash_attn`, or `auto`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a kernel is asked for, besides the tensors."""
+    """The arguments of a kernel besides the tensors."""
 
     cu: torch.Tensor
     longest: int
     scale: float
     window: int | None
-    """Tokens seen, itself included."""
+    """Number of tokens that each token sees, itself included."""
     softcap: float | None = None
 
 
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Call], torch.Tensor]
-"""(T, H, E), (T, G, E), (T, G, V), and the rest → (T, H, V)."""
+"""(queries (T, H, E), keys (T, G, E), values (T, G, V), other arguments) → (T, H, V)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One way to compute it."""
+    """One way to compute packed attention."""
 
     name: str
-    """Such as `torch varlen (FA2)`, `flash-attn 2`, `per document`."""
+    """Name of the kernel, such as `torch varlen (FA2)`, `flash-attn 2`, `per document`."""
     usable: bool
     reason: str
-    """Why it is taken, or cannot be."""
+    """Why it is chosen, or cannot be used."""
     run: Run | None = None
     softcap: bool = False
-    """Whether it can bend scores, as Gemma 2 does."""
+    """Whether it can soft-cap scores, as Gemma 2 does."""
 
 
 def choose(device: torch.device | str) -> Kernel:
     """The kernel that `packed_varlen` uses on a device.
 
     Raises:
-        AttentionError: a CUDA device without a kernel for it; or the environment variable asks for one that is not
-            there.
+        AttentionError: no kernel works on this CUDA device, or the environment variable names one that is missing.
     """
     device = torch.device(device)
     if device.type != "cuda":
@@ -85,7 +84,8 @@ def choose(device: torch.device | str) -> Kernel:
             return kernel
     reasons = "; ".join(f"{kernel.name}: {kernel.reason}" for kernel in found)
     raise AttentionError(
-        f"no variable-length attention on {device}: {reasons}. Set attention: packed_block_mask: exact, and slow"
+        f"no variable-length attention on {device}: {reasons}. Set attention: packed_block_mask, which is exact "
+        "and slow"
     )
 
 
@@ -93,7 +93,7 @@ _CHOSEN: dict[tuple[str, int | None], Kernel] = {}
 
 
 def chosen(device: torch.device) -> Kernel:
-    """As `choose`, remembered: what compiled code can follow."""
+    """Like `choose`, but cached, so that compiled code can call it."""
     key = (device.type, device.index)
     if key not in _CHOSEN:
         _CHOSEN[key] = choose(device)
@@ -101,7 +101,7 @@ def chosen(device: torch.device) -> Kernel:
 
 
 def choose_ahead() -> None:
-    """Choose for all devices of this machine, before torch.compile looks at attention: it must find it chosen."""
+    """Fill the cache of `chosen` for all devices of this machine, before torch.compile traces attention."""
     chosen(torch.device("cpu"))
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -141,7 +141,9 @@ def _torch_kernel() -> Kernel:
     try:
         function = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError) as error:
-        return Kernel("torch varlen", False, f"torch {torch.__version__} has none ({error}); take torch 2.10 or newer")
+        return Kernel(
+            "torch varlen", False, f"torch {torch.__version__} does not have it ({error}); install torch 2.10 or newer"
+        )
     active = getattr(importlib.import_module("torch.nn.attention"), "current_flash_attention_impl", lambda: None)()
     name = f"torch varlen ({active or 'FA2'})"
     return Kernel(name, True, f"comes with torch {torch.__version__}", bind_torch(function))
@@ -176,7 +178,7 @@ def bind_torch(function: Callable[..., Any]) -> Run:
             options["is_causal"] = True
         if scales:
             options["scale"] = call.scale
-        else:  # it divides by the root of the head dimension
+        else:  # the kernel divides by the root of the head dimension
             query = query * (call.scale * query.shape[-1] ** 0.5)
         if groups:
             options["enable_gqa"] = query.shape[1] != key.shape[1]
@@ -205,7 +207,7 @@ def bind_flash_attn(function: Callable[..., Any]) -> Run:
 
 
 def _padded(run: Run) -> Run:
-    """Kernels want one head dimension for all, a multiple of 8; zeros beyond the true one change nothing."""
+    """Pad heads with zeros to one common multiple of 8, which kernels require; the zeros change nothing."""
 
     def padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
         head, carried = query.shape[-1], value.shape[-1]
@@ -218,7 +220,7 @@ def _padded(run: Run) -> Run:
         if whole == head == carried:
             return run(query, key, value, call)
         if whole != head:
-            # torch 2.10 divides by the root of the head dimension that it sees; `run` makes up for that one.
+            # torch 2.10 divides by the root of the padded head dimension; `run` corrects for it.
             query, key = (functional.pad(tensor, (0, whole - head)) for tensor in (query, key))
         out = run(query, key, functional.pad(value, (0, whole - carried)), call)
         return out[..., :carried]

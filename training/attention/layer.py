@@ -1,7 +1,7 @@
-"""What an attention layer asks for, read from how transformers calls it; and what is refused.
+"""Find what an attention layer needs (window, chunks) from how transformers calls it, and refuse what is unsupported.
 
-Sliding windows and chunks are patterns of the mask in transformers, and `packed_varlen` builds no mask. Most layers
-pass their window as well, but some do not (Qwen2-MoE, PhiMoE): then the configuration's `layer_types` say it.
+transformers expresses sliding windows and chunks in the mask, and `packed_varlen` builds no mask. Most layers also pass
+their window as an argument; for those that do not (Qwen2-MoE, PhiMoE), the configuration's `layer_types` are used.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import torch
 from ...schemas.errors import AttentionError
 
 _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
-"""Arguments that change scores in a way of which this knows nothing."""
+"""Arguments that change scores in ways not supported here."""
 
 
 def who(module: torch.nn.Module) -> str:
@@ -32,10 +32,10 @@ def refuse(
     kwargs: dict[str, Any],
     known: tuple[str, ...] = (),
 ) -> None:
-    """Raise where attention within documents would be something else than what the layer asks for.
+    """Raise if attention within documents would compute something other than this layer's own attention.
 
     Args:
-        known: arguments that change scores, and that the caller knows what to do with.
+        known: arguments that change scores and that the caller handles.
 
     Raises:
         AttentionError: a cache or cross-attention, dropout, attention that looks ahead, or an argument that changes
@@ -53,22 +53,22 @@ def refuse(
         )
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         raise AttentionError(
-            f"{who(module)} looks ahead (is_causal is false); packed attention is causal; "
-            "set batching: padded, or take another model"
+            f"{who(module)} looks ahead (is_causal is false), but packed attention is causal; "
+            "take another model, or pad its documents with PackedLoader(unpacked=True)"
         )
     for name in _UNKNOWN:
         if kwargs.get(name) is not None and name not in known:
             raise AttentionError(
                 f"{who(module)}: its attention takes {name}, which packed attention does not know; "
-                "set batching: padded, or take another model"
+                "take another model, or pad its documents with PackedLoader(unpacked=True)"
             )
 
 
 def window_of(module: torch.nn.Module, given: int | None) -> int | None:
-    """How many tokens each token sees, itself included; None for all before it.
+    """The number of tokens that each token sees, itself included; None for all before it.
 
     Args:
-        given: what the layer passed.
+        given: the window that the layer passed.
     """
     if given is not None:
         return int(given)
@@ -89,7 +89,7 @@ def window_of(module: torch.nn.Module, given: int | None) -> int | None:
 
 @cache
 def _masks_windows(code: str) -> bool:
-    """Whether a model's code asks for masks with windows: Moshi has one in its configuration, and does not use it."""
+    """Whether a model's code uses masks with windows: Moshi has a window in its configuration, but ignores it."""
     source = sys.modules.get(code)
     try:
         return source is None or "create_sliding_window_causal_mask" in inspect.getsource(source)
@@ -98,7 +98,7 @@ def _masks_windows(code: str) -> bool:
 
 
 def chunk_of(module: torch.nn.Module) -> int | None:
-    """Length of the chunks within which this layer attends, if it does that (Llama 4)."""
+    """Length of the chunks within which this layer attends; None if it does not use chunks (Llama 4 does)."""
     config: Any = getattr(module, "config", None)
     kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if kinds is None or index is None or index >= len(kinds) or kinds[index] != "chunked_attention":
@@ -108,16 +108,16 @@ def chunk_of(module: torch.nn.Module) -> int | None:
 
 
 def refuse_mask(mask: torch.Tensor | None, name: str) -> None:
-    """Raise where a batch masks tokens. A mask of ones is let pass: some models (BART, BioGPT) make one of nothing.
+    """Raise if a batch masks tokens. A mask of ones is accepted: some models (BART, BioGPT) make one by themselves.
 
     Args:
-        mask: (B, T), false where nothing is.
+        mask: (B, T), false at padding.
 
     Raises:
-        AttentionError: it has zeros.
+        AttentionError: the mask has zeros.
     """
     if mask is not None and not bool(mask.all()):
         raise AttentionError(
-            f"an attention_mask with zeros came to {name}. A packed batch has none, and no padding between documents: "
+            f"{name} got an attention_mask with zeros. A packed batch has no mask, and no padding between documents: "
             "take the batches of PackedLoader. To generate, model.set_attn_implementation('sdpa')"
         )

@@ -1,7 +1,7 @@
 """Attention, one document after another: exact on any device and in any dtype, and differentiable.
 
 Documents share nothing here, not even a matrix multiplication, so that the gradient of one with respect to another is
-zero to the bit. It costs a loop in Python, which is nothing beside a CPU's arithmetic and too much beside a GPU's.
+zero to the bit. It costs a loop in Python: negligible on a CPU, too slow on a GPU.
 
 Legend: T tokens, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L document.
 """
@@ -31,10 +31,10 @@ def per_document(
         query, key, value: (T, H, E), (T, G, E), (T, G, V).
         bounds: 0, …, T, never falling. Documents of no tokens cost nothing.
         scale: of the scores; by default 1/√E.
-        window: each token sees so many, itself included.
+        window: the number of tokens that each token sees, itself included.
         softcap: scores s become c·tanh(s/c).
         sinks: (H,), a score that takes part in the softmax and carries no value.
-        mask: (1 or H, T, T), a model's own: true where it may look, or what is added to scores.
+        mask: (1 or H, T, T), the model's own: bool, true where a token may attend, or a number added to the scores.
 
     Returns:
         (T, H, V).
@@ -83,7 +83,7 @@ def _one(
 
 
 def causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(L, L) true where a token may look: itself, what is before, and no further back than the window."""
+    """(L, L), true where a token may attend: itself and earlier tokens within the window."""
     here = torch.arange(length, device=device)
     back = here[:, None] - here[None, :]
     return (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -98,7 +98,7 @@ def _written_out(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Softmax by hand, in float32 or better: no fused kernel of torch has softcap or sinks."""
+    """Softmax in plain operations, in float32 or better: torch has no fused kernel with softcap or sinks."""
     groups = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
     exact = torch.promote_types(q.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""`packed_varlen`: what transformers calls in every layer, on variable-length FlashAttention.
+"""`packed_varlen`: the attention function that transformers calls in every layer, on variable-length FlashAttention.
 
 Legend: B rows (1 in a packed batch), T tokens, H query heads, G key heads, E head dimension, V value dimension.
 """
@@ -33,20 +33,20 @@ def packed_varlen(
 
     Args:
         query, key, value: (B, H, T, E), (B, G, T, E), (B, G, T, V).
-        attention_mask: none may come.
+        attention_mask: must be None.
         kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T).
 
     Returns:
         (B, T, H, V), and None where other functions return weights.
 
     Raises:
-        AttentionError: anything for which this would not be the layer's own attention, kept within documents.
+        AttentionError: the layer needs something that this function does not compute.
     """
     count(module, value.dtype)
     refuse(module, query, key, dropout, is_causal, kwargs)
     if attention_mask is not None:
         raise AttentionError(
-            f"{who(module)} makes an attention mask of its own, or the batch has one; {NAME} knows no masks. Leave "
+            f"{who(module)} makes its own attention mask, or the batch has one; {NAME} does not use masks. Leave "
             "attention_mask out of the batch; if the model makes it, set attention: packed_block_mask"
         )
     kernel = chosen(query.device)
@@ -87,15 +87,15 @@ def no_mask(
     use_vmap: bool = False,
     **kwargs: Any,
 ) -> None:
-    """What transformers calls to build the mask for `packed_varlen`: none is needed.
+    """Called by transformers to build the mask for `packed_varlen`, which needs none.
 
     Raises:
-        AttentionError: the batch has a mask, or the model adds conditions of its own to it, which would be lost.
+        AttentionError: the batch has a mask, or the model adds its own conditions to it, which would be lost.
     """
     refuse_mask(attention_mask, NAME)
     if use_vmap:
         raise AttentionError(
-            f"this model adds conditions of its own to the attention mask, and {NAME} knows no masks; set attention: "
+            f"this model adds its own conditions to the attention mask, and {NAME} does not use masks; set attention: "
             "packed_block_mask, which is exact and slow"
         )
 
@@ -103,7 +103,7 @@ def no_mask(
 def _in_half(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """In bf16 or fp16. Norms kept in float32 (by PEFT, or of queries and keys) raise parts of them to float32."""
+    """Cast to bf16 or fp16. Norms kept in float32 (by PEFT, or of queries and keys) turn some of them into float32."""
     kinds = {tensor.dtype for tensor in (query, key, value)}
     if len(kinds) == 1 and query.dtype in HALF:
         return query, key, value
@@ -124,7 +124,7 @@ def _in_half(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-    """A loop over documents depends on their number, so torch.compile leaves it as it is."""
+    """Outside torch.compile, because the loop depends on the number of documents."""
     run = chosen(query.device).run
     assert run is not None
     return run(query, key, value, call)

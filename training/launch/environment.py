@@ -1,58 +1,68 @@
-"""What a launcher told this process: its rank, how many there are, and where they meet.
+"""What a launcher set for this process: its rank, the number of ranks, and where they meet.
 
-torchrun and `accelerate launch` speak through RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. A process that
-was told nothing is alone. One that was told half of it, or that Slurm started many times without these variables,
-would train by itself without a word: that is refused.
+torchrun and `accelerate launch` set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. A process without any of
+them is alone. One with half of them, or that Slurm started many times without them, would silently train by itself:
+that is refused.
 """
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 from ...schemas.errors import ConfigError
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torch.distributed's `env://` wants."""
+"""Variables that `env://` of torch.distributed requires."""
 
-TOLD = (
+VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
     "SLURM_NODEID", "SLURM_NNODES", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_P2P_DISABLE",
 )  # fmt: skip
-"""Variables that decide who a process is and how it reaches the others, in the order in which they are shown."""
+"""Variables that identify a process and say how it reaches the others, in display order."""
 
 _OWN = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID")
-"""Of those, what differs from rank to rank anyway."""
+"""Variables that are expected to differ between ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process among those of a launcher."""
+    """This process's place among the processes of a launcher."""
 
     rank: int
     world_size: int
     local_rank: int
-    local_world_size: int
-    """0 where the launcher did not say."""
     master_addr: str
     master_port: int
     attempt: str
-    """Tells a restart by the launcher from what was before; also the launcher's run."""
+    """Identifies the launcher's run and restart, so that a restart is not confused with an earlier attempt."""
     hosted: bool
-    """Whether the launcher itself keeps the store at the master's port (torchrun), so that rank 0 must not."""
+    """Whether the launcher itself serves the store at the master's port (torchrun does), so that rank 0 must not."""
+
+    @property
+    def place(self) -> str:
+        """Address and port where the ranks meet."""
+        return f"{self.master_addr}:{self.master_port}"
+
+    @property
+    def keeper(self) -> str:
+        """Description of the process that serves the store."""
+        return "the launcher of the first node" if self.hosted else "rank 0"
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> "Launch | None":
         """From the environment; None for a process alone.
 
         Raises:
-            ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks that were
-                told nothing.
+            ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks
+                without them.
         """
         environ = os.environ if environ is None else environ
         if "RANK" not in environ and "WORLD_SIZE" not in environ:
@@ -78,7 +88,6 @@ class Launch:
             rank=rank,
             world_size=world_size,
             local_rank=_number(environ, "LOCAL_RANK", 0),
-            local_world_size=_number(environ, "LOCAL_WORLD_SIZE", 0),
             master_addr=environ["MASTER_ADDR"],
             master_port=_number(environ, "MASTER_PORT"),
             attempt=f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
@@ -86,32 +95,38 @@ class Launch:
         )
 
 
-def told(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Those of `TOLD` that are set."""
+def launcher_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of `VARIABLES` that are set, with their values."""
     environ = os.environ if environ is None else environ
-    return {name: environ[name] for name in TOLD if name in environ}
+    return {name: environ[name] for name in VARIABLES if name in environ}
 
 
-def shown(variables: Mapping[str, str]) -> str:
+def listed(variables: Mapping[str, str]) -> str:
     """`NAME=value, …`, for a message."""
     return ", ".join(f"{name}={value}" for name, value in variables.items()) or "none of the launcher's variables"
 
 
-def shared(ranks: Mapping[int, Mapping[str, str]]) -> str:
-    """What several ranks were told, once where it is the same; ranks named where it is not. Own numbers left out."""
+Value = TypeVar("Value")
+
+
+def ranks_by(values: Mapping[int, Value]) -> dict[Value, list[int]]:
+    """Each value, with the ranks that have it."""
+    ranks_of: dict[Value, list[int]] = defaultdict(list)
+    for rank, value in values.items():
+        ranks_of[value].append(rank)
+    return ranks_of
+
+
+def compared(ranks: Mapping[int, Mapping[str, str]]) -> str:
+    """The variables of several ranks, without `_OWN`. A value that differs is shown with its ranks."""
     parts = []
-    for name in TOLD:
-        values = {rank: seen.get(name) for rank, seen in ranks.items()}
-        if name in _OWN or not any(value is not None for value in values.values()):
+    for name in VARIABLES:
+        ranks_of = ranks_by({rank: seen.get(name) for rank, seen in ranks.items()})
+        if name in _OWN or set(ranks_of) == {None}:
             continue
-        distinct = sorted({value for value in values.values() if value is not None})
-        if len(distinct) == 1 and None not in values.values():
-            parts.append(f"{name}={distinct[0]}")
-            continue
-        for value in distinct:
-            parts.append(f"{name}={value} ({named([rank for rank, its in values.items() if its == value])})")
-        if None in values.values():
-            parts.append(f"{name} unset ({named([rank for rank, its in values.items() if its is None])})")
+        for value, those in ranks_of.items():
+            said = f"{name} unset" if value is None else f"{name}={value}"
+            parts.append(said if len(ranks_of) == 1 else f"{said} ({named(those)})")
     return ", ".join(parts) or "none of the launcher's variables"
 
 
@@ -125,7 +140,7 @@ def named(ranks: Sequence[int]) -> str:
 
 
 def machine() -> str:
-    """Tells machines apart that have the same host name: containers do."""
+    """An id of this machine that differs even between containers with the same host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -145,23 +160,10 @@ def route(address: str, port: int) -> tuple[str, str]:
             own = str(probe.getsockname()[0])
     except OSError:
         return "", ""
-    return own, _interface(own)
+    import psutil
 
-
-def _interface(address: str) -> str:
-    """The name of the interface that has an IPv4 address, such as `eth0`; "" where it cannot be found out."""
-    import fcntl
-    import struct
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            try:  # SIOCGIFADDR
-                answer = fcntl.ioctl(asking.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an address
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return "lo" if address.startswith("127.") else ""
+    names = [name for name, addresses in psutil.net_if_addrs().items() if any(one.address == own for one in addresses)]
+    return own, names[0] if names else ""
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

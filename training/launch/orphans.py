@@ -14,7 +14,7 @@ from ..printing import print_line
 
 SECONDS = 1.0
 EXIT_CODE = 75
-"""Of a worker that ended with its launcher."""
+"""Exit code of a worker that stopped because its launcher was gone."""
 
 
 def end_with_launcher(end: Callable[[int], object] = os._exit) -> threading.Thread | None:
@@ -36,7 +36,7 @@ def end_with_launcher(end: Callable[[int], object] = os._exit) -> threading.Thre
             time.sleep(SECONDS)
         print_line(
             f"packtrain: the launcher of this worker (process {launcher}) is gone, so process {os.getpid()} ends as "
-            "well; what was made since the last checkpoint is made again by the next start",
+            "well; the next start repeats the steps since the last checkpoint",
             file=sys.stderr,
         )
         end(EXIT_CODE)

@@ -1,4 +1,4 @@
-"""Configurations for accelerate and scripts for Slurm, handed out as files that a person keeps and changes."""
+"""Configurations for accelerate and scripts for Slurm, to keep and change."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,17 +10,17 @@ from ...schemas.hints import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One shipped file."""
+    """A configuration or script that packtrain ships."""
 
     file: str
-    """Below this package."""
+    """Path of the file within this package."""
     says: str
 
 
 RECIPES = {
     "ddp": Recipe("configs/ddp.yaml", "accelerate: every device holds the whole model"),
-    "fsdp2": Recipe("configs/fsdp2.yaml", "accelerate: the model is cut among the devices by torch"),
-    "zero3": Recipe("configs/zero3.yaml", "accelerate: the same by DeepSpeed"),
+    "fsdp2": Recipe("configs/fsdp2.yaml", "accelerate: torch cuts the model among the devices"),
+    "zero3": Recipe("configs/zero3.yaml", "accelerate: DeepSpeed cuts the model among the devices"),
     "slurm-node": Recipe("slurm/one_node.sh", "sbatch: one machine, all its GPUs"),
     "slurm-nodes": Recipe("slurm/many_nodes.sh", "sbatch: several machines"),
 }
@@ -30,7 +30,7 @@ def recipe(name: str) -> str:
     """The text of a recipe.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: no recipe has that name.
     """
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}{did_you_mean(name, RECIPES)}")
@@ -49,12 +49,12 @@ def write(name: str, target: Path) -> None:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise OutputError(f"{target} is there already; it may hold your changes. Choose another name") from None
+        raise OutputError(f"{target} already exists; it may hold your changes. Choose another name") from None
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}; name another file") from error
 
 
 def listing() -> list[str]:
-    """A line a recipe."""
+    """One line per recipe."""
     width = max(map(len, RECIPES))
     return [f"{name:<{width}}  {one.says}" for name, one in RECIPES.items()]

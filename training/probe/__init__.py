@@ -1,10 +1,10 @@
-"""Proof that documents packed into one row do not see each other, on the very model and callable that train.
+"""Proof that documents packed into one row do not see each other, on the same model and callable that train.
 
 1. **Documents** (`documents`): random tokens, made into a batch by the loader's own code.
-2. **Quiet** (`quiet`): the model without dropout, and afterwards exactly as it was.
+2. **Quiet** (`quiet`): the model without dropout, restored exactly afterwards.
 3. **Checks**: static (`static`); the exact gradient probe (`gradient`), or by perturbation (`perturbation`);
-   each document as it is alone (`equivalence`).
-4. **Diagnosis** (`diagnosis`): of a leak, which single setting is at fault.
+   each document compared with itself alone (`equivalence`).
+4. **Diagnosis** (`diagnosis`): which single setting causes a leak.
 5. **Report** (`report`): a table, and `require()`, which raises.
 
 And in training itself: `guard.StepGuard` for every step, `first_batch.compare_first_batch` for the first real one.

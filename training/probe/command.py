@@ -1,6 +1,6 @@
-"""`packtrain probe MODEL`: whether an architecture keeps packed documents apart, before a run is planned on it.
+"""`packtrain probe MODEL`: whether an architecture keeps packed documents apart, before you plan a run with it.
 
-Needs no tokenizer, no data, no GPU, and no weights: what leaks is decided by code. With `tiny`, a model of any size is
+Needs no tokenizer, no data, no GPU, and no weights: only code decides what leaks. With `tiny`, a model of any size is
 probed on a laptop.
 """
 
@@ -13,14 +13,15 @@ import torch
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
 from ..attention.apply import Applied, use_packed
-from ..corpus import Corpus
-from ..rows import PackedRows
-from ..trainer.models import has_weights
+from ..order.concat import ConcatRows
+from ..shards.dataset_rows import PackedRows
 from .limits import document_limit
 from .probing import probe
 from .report import ProbeReport
 from .tiny import shrink
 
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+"""Files in which transformers keeps weights."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -99,9 +100,14 @@ def probe_model(
     report = probe(
         model,
         tokens=None if rows is None else rows.max_length,
-        longest=None if rows is None else Corpus([rows]).longest(None if limit is None else limit.tokens),
+        longest=None if rows is None else ConcatRows([rows]).longest(None if limit is None else limit.tokens),
     )
     return report, applied, f"{made}, {dtype} on {place.type}"
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder holds weights; true of a name for the hub, of which nothing is known here."""
+    return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in WEIGHTS)
 
 
 def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: torch.device) -> None:

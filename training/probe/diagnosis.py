@@ -1,4 +1,4 @@
-"""Of a leak, which single setting is at fault: each is turned by itself, and the probe made again.
+"""Finds the single setting that causes a leak: changes each one alone, and probes again.
 
 Every rank must make the same forward passes, so all ranks diagnose or none (`probing.probe` sees to it).
 """
@@ -13,7 +13,7 @@ import torch
 from ...schemas.errors import PacktrainError
 from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import register, unwrap
-from .documents import Batch, Documents
+from .documents import Batch, RandomDocuments
 from .equivalence import compare
 from .gradient import NoGradientError, influence
 from .perturbation import perturb
@@ -24,19 +24,21 @@ Call = Callable[[Batch], Any]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is at fault, and what to do."""
+    """The cause of a leak, and how to fix it."""
 
     fault: str
     mend: str
 
 
-def diagnose(model: Any, call: Call, documents: Documents, device: torch.device, dtype: torch.dtype) -> Diagnosis:
-    """Turn one setting after another until documents are apart; or say what in the model itself carries over."""
+def diagnose(model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> Diagnosis:
+    """Change one setting after another until documents are isolated; else name the part of the model that carries state
+    over.
+    """
     batch = documents.packed()
     if _isolated(model, call, documents, device, dtype):
         return Diagnosis(
-            f"positions: {type(unwrap(model)).__name__} counts along the whole row, and does not take position_ids",
-            "set batching: padded, or take another model",
+            f"positions: {type(unwrap(model)).__name__} counts along the whole row, and does not accept position_ids",
+            "take another model, or pad its documents with PackedLoader(unpacked=True)",
         )
 
     def cured(change: Callable[[Batch], Batch] = lambda batch: batch) -> bool:
@@ -49,7 +51,7 @@ def diagnose(model: Any, call: Call, documents: Documents, device: torch.device,
         )
     if batch.get("use_cache") is not False and cured(_without_cache):
         return Diagnosis(
-            f"use_cache={batch.get('use_cache')!r}: with a cache, bounds are not made from positions",
+            f"use_cache={batch.get('use_cache')!r}: with a cache, bounds are not derived from positions",
             "put use_cache=False into the batch",
         )
     if cured(lambda batch: _without_cache(_without_mask(batch))):
@@ -58,13 +60,13 @@ def diagnose(model: Any, call: Call, documents: Documents, device: torch.device,
         )
     if cured(lambda batch: {**batch, "position_ids": _positions(batch, documents)}):
         return Diagnosis(
-            "position_ids do not begin again in every document", "take the batches of PackedLoader as they come"
+            "position_ids do not restart in every document", "take the batches of PackedLoader as they come"
         )
     if kinds := recurrent_layers(model):
         return Diagnosis(
             f"{', '.join(kinds)}: layers that carry a state over document bounds",
             "install their kernels (mamba-ssm and causal-conv1d, or flash-linear-attention) and pass seq_idx, if the "
-            "architecture supports that; else set batching: padded",
+            "architecture supports that; else pad documents with PackedLoader(unpacked=True)",
         )
     bare = unwrap(model)
     before = str(bare.config._attn_implementation)
@@ -80,7 +82,7 @@ def diagnose(model: Any, call: Call, documents: Documents, device: torch.device,
                 )
     return Diagnosis(
         f"{type(bare).__name__} itself: no setting of attention, cache, mask or positions makes documents independent",
-        "set batching: padded, or take another model",
+        "take another model, or pad its documents with PackedLoader(unpacked=True)",
     )
 
 
@@ -92,8 +94,8 @@ def _without_cache(batch: Batch) -> Batch:
     return {**batch, "use_cache": False}
 
 
-def _positions(batch: Batch, documents: Documents) -> torch.Tensor:
-    """Beginning again in every document, and in what padding follows the last."""
+def _positions(batch: Batch, documents: RandomDocuments) -> torch.Tensor:
+    """Positions that restart in every document, and in the padding after the last one."""
     ids = batch.get("input_ids", batch.get("inputs_embeds"))
     assert ids is not None
     rest = ids.shape[1] - sum(documents.lengths)
@@ -102,8 +104,8 @@ def _positions(batch: Batch, documents: Documents) -> torch.Tensor:
     return torch.cat([torch.arange(length, device=ids.device) for length in (*documents.lengths, rest)])[None]
 
 
-def _apart(model: Any, call: Call, documents: Documents, device: torch.device, dtype: torch.dtype) -> bool:
-    """Isolated, and the same as alone."""
+def _apart(model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether documents are isolated and give the same outputs as alone."""
     if not _isolated(model, call, documents, device, dtype):
         return False
     try:
@@ -112,8 +114,8 @@ def _apart(model: Any, call: Call, documents: Documents, device: torch.device, d
         return False
 
 
-def _isolated(model: Any, call: Call, documents: Documents, device: torch.device, dtype: torch.dtype) -> bool:
-    """What cannot run is no cure."""
+def _isolated(model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether documents are isolated; False if the model cannot run in this setting."""
     try:
         try:
             found = influence(model, call, documents, device)
@@ -130,7 +132,7 @@ _CANNOT = (PacktrainError, RuntimeError, ValueError, TypeError, KeyError, Attrib
 
 @contextmanager
 def _attending(model: Any, name: str) -> Iterator[bool]:
-    """With another attention; yields whether that could be set."""
+    """Set another attention temporarily. Yields whether that succeeded."""
     from ..attention.apply import _messages, configs_of
 
     register()

@@ -1,4 +1,4 @@
-"""Random documents, made into a batch by the loader's own code: the probe must see what training sees."""
+"""Random documents, made into a batch by the loader's own code, so that the probe sees what training sees."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,15 +7,15 @@ import numpy as np
 import torch
 
 from ...schemas.rows import IGNORE_INDEX
-from ..batch import flatten
-from ..shard import Strip
+from ..loader.collate import flatten
+from ..shards.arrow_shard import RowSpan
 
 Batch = dict[str, Any]
-Make = Callable[[Sequence[Strip]], Batch]
-"""Packed rows → what the model is given. The loader's is `batch.flatten`, or `batch.fix_shape`."""
+Make = Callable[[Sequence[RowSpan]], Batch]
+"""Packed rows → input of the model. The loader's function is `batch.flatten`, or `batch.fix_shape`."""
 
 
-class Documents:
+class RandomDocuments:
     """Documents of random tokens in one packed row.
 
     Args:
@@ -32,10 +32,10 @@ class Documents:
         self.tokens = [self.draw(length) for length in lengths]
         ends = np.cumsum(self.lengths).tolist()
         self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
-        """Where each document stands in the row."""
+        """Start and end of each document in the row."""
 
     def draw(self, length: int) -> list[int]:
-        """Other tokens, of the same vocabulary."""
+        """Draw random tokens of the vocabulary."""
         return [int(one) for one in self._random.choice(self._ids, length)]
 
     def packed(self, trained: int | None = None, changed: int | None = None) -> Batch:
@@ -69,11 +69,11 @@ class Documents:
         )
         positions = np.array([place for one in tokens for place, _ in enumerate(one)], dtype=np.int32)
         lengths = np.array([len(one) for one in tokens], dtype=np.int32)
-        return self._make([Strip(ids, labels, positions, lengths)])
+        return self._make([RowSpan(ids, labels, positions, lengths)])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Its tensors on a device; the bounds of queries and keys stay one tensor."""
+    """A batch with its tensors on a device. The bounds of queries and keys stay one shared tensor."""
     moved: dict[int, Any] = {}
     for value in batch.values():
         if isinstance(value, torch.Tensor) and id(value) not in moved:
@@ -82,7 +82,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _ordinary(config: Any) -> Any:
-    """Token ids that mean nothing special to the model: no padding, no image, no end."""
+    """Token ids without a special meaning to the model: no padding, image or end tokens."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     special: set[int] = set()
     for one in (config, text):

@@ -1,4 +1,4 @@
-"""Each packed document is what it would be alone. Catches wrong positions, which no isolation probe can see."""
+"""Checks that packed documents give the same outputs as alone. Catches wrong positions, unlike isolation probes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,38 +6,41 @@ from typing import Any
 
 import torch
 
-from .documents import Batch, Documents, to_device
+from .documents import Batch, RandomDocuments, to_device
 from .outputs import logits_of, loss_of
 
 Call = Callable[[Batch], Any]
 
 THRESHOLDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-"""Root mean square of the difference over that of the logits: a row of another length is rounded elsewhere."""
+"""Largest allowed RMS of the difference, relative to that of the logits. Not 0, because a row of another length is
+rounded differently.
+"""
 CPU_FLOAT32 = 1e-5
-"""On a CPU, which does not round float32 to fewer bits: 33 architectures differ by 3e-7 at most. Rotary embeddings for
-another length change a model with random weights by as little as 3e-5."""
+"""Threshold on a CPU, which computes float32 in full precision: 33 architectures differ by 3e-7 at most. Rotary
+embeddings for another length change a model with random weights by as little as 3e-5.
+"""
 SEEN = 32
-"""Tokens of a document whose logits are compared where documents are as long as in training."""
+"""Maximum number of tokens per document to compare if documents are as long as in training."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Between packed and alone, of the document that differs most."""
+class OutputDifference:
+    """Difference between a document's packed and unpacked outputs, for the document that differs most."""
 
     value: float
-    """Relative; see `THRESHOLDS`."""
+    """Relative difference; see `THRESHOLDS`."""
     document: int
     threshold: float
 
     @property
     def same(self) -> bool:
-        """Whether it is rounding. NaN is not."""
+        """Whether rounding explains the difference. False for NaN."""
         return self.value <= self.threshold
 
 
 def compare(
-    call: Call, documents: Documents, device: torch.device, dtype: torch.dtype, *, chosen: bool = False
-) -> Difference:
+    call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool = False
+) -> OutputDifference:
     """Forward passes without gradients: one packed, and one a document (without logits, two a document).
 
     Args:
@@ -66,11 +69,13 @@ def compare(
                 found.append(float((loss_of(call(whole), whole["labels"]).double() - loss).abs() / loss.abs()))
     worst = max(range(len(found)), key=lambda index: float("inf") if found[index] != found[index] else found[index])
     exact = device.type == "cpu" and dtype == torch.float32
-    return Difference(found[worst], worst, CPU_FLOAT32 if exact else THRESHOLDS.get(dtype, 5e-2))
+    return OutputDifference(found[worst], worst, CPU_FLOAT32 if exact else THRESHOLDS.get(dtype, 5e-2))
 
 
 def _places(length: int) -> torch.Tensor:
-    """Tokens of a document that are compared: all of a short one; of a long one the ends, and evenly between."""
+    """Indices of the tokens to compare: all of a short document; of a long one both ends, and evenly spaced ones
+    between.
+    """
     return torch.linspace(0, length - 1, min(length, SEEN)).round().long()
 
 

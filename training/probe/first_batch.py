@@ -28,15 +28,15 @@ class FirstBatch:
     packed: float
     alone: float
     documents: int
-    """That were compared."""
+    """Number of compared documents."""
 
     @property
     def relative(self) -> float:
-        """The difference, over the loss of documents alone."""
+        """Difference of the two losses, relative to that of single documents."""
         return abs(self.packed - self.alone) / max(abs(self.alone), 1e-12)
 
     def require(self, limit: float = 0.01) -> "FirstBatch":
-        """Itself.
+        """Return this result, or raise if the losses differ.
 
         Raises:
             LeakError: the losses differ by more than the limit, or one is not a number.
@@ -85,7 +85,7 @@ def compare_first_batch(
 
 
 def _trained(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Where documents with trained labels stand."""
+    """Start and end of each document with trained labels."""
     bounds = batch["cu_seq_lens_q"].tolist()
     labels = batch["labels"][0].cpu()
     return [

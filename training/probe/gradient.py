@@ -17,7 +17,7 @@ import torch
 
 from ..attention.apply import unwrap
 from ..attention.calls import is_compiled
-from .documents import Batch, Documents, to_device
+from .documents import Batch, RandomDocuments, to_device
 from .outputs import loss_of
 
 Call = Callable[[Batch], Any]
@@ -25,19 +25,19 @@ Call = Callable[[Batch], Any]
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """Who owes what to whom."""
+    """How much each document's loss depends on every document."""
 
     matrix: tuple[tuple[float, ...], ...]
     """[d][e]: the largest absolute gradient of document d's loss with respect to document e's embeddings."""
 
     @property
     def leak(self) -> float:
-        """The largest off the diagonal. NaN if any is."""
+        """The largest value off the diagonal. NaN if any is."""
         return _largest(value for d, row in enumerate(self.matrix) for e, value in enumerate(row) if d != e)
 
     @property
     def own(self) -> float:
-        """The smallest on the diagonal."""
+        """The smallest value on the diagonal."""
         return min(row[d] for d, row in enumerate(self.matrix))
 
     @property
@@ -48,10 +48,10 @@ class Influence:
 
 
 class NoGradientError(Exception):
-    """Gradients with respect to embeddings cannot be had here; the message says why. The probe goes another way."""
+    """No gradient with respect to embeddings; the message says why. The probe then uses perturbation."""
 
 
-def influence(model: Any, call: Call, documents: Documents, device: torch.device) -> Influence:
+def influence(model: Any, call: Call, documents: RandomDocuments, device: torch.device) -> Influence:
     """One forward and one backward pass a document, the same number on every rank.
 
     Raises:
@@ -65,14 +65,14 @@ def influence(model: Any, call: Call, documents: Documents, device: torch.device
         with torch.enable_grad():
             loss, embeddings = through(model, call, batch, labels)
             if not loss.requires_grad:
-                raise NoGradientError("the loss does not depend on any gradient")
+                raise NoGradientError("the loss has no gradient")
             try:
                 (grad,) = torch.autograd.grad(loss, [embeddings], allow_unused=True)
             except (RuntimeError, AssertionError, AttributeError) as error:
                 # Re-entrant checkpointing, and engines that own the backward pass.
                 raise NoGradientError((str(error) or type(error).__name__).splitlines()[0]) from error
         if grad is None:
-            raise NoGradientError("the loss does not depend on the embeddings that were taken")
+            raise NoGradientError("the loss does not depend on the captured embeddings")
         owed = grad.detach()[0].abs().amax(dim=-1).float().cpu()
         matrix.append(tuple(float(owed[begin:end].max()) for begin, end in documents.spans))
         del grad, loss, embeddings
@@ -102,7 +102,7 @@ def _passed_in(model: Any, call: Call, batch: Batch, labels: torch.Tensor) -> tu
 
 @contextmanager
 def _leaf(model: Any, taken: list[torch.Tensor]) -> Iterator[None]:
-    """Cuts the graph at the embedding, so that what follows it hangs on a tensor of our own."""
+    """Detach the graph at the embedding, so that gradients arrive at a tensor of our own."""
 
     def cut(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         taken.append(output.detach().clone().requires_grad_(True))
@@ -119,9 +119,9 @@ def _embedding(model: Any) -> torch.nn.Module:
     try:
         found = model.get_input_embeddings()
     except (AttributeError, NotImplementedError) as error:
-        raise NoGradientError(f"{type(model).__name__} does not say what its embedding is") from error
+        raise NoGradientError(f"{type(model).__name__} does not name its embedding") from error
     if not isinstance(found, torch.nn.Module):
-        raise NoGradientError(f"{type(model).__name__} does not say what its embedding is")
+        raise NoGradientError(f"{type(model).__name__} does not name its embedding")
     return found
 
 

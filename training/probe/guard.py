@@ -1,4 +1,4 @@
-"""What every training step is held to, at no cost: a well-formed batch, and every layer's attention being packed."""
+"""Checks in every training step, at no cost: the batch is well formed, and every layer used packed attention."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,14 +34,14 @@ class StepGuard:
         self._row, self._document = row_limit(model), document_limit(model)
         self._counts: bool | None = None
         self.steps = 0
-        """That went well."""
+        """Number of steps that passed."""
 
     @contextmanager
     def step(self, batch: Mapping[str, Any]) -> Iterator[None]:
-        """Around the forward pass alone: checkpointing runs attention again in the backward pass.
+        """A context for the forward pass only, because checkpointing runs attention again in the backward pass.
 
         Raises:
-            LeakError: the batch is malformed, the model's attention is another than it was, or some layer did not use
+            LeakError: the batch is malformed, the model's attention has changed, or some layer did not use
                 it.
         """
         if self._counts is None:
@@ -93,6 +93,8 @@ class StepGuard:
 
 
 def _longest(batch: Mapping[str, Any]) -> int:
-    """Tokens of the longest document; on a device, which is not waited for, the most that kernels allow for."""
+    """Tokens of the longest document; for a batch on a device, the upper bound passed to kernels, to avoid a
+    synchronisation.
+    """
     bounds = batch["cu_seq_lens_q"]
     return int(bounds.diff().max()) if bounds.device.type == "cpu" else int(batch["max_length_q"])

@@ -15,7 +15,7 @@ from ..attention.apply import configs_of, unwrap
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most tokens that are safe, and what happens beyond."""
+    """The largest safe number of tokens, and what happens beyond it."""
 
     tokens: int
     reason: str

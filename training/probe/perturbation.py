@@ -11,31 +11,31 @@ from typing import Any
 
 import torch
 
-from .documents import Batch, Documents, to_device
+from .documents import Batch, RandomDocuments, to_device
 from .outputs import logits_of, loss_of
 
 Call = Callable[[Batch], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """By how much logits (or, of callables that give none, losses) moved, at most."""
+class OutputChange:
+    """Largest change of logits, or of losses if the callable gives no logits."""
 
     others: float
-    """Later documents, when the first one changed: a leak, or noise."""
+    """Change of later documents when the first one changed: a leak, or noise."""
     noise: float
-    """Earlier documents, when the last one changed."""
+    """Change of earlier documents when the last one changed."""
     own: float
-    """The first document, when it changed: if that is nothing, nothing is seen."""
+    """Change of the first document when it changed itself; if this is 0, the probe proves nothing."""
     threshold: float
 
     @property
     def apart(self) -> bool:
-        """Whether the others moved by no more than noise."""
+        """Whether the other documents changed by no more than noise."""
         return self.others <= self.threshold
 
 
-def perturb(call: Call, documents: Documents, device: torch.device, dtype: torch.dtype) -> Moved:
+def perturb(call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> OutputChange:
     """Forward passes without gradients, the same number on every rank."""
     last = len(documents.lengths) - 1
     before = _seen(call, documents, device, None)
@@ -44,11 +44,11 @@ def perturb(call: Call, documents: Documents, device: torch.device, dtype: torch
     later, earlier = range(1, last + 1), range(last)
     noise = _most(before, end, earlier)
     least = 1e-5 if dtype == torch.float32 or dtype == torch.float64 else 1e-3
-    return Moved(_most(before, first, later), noise, _most(before, first, range(1)), 10 * noise + least)
+    return OutputChange(_most(before, first, later), noise, _most(before, first, range(1)), 10 * noise + least)
 
 
-def _seen(call: Call, documents: Documents, device: torch.device, changed: int | None) -> list[torch.Tensor]:
-    """Of each document its logits, or its loss alone."""
+def _seen(call: Call, documents: RandomDocuments, device: torch.device, changed: int | None) -> list[torch.Tensor]:
+    """Logits of each document, or its loss alone."""
     with torch.no_grad():
         batch = to_device(documents.packed(changed=changed), device)
         logits = logits_of(call(batch))

@@ -1,4 +1,4 @@
-"""The probe: whether packed documents are apart, on the very callable that trains. Some ten tiny passes."""
+"""The probe: whether packed documents are isolated, on the callable that trains. About ten tiny forward passes."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from ...schemas.errors import ConfigError
 from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import unwrap
 from ..attention.calls import count_calls, expected_calls, is_compiled
-from ..batch import flatten
+from ..loader.collate import flatten
 from .diagnosis import diagnose
-from .documents import Batch, Documents, Make, to_device
+from .documents import Batch, Make, RandomDocuments, to_device
 from .equivalence import compare
 from .gradient import NoGradientError, influence
 from .limits import document_limit, row_limit
@@ -22,9 +22,9 @@ from .report import NOT_NUMBERS, Check, ProbeReport
 from .static import attention_checks, batch_check, dropout_check, layers_check, length_checks
 
 DOCUMENTS = (17, 23, 9)
-"""Odd lengths, none a multiple of a kernel's tile."""
+"""Lengths of the documents: odd, so that none is a multiple of a kernel's tile."""
 _STATIC = ("batch", "layers", "dropout", "length", "stretch")
-"""Checks that run nothing."""
+"""Checks that do not run the model."""
 
 
 def probe(
@@ -72,7 +72,7 @@ def probe(
     where = _device_of(model, device)
     plain = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
-    made = Documents(bare.config, documents, seed, make)
+    made = RandomDocuments(bare.config, documents, seed, make)
     batch = made.packed()
     checks = [*attention_checks(model), dropout_check(model), layers_check(model, batch), batch_check(batch)]
     checks += length_checks(model, tokens, longest)
@@ -89,7 +89,7 @@ def probe(
             checks.append(_equivalence(call, made, where, dtype))
         good = not _on_any_rank(not all(check.passed for check in checks), where)
         if good and longest is not None and tokens is not None and longest > max(documents):
-            long = Documents(bare.config, _as_long(longest, tokens), seed, make)
+            long = RandomDocuments(bare.config, _as_long(longest, tokens), seed, make)
             checks.append(_at_length(call, long, where, dtype, chosen=plain))
             shown = (max(long.lengths), sum(long.lengths))
         fault = mend = None
@@ -98,7 +98,7 @@ def probe(
         if _on_any_rank(any(check.value == "nan" for check in failed), where):
             fault, mend = NOT_NUMBERS, "look at its weights, and at their dtype"
         elif _on_any_rank(any(check.name == "at length" for check in failed), where):
-            fault = f"lengths: {type(bare).__name__} computes long documents or rows otherwise than short ones"
+            fault = f"lengths: {type(bare).__name__} computes long documents or rows differently from short ones"
             mend = "pack with a smaller truncate.max_length, or take another model"
         elif _on_any_rank(bool(failed), where) and explain:
             diagnosis = diagnose(model, call, made, where, dtype)
@@ -113,9 +113,9 @@ def probe(
 
 
 def _run_once(
-    model: Any, call: Callable[[Batch], Any], documents: Documents, device: torch.device
+    model: Any, call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device
 ) -> tuple[list[Check], int | None, torch.dtype | None]:
-    """That it runs at all, and that every layer's attention is ours."""
+    """Check that the model runs, and that every layer uses packtrain's attention."""
     ours = unwrap(model).config._attn_implementation in (NAME, BLOCK_NAME)
     batch = to_device(documents.packed(), device)
     with torch.no_grad(), count_calls(model) as seen:
@@ -128,14 +128,14 @@ def _run_once(
         return [], None, None
     expected = expected_calls(model)
     good = seen.calls > 0 and (expected == 0 or seen.calls % expected == 0)
-    detail = "some layers attend in code of their own, which knows no bounds" if expected else "no layer uses it"
+    detail = "some layers compute attention in their own code, which ignores bounds" if expected else "no layer uses it"
     detail = "" if good else detail
     check = Check("calls", good, f"{seen.calls} of packed attention", f"{max(expected, 1)}, or so many times", detail)
     return [check], seen.calls, seen.dtype
 
 
 def _isolation(
-    model: Any, call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype
+    model: Any, call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype
 ) -> tuple[list[Check], tuple[tuple[float, ...], ...]]:
     try:
         found = influence(model, call, documents, device)
@@ -160,12 +160,12 @@ def _isolation(
         found.own > 0,
         ends[1],
         "more than 0",
-        "" if found.own > 0 else "documents do not even depend on themselves: the probe sees nothing",
+        "" if found.own > 0 else "a document's loss does not depend on its own embeddings, so the probe proves nothing",
     )
     checks = [leak, control]
     if _on_any_rank(not leak.passed, device) and device.type == "cuda":
         # A kernel may add noise of its own there. The perturbation probe knows how much that is, and has the say.
-        more = _perturbation(call, documents, device, dtype, "the gradient is not 0, so it is made sure of")
+        more = _perturbation(call, documents, device, dtype, "the gradient is not 0, so perturbation checks it")
         if all(check.passed for check in more) and found.leak < 1e-3 * found.own:
             checks = [Check("isolation", True, ends[0], "noise of an inexact kernel", leak.detail), control]
         checks += more
@@ -173,7 +173,7 @@ def _isolation(
 
 
 def _perturbation(
-    call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype, why: str
+    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype, why: str
 ) -> list[Check]:
     moved = perturb(call, documents, device, dtype)
     limit = f"at most {moved.threshold:.1g}"
@@ -184,7 +184,9 @@ def _perturbation(
 
 
 def _as_long(longest: int, tokens: int) -> list[int]:
-    """Lengths of documents that fill a row of a batch: a short one, the longest, and more until a short one ends it."""
+    """Lengths of documents that fill a row of a batch: a short one, the longest, more of these, and a short one at the
+    end.
+    """
     first, last = DOCUMENTS[0], DOCUMENTS[-1]
     lengths = [first, min(longest, max(tokens - first - last, first))]
     while (room := tokens - sum(lengths) - last) >= first:
@@ -192,16 +194,18 @@ def _as_long(longest: int, tokens: int) -> list[int]:
     return [*lengths, min(longest, tokens - sum(lengths))]
 
 
-def _equivalence(call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype) -> Check:
+def _equivalence(
+    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype
+) -> Check:
     found = compare(call, documents, device, dtype)
-    detail = "relative difference of a packed document from itself alone"
+    detail = "relative difference between a document packed and alone"
     if not found.same:
         detail = f"document {found.document} packed is not what it is alone: wrong positions, or a leak"
     return Check("equivalence", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", detail)
 
 
 def _at_length(
-    call: Callable[[Batch], Any], documents: Documents, device: torch.device, dtype: torch.dtype, *, chosen: bool
+    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool
 ) -> Check:
     """`_equivalence` with documents and a row as long as in training."""
     size = f"documents of up to {max(documents.lengths):,} tokens in a row of {sum(documents.lengths):,}"
@@ -220,7 +224,8 @@ def _mend_of(check: Check) -> str:
         "length": "take fewer rows a step, or a shorter max_length",
         "stretch": "pack with a smaller truncate.max_length, or take another model",
         "dropout": "set attention dropout to 0 in the model's config.json",
-        "layers": "install the kernels and pass seq_idx, if the architecture supports that; else set batching: padded",
+        "layers": "install the kernels and pass seq_idx, if the architecture supports that; else pad documents with "
+        "PackedLoader(unpacked=True)",
     }[check.name]
 
 
@@ -231,7 +236,7 @@ def _device_of(model: Any, device: torch.device | str | None) -> torch.device:
 
 
 def _dtype_of(model: Any) -> torch.dtype:
-    """In which a forward pass is computed: tells what rounding to expect."""
+    """Dtype of the forward pass, which decides how much rounding to expect."""
     device = next(model.parameters()).device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -240,12 +245,12 @@ def _dtype_of(model: Any) -> torch.dtype:
 
 
 def _on_any_rank(flag: bool, device: torch.device) -> bool:
-    """So that all ranks go the same way."""
+    """Whether the flag is set on any rank, so that all ranks take the same branch."""
     return bool(highest_of_ranks(int(flag), device))
 
 
 def highest_of_ranks(number: int, device: torch.device) -> int:
-    """The largest of all ranks' numbers: as many collective passes as this must be made everywhere."""
+    """The largest number of all ranks. All must run the same number of passes, because passes may be collective."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return number

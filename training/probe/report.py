@@ -7,23 +7,23 @@ from typing import Any
 from ...schemas.errors import LeakError
 
 NOT_NUMBERS = "the model's outputs, which are not numbers"
-"""A fault that says nothing of documents."""
+"""A fault that does not concern isolation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     """`attention`, `layers`, `batch`, `runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`,
     `at length`, `dropout`, `length` or `stretch`."""
     passed: bool
     value: str
-    """What was found; a number where there is one."""
+    """The measured result."""
     threshold: str
-    """What it should be."""
+    """The expected result."""
     detail: str = ""
-    """A sentence: what it means, or what went wrong."""
+    """What the result means, or what went wrong, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +32,26 @@ class ProbeReport:
 
     model: str
     attention: str
-    """As the model's configuration has it."""
+    """Attention implementation in the model's configuration."""
     checks: tuple[Check, ...]
     fault: str | None = None
-    """Of what failed: the setting at fault."""
+    """The setting that caused the failure."""
     mend: str | None = None
-    """What to do about it."""
+    """How to fix the failure."""
     calls: int | None = None
     """Calls of packed attention in a forward pass; None where they cannot be counted."""
     influence: tuple[tuple[float, ...], ...] = field(default=())
     """[d][e]: the largest gradient of document d's loss with respect to embeddings of document e."""
     shown: tuple[int, int] = (0, 0)
-    """Tokens of the longest document and of the row for which documents were compared with themselves alone."""
+    """Tokens of the longest compared document, and of the row that held it."""
     beyond: str = ""
-    """What the model is known to do with longer documents or rows; empty where nothing is known."""
+    """What the model is known to do with longer documents or rows; empty if nothing is known."""
 
     @property
     def verdict(self) -> str:
-        """What was shown, in a sentence, and for which lengths."""
+        """The result in one sentence, with the lengths for which it was shown."""
         if self.fault == NOT_NUMBERS:
-            return (
-                "not shown: the model's outputs are not numbers (NaN or infinite), so nothing can be said of documents"
-            )
+            return "not shown: the model's outputs are not numbers (NaN or infinite), so isolation cannot be tested"
         if any(check.name == "runs" for check in self.checks):
             return "not shown: the model does not run"
         if not self.isolated:
@@ -66,7 +64,7 @@ class ProbeReport:
 
     @property
     def isolated(self) -> bool:
-        """Whether every check passed: packed documents are apart, and each is as it would be alone."""
+        """Whether every check passed: documents are isolated, and each gives the same outputs as alone."""
         return all(check.passed for check in self.checks)
 
     def check(self, name: str) -> Check | None:
@@ -74,10 +72,10 @@ class ProbeReport:
         return next((check for check in self.checks if check.name == name), None)
 
     def require(self) -> "ProbeReport":
-        """Itself.
+        """Return this report, or raise if a check failed.
 
         Raises:
-            LeakError: a check failed. Names it, the setting at fault and the mend.
+            LeakError: a check failed. Names the check, the setting at fault and the fix.
         """
         if self.isolated:
             return self
@@ -96,15 +94,15 @@ class ProbeReport:
         if "runs" in names:
             return f"{self.model} with attention {self.attention} does not run on a packed batch"
         if names <= {"dropout"}:
-            return f"{self.model} drops attention weights, which attention {self.attention} does not compute"
+            return f"{self.model} uses attention dropout, which attention {self.attention} does not compute"
         return f"{self.model} with attention {self.attention} does not keep packed documents apart"
 
     def _mend(self) -> str:
-        said = self.mend or "set batching: padded, or take another model"
+        said = self.mend or "take another model, or pad its documents with PackedLoader(unpacked=True)"
         return said[0].upper() + said[1:]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """(check, passed or not, value, should be, detail) of each check, for a table."""
+        """(check, passed, value, expected, detail) of each check, for a table."""
         return [
             (check.name, "ok" if check.passed else "FAILED", check.value, check.threshold, check.detail)
             for check in self.checks

@@ -27,9 +27,9 @@ KERNELS = ("mamba_ssm", "causal_conv1d", "fla")
 
 
 def attention_checks(model: Any) -> list[Check]:
-    """The implementation that each part of the model has: transformers warns at most where it falls back.
+    """Check each part's attention implementation: transformers may fall back to another with only a warning.
 
-    Nothing where no layer has attention that follows transformers' interface: then there is nothing to say of it.
+    No checks if no layer's attention follows transformers' interface.
     """
     bare = unwrap(model)
     layers = attention_layers(bare)
@@ -49,7 +49,9 @@ def attention_checks(model: Any) -> list[Check]:
 
 
 def dropout_check(model: Any) -> Check:
-    """Packed attention has no dropout, and raises in training where a model wants some. A model's own attention may."""
+    """Packed attention has no dropout, and raises in training if the model asks for some. A model's own attention may
+    have it.
+    """
     bare = unwrap(model)
     wanted = {
         f"{name}={value:g}"
@@ -59,7 +61,7 @@ def dropout_check(model: Any) -> Check:
     }
     said = ", ".join(sorted(wanted)) or "0"
     if bare.config._attn_implementation not in (NAME, BLOCK_NAME):
-        return Check("dropout", True, said, "any", "the model's own attention computes it" if wanted else "")
+        return Check("dropout", True, said, "any", "the model's own attention computes dropout" if wanted else "")
     return Check("dropout", not wanted, said, "0", "packed attention has no dropout" if wanted else "")
 
 
@@ -75,7 +77,7 @@ def _inner(layer: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def layers_check(model: Any, batch: Mapping[str, Any]) -> Check:
-    """Layers that carry a state from token to token do so across documents, unless kernels are told the bounds."""
+    """Layers with a recurrent state carry it across documents, unless their kernels are given the bounds."""
     kinds = recurrent_layers(model)
     if not kinds:
         return Check("layers", True, "attention only", "no recurrence", "")
@@ -117,11 +119,11 @@ def batch_check(batch: Mapping[str, Any]) -> Check:
 
 
 def length_checks(model: Any, tokens: int | None, longest: int | None) -> list[Check]:
-    """Of models in which a document is computed as it would be alone only up to some length.
+    """Check lengths for models that isolate documents only up to some length.
 
     Args:
-        tokens: the most in one batch; None where that is not known.
-        longest: tokens of the longest document; None where that is not known.
+        tokens: largest number of tokens in a batch; None if unknown.
+        longest: tokens of the longest document; None if unknown.
     """
     checks = []
     for name, found, limit in (("length", tokens, row_limit(model)), ("stretch", longest, document_limit(model))):

@@ -95,7 +95,7 @@ def _shrink(data: dict[str, Any]) -> None:
 
 
 def _fewer_layers(data: dict[str, Any]) -> None:
-    """The first few layers, up to the first of every kind."""
+    """Keep only the first layers, up to the first of every kind."""
     count = next((data[name] for name in _LAYER_COUNTS if isinstance(data.get(name), int)), None)
     if count is None:
         return

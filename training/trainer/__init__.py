@@ -1,0 +1,1 @@
+"""A small trainer over packed shards: one readable loop, its checkpoints, and what it prints."""

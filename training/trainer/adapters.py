@@ -1,32 +1,32 @@
 """Low-rank adapters through peft, also on quantised models.
 
-`lora:` of a configuration holds peft's own `LoraConfig` keys (`r`, `lora_alpha`, `target_modules`, `use_dora`, …). What
-is left out: rank 16, alpha twice the rank, every linear layer but the head, no dropout.
+`lora:` of a configuration holds the keys of peft's `LoraConfig` (`r`, `lora_alpha`, `target_modules`, `use_dora`, …).
+Defaults: rank 16, alpha twice the rank, every linear layer but the head, no dropout.
 
-A quantised model is loaded by transformers from its own `quantization_config` (bitsandbytes, GPTQ, AWQ, torchao and
-the others that it knows); its weights stay as they are, and only adapters are trained, in float32.
+transformers loads a quantised model by its `quantization_config` (bitsandbytes, GPTQ, AWQ, torchao and others); its
+weights stay as they are, and only adapters are trained, in float32.
 """
 
-import difflib
 import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from ...schemas.errors import ConfigError
+from ...schemas.hints import did_you_mean
 
 _LOG = logging.getLogger(__name__)
 RANK = 16
 
 
 def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
-    """The model with adapters, the only weights that are trained; the model itself where there are no settings.
+    """The model with adapters, whose weights alone are trained; without settings the model itself.
 
     Args:
         settings: keys of peft.LoraConfig.
 
     Raises:
-        ConfigError: peft is not installed, a key is unknown, or no layer has a name that was asked for.
+        ConfigError: peft is not installed, a key is unknown, or no layer has a name in target_modules.
     """
     if settings is None:
         return model
@@ -38,8 +38,7 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     known = LoraConfig.__dataclass_fields__
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1) or difflib.get_close_matches(f"lora_{key}", known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(key, known) or did_you_mean(f"lora_{key}", known)
             raise ConfigError(f"lora.{key}: peft.LoraConfig has no such key{hint}")
     if given.get("task_type", "CAUSAL_LM") != "CAUSAL_LM":
         raise ConfigError(
@@ -51,27 +50,25 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     try:
         adapted = get_peft_model(model, LoraConfig(**given, task_type="CAUSAL_LM"))
     except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"lora: peft refuses it for {type(model).__name__}: {error}; mend the keys of lora"
-        ) from error
+        raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix the keys of lora") from error
     trained, total = adapted.get_nb_trainable_parameters()
     _LOG.info("lora: %s of %s weights are trained (%.2f %%)", f"{trained:,}", f"{total:,}", 100 * trained / total)
     return adapted
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether it has adapters of peft."""
+    """Whether the model has PEFT adapters."""
     return hasattr(model, "get_base_model") and hasattr(model, "peft_config")
 
 
 def is_quantised(model: Any) -> bool:
-    """Whether transformers has quantised its weights, or loaded them so."""
+    """Whether transformers loaded or made the model's weights quantised."""
     base = model.get_base_model() if is_adapted(model) else model
     return bool(getattr(base, "is_quantized", False)) or getattr(base, "hf_quantizer", None) is not None
 
 
 def merged(model: Any) -> Any:
-    """The model with its adapters merged into its weights; in place. A model without adapters as it is.
+    """Merge the adapters into the model's weights, in place. A model without adapters stays as it is.
 
     Raises:
         ConfigError: the weights are quantised, and rounding would take back what was learned.

@@ -1,6 +1,5 @@
-"""From `trainer:` to transformers.TrainingArguments: names checked, packtrain's own keys filled in."""
+"""`trainer:` as transformers.TrainingArguments: names checked, packtrain's own keys filled in."""
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...schemas.errors import ConfigError
-from ..options import divisible
+from ...schemas.hints import did_you_mean
+from ..order.options import divisible
 
 if TYPE_CHECKING:  # pydantic is needed for configurations only, not for a PackedTrainer
     from .config import TrainConfig
@@ -22,7 +22,7 @@ _FILES = ("deepspeed", "fsdp_config")
 
 
 def accumulation(rows_per_step: int, rows_per_device: int, ranks: int) -> int:
-    """Micro-batches that each rank makes of a step.
+    """Micro-batches of each rank in a step.
 
     Raises:
         ConfigError: the rows cannot be divided among the ranks.
@@ -36,16 +36,16 @@ def training_arguments(config: "TrainConfig", base: Path, ranks: int) -> Any:
     """transformers.TrainingArguments of a configuration. It also joins the process group, where there are ranks.
 
     Raises:
-        ConfigError: there is no such key, or transformers refuses a value; says what transformers says.
+        ConfigError: a key is unknown, or transformers refuses a value; quotes transformers.
     """
     from transformers import TrainingArguments
 
     known = sorted(field.name for field in fields(TrainingArguments) if field.init)
     for key in config.trainer:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"trainer.{key}: transformers.TrainingArguments has no such key{hint}")
+            raise ConfigError(
+                f"trainer.{key}: transformers.TrainingArguments has no such key{did_you_mean(key, known)}"
+            )
     numbers = {field.name: type(field.default) for field in fields(TrainingArguments)}
     given = {
         _today(key, known): _number(key, value) if numbers[key] in (int, float) else _placed(key, value, base)
@@ -55,12 +55,12 @@ def training_arguments(config: "TrainConfig", base: Path, ranks: int) -> Any:
         return TrainingArguments(**{**given, **_defaults(config, given), **_ours(config, base, ranks)})
     except (ValueError, TypeError, ImportError, NotImplementedError) as error:
         raise ConfigError(
-            f"trainer: transformers.TrainingArguments refuses it: {error}; mend that key, or leave it out"
+            f"trainer: transformers.TrainingArguments refuses it: {error}; fix that key, or leave it out"
         ) from error
 
 
 def _defaults(config: "TrainConfig", given: Mapping[str, Any]) -> dict[str, Any]:
-    """What packtrain would rather have than transformers' own default, where nothing was given; and what keys imply."""
+    """packtrain's own defaults for keys that are not given, and what keys imply."""
     ours: dict[str, Any] = {
         "report_to": ["tensorboard"] if find_spec("tensorboard") else [],
         "logging_steps": 10,
@@ -100,16 +100,16 @@ def _ours(config: "TrainConfig", base: Path, ranks: int) -> dict[str, Any]:
 
 
 def _today(key: str, known: Sequence[str]) -> str:
-    """transformers 5.23 calls gradient checkpointing activation checkpointing, and warns of the old name."""
+    """The key's present name: transformers 5.23 renamed gradient checkpointing, and warns of the old name."""
     new = key.replace("gradient_checkpointing", "activation_checkpointing")
     return new if new in known else key
 
 
 def _number(key: str, value: Any) -> Any:
-    """A number, also where YAML makes text of it, as of 1e-3; transformers would take the text, and fail late.
+    """A number, also where YAML reads one as text (1e-3): transformers would take the text, and fail late.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a number.
     """
     number = value
     if isinstance(value, str):
@@ -117,12 +117,12 @@ def _number(key: str, value: Any) -> Any:
             number = float(value)
             number = int(number) if number.is_integer() else number
     if not isinstance(number, int | float) or isinstance(number, bool) or math.isnan(number):
-        raise ConfigError(f"trainer.{key}: {value!r} is no number; for transformers' own default leave the key out")
+        raise ConfigError(f"trainer.{key}: {value!r} is not a number; for transformers' own default leave the key out")
     if key == "learning_rate" and number < 0:
         raise ConfigError(f"trainer.{key}: {value!r} is below 0; give 0 or more")
     return number
 
 
 def _placed(key: str, value: Any, base: Path) -> Any:
-    """A file's path starts at the configuration's folder."""
+    """Resolve the path of a file against the configuration's folder."""
     return str(base / value) if key in _FILES and isinstance(value, str) and (base / value).is_file() else value

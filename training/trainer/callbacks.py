@@ -1,4 +1,4 @@
-"""What runs at set moments of a training: the count of finished steps, and the proof of isolation."""
+"""Callbacks of a training: the count of finished steps, and the proof of isolation."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -7,19 +7,19 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..batch import flatten
+from ..loader.collate import flatten
 from .data import Feed
 
 FIRST_BATCH = 0.01
-"""How much the loss of the first packed batch may differ, relatively, from that of its documents one by one."""
+"""Relative difference allowed between the first packed batch's loss and that of its documents one by one."""
 
 
 _SHOWN = ("isolation", "perturbation", "control", "equivalence", "at length")
-"""Checks of the probe that are numbers."""
+"""Checks of the probe whose values are shown."""
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Counts the steps that are finished, for checkpoints, and says how often the data has been read."""
+    """Counts finished steps, for checkpoints, and how often the data has been read."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
@@ -44,18 +44,12 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
         self._guard: Any = None
         self._compare = False
 
-    @property
-    def _packs(self) -> bool:
-        return bool(self.trainer.batching != "padded")
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Probe the prepared model: wrapped, compiled and checkpointed as it trains. See transformers.
 
         Raises:
-            LeakError: documents see each other; names the setting at fault, and the mend.
+            LeakError: documents see each other; names the setting at fault, and the fix.
         """
-        if not self._packs:
-            return
         from ..probe import StepGuard, probe
 
         trainer, loader = self.trainer, self.trainer.loader
@@ -78,7 +72,7 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
         self._compare = trainer.probes
 
     def first_batch(self, batch: Mapping[str, Any]) -> None:
-        """Of the first batch: its loss must be that of its documents one by one."""
+        """Check that the loss of the first batch equals that of its documents one by one."""
         if self._compare:
             from ..probe import compare_first_batch
 
@@ -87,7 +81,7 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
             self.comparison.require(FIRST_BATCH)
 
     def step(self, batch: Mapping[str, Any]) -> AbstractContextManager[Any]:
-        """Around a forward pass: every layer must attend in the way that was proved."""
+        """A context for the forward pass, which checks that every layer uses the attention that was proved."""
         return nullcontext() if self._guard is None else self._guard.step(batch)
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole, and what the loader needs to go on from them.
+"""Whole checkpoints, and the loader's state in them.
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
-not. Here `packtrain.json` is written after everything else, on every rank: it holds the loader's state and the size
-of each file. A checkpoint without it, or with a file of another size, was cut short and is passed over.
+not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's state and the size of
+each file. A checkpoint without it, or with a file of another size, was cut short and is skipped.
 """
 
 import hashlib
@@ -34,34 +34,34 @@ class CheckpointState:
     """What packtrain adds to a checkpoint of transformers."""
 
     step: int
-    """Optimizer steps made."""
+    """Number of optimizer steps made."""
     rows_per_step: int
     loss: str
     """What the loss is a mean of."""
     settings: dict[str, Any]
-    """What going on takes from the checkpoint, whatever is asked for: see `settings_of`."""
+    """Settings that resuming takes from the checkpoint, not from the configuration; see `settings_of`."""
     world_size: int
-    """Ranks that wrote it; another number may go on from it."""
+    """Number of ranks that wrote the checkpoint; another number may resume from it."""
     loader: dict[str, Any]
     """See `training.state.LoaderState`."""
     files: dict[str, int]
-    """Every other file of the checkpoint: its path below the folder, and its bytes."""
+    """Size in bytes of every other file, by path within the folder."""
 
     def refuse_other(self, rows_per_step: int, loss: str, settings: dict[str, Any], where: Path) -> None:
-        """Raise ConfigError where going on would make other steps than those that were begun."""
+        """Raise ConfigError if steps after resuming would differ from those of the interrupted training."""
         mine_of = {"rows_per_step": rows_per_step, "loss": loss, **settings}
         theirs_of = {"rows_per_step": self.rows_per_step, "loss": self.loss, **self.settings}
         for name, mine in mine_of.items():
             theirs = theirs_of.get(name)
             if mine != theirs:
                 raise ConfigError(
-                    f"{where} was written with {name}: {theirs}, and is to go on with {name}: {mine}; set it back, or "
-                    "train into another folder (out), with the checkpoint's folder as model"
+                    f"{where} was written with {name}: {theirs}, and would be resumed with {name}: {mine}; set it "
+                    "back, or train into another folder (out), with the checkpoint's folder as model"
                 )
 
 
 def settings_of(args: Any, weights: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """What an optimizer's saved state brings along, so that a change of it would be passed over, or fail.
+    """Settings stored in an optimizer's state; changing one before resuming would be ignored, or fail.
 
     Args:
         args: transformers.TrainingArguments.
@@ -86,7 +86,7 @@ def write_marker(
     world_size: int,
     loader: Any,
 ) -> None:
-    """Declare a checkpoint whole. Nothing of it may be written afterwards."""
+    """Mark a checkpoint as complete. Nothing in it may be written afterwards."""
     state = CheckpointState(step, rows_per_step, loss, settings, world_size, loader, _files(folder))
     draft = folder / f".{MARKER}.part"
     with draft.open("w", encoding="utf-8") as file:
@@ -97,7 +97,7 @@ def write_marker(
 
 
 def remove_marker(folder: Path) -> None:
-    """Before a checkpoint is written over, or deleted."""
+    """Remove the marker of completeness, before a checkpoint is overwritten or deleted."""
     (folder / MARKER).unlink(missing_ok=True)
 
 
@@ -105,7 +105,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
     """The state of a whole checkpoint.
 
     Raises:
-        ConfigError: it is none, or was cut short; says which file.
+        ConfigError: it is not a whole checkpoint; says which file is at fault.
     """
     try:
         data = parse_json((folder / MARKER).read_bytes())
@@ -139,22 +139,22 @@ def read_checkpoint(folder: Path) -> CheckpointState:
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Around the writing of files.
+    """A context for writing files.
 
     Raises:
-        StoreError: it failed, on a full disk for one; what was written before is whole.
+        StoreError: writing failed, for example on a full disk; earlier checkpoints are intact.
     """
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:  # the last of torch.save
         raise StoreError(
-            f"{what} could not be written: {' '.join(str(error).split())}. Make room, or look at the disk; the same "
-            "command then goes on from the last whole checkpoint"
+            f"{what} could not be written: {' '.join(str(error).split())}. Free some space or check the disk; the same "
+            "command then continues from the last whole checkpoint"
         ) from error
 
 
 def checkpoints(out: Path) -> list[Path]:
-    """All folders of checkpoints, whole or not, the newest first."""
+    """All checkpoint folders, complete or not, newest first."""
     if not out.is_dir():
         return []
     found = [(int(match[1]), path) for path in out.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
@@ -162,12 +162,12 @@ def checkpoints(out: Path) -> list[Path]:
 
 
 def last_whole(out: Path) -> Path | None:
-    """The newest checkpoint that is whole. Those that are not are passed over, with a warning."""
+    """The newest complete checkpoint. Incomplete ones are skipped, with a warning."""
     for path in checkpoints(out):
         try:
             read_checkpoint(path)
         except ConfigError as error:
-            _LOG.warning("passed over: %s", error)
+            _LOG.warning("skipped: %s", error)
         else:
             return path
     return None
@@ -177,8 +177,8 @@ def rotate(newest: Path, keep: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints beyond `keep`, and what was cut short; never the best one, nor the newest.
 
     Args:
-        newest: the one just written. Its number need not be the highest: a training may have gone on from an earlier
-            one than its last, or another may have been cut short.
+        newest: the one just written. Its number need not be the highest: a training may have resumed from an earlier
+            one, or a later one was cut short.
     """
     if not keep or keep < 1:
         return

@@ -1,15 +1,12 @@
-"""Settings that are known not to go together, refused before anything is computed, each with its reason and its mend.
+"""Settings that do not go together, refused before anything is computed, each with its reason and its fix.
 
-Each rule is a row: what it is called, when it applies, why, and what to do. A rule stands here because the combination
-fails late, trains wrongly, or silently does nothing. What is refused where it is read is not repeated: keys of
-TrainingArguments that packtrain decides (`owned`), attention that a batch does not fit (`config`), and parallelism that
-would cut rows (`trainer`).
-
-Found by trying, and therefore no rule: torch.compile goes with per-document attention on a CPU (the graph breaks in
-every layer, the result is the same), with the chunked loss, and with offloading.
+A rule stands here because the combination fails late, trains wrongly, or silently does nothing. What is refused where
+it is read is not repeated: keys of TrainingArguments that packtrain decides (`owned`), kernels that a machine lacks
+(`fused_loss`), and parallelism that would cut rows (`parallel`). torch.compile goes with per-document attention on a
+CPU, with the chunked loss and with offloading: that was tried.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,33 +18,31 @@ from .adapters import is_adapted, is_quantised
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
 DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
-"""How configurations of transformers call dropout of attention weights."""
+"""Names of the attention-dropout key in transformers' configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the rules look at, as plain values."""
+    """The settings that the rules check, as plain values."""
 
     device: str = "cpu"
-    batching: str = "packed"
     attention: str = "auto"
     static_shapes: bool = False
-    compile_mode: str | None = None
-    """None where nothing is compiled; `default`, or torch.compile's own mode."""
-    loss: str = "token"
-    loss_kernel: str = "auto"
-    offload_activations: bool = False
+    graphs: bool = False
+    """Whether torch.compile records CUDA graphs."""
+    liger: bool = False
+    offloads: bool = False
     checkpointing: bool = False
     mixed: str | None = None
     """`bf16`, `fp16` or None."""
-    weights: str = "float32"
-    """Dtype of the weights that are trained."""
-    dropout: tuple[str, float] | None = None
-    """Key and value in the model's configuration, where attention weights are dropped."""
+    weights: str | None = "float32"
+    """Dtype of the trained weights; None if no weights are trained."""
+    dropout: bool = False
+    """Whether the model's configuration has attention dropout."""
     quantised: bool = False
     adapted: bool = False
     merge: bool = False
-    """Export with the adapters merged."""
+    """Whether the export merges the adapters."""
     sharded: str | None = None
     """`FSDP`, `DeepSpeed` or None."""
 
@@ -56,19 +51,19 @@ class Settings:
         """Read from a TrainConfig, the loaded model and transformers.TrainingArguments."""
         options = config.compile if isinstance(config.compile, dict) else {}
         trained = [weight.dtype for weight in model.parameters() if weight.requires_grad]
+        text = model.config.get_text_config()
+        kinds = ("gradient_checkpointing", "activation_checkpointing")
         return cls(
             device=torch.device(arguments.device).type,
-            batching=config.batching,
             attention=config.attention,
             static_shapes=config.loader.static_shapes is not False,
-            compile_mode=(options.get("mode") or "default") if config.compile else None,
-            loss=config.loss,
-            loss_kernel=config.loss_kernel,
-            offload_activations=config.offload_activations,
-            checkpointing=_checkpointing(arguments),
+            graphs=options.get("mode") in GRAPH_MODES,
+            liger=config.loss_kernel == "liger",
+            offloads=config.offload_activations,
+            checkpointing=any(getattr(arguments, kind, False) for kind in kinds),
             mixed="bf16" if arguments.bf16 else "fp16" if arguments.fp16 else None,
-            weights=_name(trained[0]) if trained else "none",
-            dropout=_dropout(model),
+            weights=str(trained[0]).removeprefix("torch.") if trained else None,
+            dropout=any(isinstance(found := getattr(text, key, 0), int | float) and found > 0 for key in DROPOUTS),
             quantised=is_quantised(model),
             adapted=is_adapted(model),
             merge=config.export is not None and config.export.merge,
@@ -76,127 +71,68 @@ class Settings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One combination that is refused."""
-
-    keys: str
-    """The keys at fault, as they stand in the configuration."""
-    applies: Callable[[Settings], bool]
-    reason: str
-    mend: str
-
-    def __str__(self) -> str:
-        return f"{self.keys}: {self.reason}. {self.mend}"
-
-
-def _packs(s: Settings) -> bool:
-    return s.batching != "padded" and s.attention not in ("sdpa", "eager")
-
-
-RULES = (
-    Rule(
-        "loss_kernel: liger with offload_activations",
-        lambda s: s.loss_kernel == "liger" and s.offload_activations,
-        "Liger's cross-entropy writes gradients over its inputs, of which offloading may hold a copy that it takes for "
-        "still valid",
-        "Take loss_kernel: chunked, which writes over nothing, or leave offloading out",
-    ),
-    Rule(
-        "loss_kernel: liger with loss: document",
-        lambda s: s.loss_kernel == "liger" and s.loss == "document",
-        "Liger's cross-entropy cannot weigh tokens",
-        "Take loss_kernel: chunked",
-    ),
-    Rule(
-        "offload_activations with trainer.gradient_checkpointing",
-        lambda s: s.offload_activations and s.checkpointing,
-        "a checkpointed layer keeps its input where offloading does not reach; beside it less than a sixth was left to "
-        "move in our measurement, at the full price of both",
-        "Take one of the two: checkpointing computes layers twice, offloading copies activations to the host",
-    ),
-    Rule(
-        "compile: {mode: …} with loader.static_shapes: false",
-        lambda s: s.compile_mode in GRAPH_MODES and not s.static_shapes,
-        "a CUDA graph is recorded for one shape, and packed rows differ in length and in their number of documents, so "
-        "nearly every step would record another",
-        "Set loader: {static_shapes: true}, or compile: true",
-    ),
-    Rule(
-        "compile: {mode: …} with offload_activations",
-        lambda s: s.compile_mode in GRAPH_MODES and s.offload_activations,
-        "a CUDA graph writes its activations to the same memory at every replay, and a copy to the host that is still "
-        "under way would be of the wrong step",
-        "Set compile: true, or leave offloading out",
-    ),
-    Rule(
-        "trainer.fp16 on a CPU",
-        lambda s: s.mixed == "fp16" and s.device == "cpu",
-        "float16 needs a loss scaler, which CPUs have none for, and is slower there than float32",
-        "Take trainer: {bf16: true}, or neither",
-    ),
-    Rule(
-        "model.dtype: float16",
-        lambda s: s.weights == "float16",
-        "updates of float16 weights are lost below a two-thousandth of the weight, and the loss scaler refuses float16 "
-        "gradients",
-        "Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}",
-    ),
-    Rule(
-        "model.dtype: bfloat16 with trainer.fp16",
-        lambda s: s.weights == "bfloat16" and s.mixed == "fp16",
-        "weights in bfloat16 would be computed with in float16, whose range does not hold them",
-        "Take trainer: {bf16: true}",
-    ),
-    Rule(
-        "attention dropout",
-        lambda s: s.dropout is not None and _packs(s),
-        "kernels over packed documents have no dropout of attention weights, and the model's configuration asks for it",
-        "Set it to 0, under model: {overrides: {attention_dropout: 0.0}} or the name that the model has for it",
-    ),
-    Rule(
-        "model.quantization without lora",
-        lambda s: s.quantised and not s.adapted,
-        "quantised weights take no gradients, so nothing would be trained, or only norms and embeddings",
-        "Add lora: {r: 16}, or load the model without quantization",
-    ),
-    Rule(
-        "export.merge with model.quantization",
-        lambda s: s.merge and s.quantised,
-        "merging into quantised weights would round away what the adapters learned",
-        "Leave merge out, and merge the adapters into the model loaded without quantization",
-    ),
-    Rule(
-        "export.merge without lora",
-        lambda s: s.merge and not s.adapted,
-        "there are no adapters to merge",
-        "Leave merge out, or add lora",
-    ),
-    Rule(
-        "export.merge with sharded weights",
-        lambda s: s.merge and s.sharded is not None,
-        "no rank holds whole weights to merge into",
-        "Leave merge out, and merge the exported adapters in a process of its own",
-    ),
-    Rule(
-        "model.quantization with DeepSpeed",
-        lambda s: s.quantised and s.sharded == "DeepSpeed",
-        "ZeRO cuts weights into pieces without knowing how quantised ones are stored",
-        "Take DDP or FSDP2",
-    ),
-    Rule(
-        "loss_kernel: liger on a CPU",
-        lambda s: s.loss_kernel == "liger" and s.device == "cpu",
-        "Liger's kernels are written in Triton, for GPUs",
-        "Take loss_kernel: chunked, which saves the same memory",
-    ),
-    Rule(
-        "nothing to train",
-        lambda s: s.weights == "none",
-        "no weight of the model takes a gradient",
-        "Add lora, or leave the model's weights trainable (requires_grad)",
-    ),
-)
+def faults(s: Settings) -> Iterator[str]:
+    """`keys: reason. Fix` of each forbidden combination."""
+    if s.liger and s.offloads:
+        yield (
+            "loss_kernel: liger with offload_activations: Liger's cross-entropy writes gradients over its inputs, of "
+            "which offloading holds copies. Take loss_kernel: chunked, or leave offloading out"
+        )
+    if s.offloads and s.checkpointing:
+        yield (
+            "offload_activations with trainer.gradient_checkpointing: a checkpointed layer keeps its input where "
+            "offloading does not reach it; less than a sixth was left to offload, at the cost of both. Take one of "
+            "the two: checkpointing computes layers twice, offloading copies activations to the host"
+        )
+    if s.graphs and not s.static_shapes:
+        yield (
+            "compile: {mode: …} with loader.static_shapes: false: a CUDA graph is recorded for one shape, and packed "
+            "rows differ in length and number of documents. Set loader: {static_shapes: true}, or compile: true"
+        )
+    if s.graphs and s.offloads:
+        yield (
+            "compile: {mode: …} with offload_activations: a CUDA graph writes its activations to the same memory at "
+            "every replay, while they are still copied to the host. Set compile: true, or leave offloading out"
+        )
+    if s.mixed == "fp16" and s.device == "cpu":
+        yield "trainer.fp16 on a CPU: it has no loss scaler there. Take trainer: {bf16: true}, or neither"
+    if s.weights == "float16":
+        yield (
+            "model.dtype: float16: small updates of float16 weights are lost, and the loss scaler refuses float16 "
+            "gradients. Take model: {dtype: float32} with trainer: {fp16: true}, or model: {dtype: bfloat16}"
+        )
+    if s.weights == "bfloat16" and s.mixed == "fp16":
+        yield (
+            "model.dtype: bfloat16 with trainer.fp16: float16's range does not hold such weights. "
+            "Take trainer: {bf16: true}"
+        )
+    if s.dropout and s.attention not in ("sdpa", "eager"):
+        yield (
+            "attention dropout: kernels over packed documents do not drop attention weights, and the model's "
+            "configuration asks for it. Set it to 0, under model: {overrides: {attention_dropout: 0.0}} or the name "
+            "that the model has for it"
+        )
+    if s.quantised and not s.adapted:
+        yield (
+            "model.quantization without lora: quantised weights take no gradients. Add lora: {r: 16}, or load the "
+            "model without quantization"
+        )
+    if s.quantised and s.sharded == "DeepSpeed":
+        yield "model.quantization with DeepSpeed: ZeRO cannot cut quantised weights. Take DDP or FSDP2"
+    if s.merge and not s.adapted:
+        yield "export.merge without lora: there are no adapters to merge. Leave merge out, or add lora"
+    if s.merge and s.quantised:
+        yield (
+            "export.merge with model.quantization: merging would round away what the adapters learned. Leave merge "
+            "out, and merge the adapters into the model loaded without quantization"
+        )
+    if s.merge and s.sharded:
+        yield (
+            "export.merge with sharded weights: no rank holds whole weights. Leave merge out, and merge the exported "
+            "adapters in a process of its own"
+        )
+    if s.weights is None:
+        yield "nothing to train: no weight of the model takes a gradient. Add lora, or leave weights trainable"
 
 
 def check_combinations(config: Any, model: Any, arguments: Any) -> None:
@@ -210,37 +146,12 @@ def check_combinations(config: Any, model: Any, arguments: Any) -> None:
     Raises:
         ConfigError: names all combinations at fault, each with the reason and what to do.
     """
-    refuse(Settings.of(config, model, arguments))
-
-
-def refuse(settings: Settings) -> None:
-    """The rules alone. Raises ConfigError."""
-    found = [str(rule) for rule in RULES if rule.applies(settings)]
-    if found:
+    if found := list(faults(Settings.of(config, model, arguments))):
         raise ConfigError("\n".join(found))
 
 
-def _checkpointing(arguments: Any) -> bool:
-    return any(bool(getattr(arguments, f"{kind}_checkpointing", False)) for kind in ("gradient", "activation"))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _sharded(arguments: Any) -> str | None:
-    if getattr(arguments, "deepspeed_plugin", None) is not None or getattr(arguments, "deepspeed", None):
-        return "DeepSpeed"
     kind = str(getattr(getattr(arguments, "distributed_state", None), "distributed_type", "")).rpartition(".")[2]
-    if kind == "DEEPSPEED":
+    if getattr(arguments, "deepspeed_plugin", None) or getattr(arguments, "deepspeed", None) or kind == "DEEPSPEED":
         return "DeepSpeed"
     return "FSDP" if kind == "FSDP" or getattr(arguments, "fsdp", None) else None
-
-
-def _dropout(model: Any) -> tuple[str, float] | None:
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    for key in DROPOUTS:
-        value = getattr(config, key, None)
-        if isinstance(value, int | float) and value > 0:
-            return key, float(value)
-    return None

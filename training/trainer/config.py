@@ -1,38 +1,44 @@
 """The configuration of a training, validated by pydantic. Every field says what it does.
 
-What is about data, isolation and the loss stands here; everything else of transformers.TrainingArguments stands
-under `trainer:` as it is. Keys of TrainingArguments that packtrain decides by itself are refused there, each with the
-reason and the key to use (`owned.OWNED`).
+Keys about data, isolation and the loss are here; `trainer:` takes all other keys of transformers.TrainingArguments
+unchanged. Keys that packtrain decides itself are refused there, each with the reason and the key to use
+(`owned.OWNED`).
 """
 
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ...schemas.section import Section, Size
-from ..mixture import Source
-from ..options import nearest
+from ...schemas.section import ConfigModel, Size
+from ..order.mixture import Source
+from ..order.options import nearest
 from .owned import check_owned
 
+REMOVED = {
+    "batching": "batches are always packed; leave it out. PackedLoader(unpacked=True) pads documents for a loop of "
+    "your own, and `packtrain report` says what packing saves",
+}
+"""Keys of earlier versions → what to do instead."""
 
-class ModelConfig(Section):
+
+class ModelConfig(ConfigModel):
     """Which model, and in which precision its weights are held."""
 
     path: str | None = None
     """A folder that `AutoModelForCausalLM.from_pretrained` loads; with `random`, one that holds config.json."""
     config: dict[str, Any] | None = None
-    """In place of `path`: what would stand in config.json, `model_type` among it. The weights are drawn."""
+    """Instead of `path`: the contents of a config.json, with `model_type`. The weights are random."""
     random: bool = False
-    """Draw the weights in place of loading them: for trials, and to train from nothing."""
+    """Start from random weights instead of loading them: for trials, and to train from nothing."""
     overrides: dict[str, Any] = Field(default={})
     """Keys of the model's configuration to change before it is built, such as `{num_hidden_layers: 4}`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights. `auto`: float32, in which an optimizer's small updates are not lost; with `trainer.bf16` the
-    forward pass still computes in bfloat16. Of a quantised model: what its configuration says."""
+    """Precision of the weights. `auto`: float32, which keeps an optimizer's small updates; with `trainer.bf16` the
+    forward pass still computes in bfloat16. For a quantised model, `auto` is what its configuration says."""
     quantization: dict[str, Any] | None = None
-    """What transformers takes as `quantization_config`, such as `{quant_method: bitsandbytes, load_in_4bit: true}`."""
+    """transformers' `quantization_config`, such as `{quant_method: bitsandbytes, load_in_4bit: true}`."""
     trust_remote_code: bool = False
-    """Run the Python that lies in the model's folder."""
+    """Run the Python code in the model's folder."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "ModelConfig":
@@ -45,7 +51,7 @@ class ModelConfig(Section):
         return self
 
 
-class DataConfig(Section):
+class DataConfig(ConfigModel):
     """One packed dataset of a mixture; see docs/loader.md."""
 
     path: str
@@ -58,81 +64,81 @@ class DataConfig(Section):
     """`train` or `holdout`."""
 
 
-class BalanceConfig(Section):
-    """Rows of like cost laid near each other; see docs/loader.md."""
+class BalanceConfig(ConfigModel):
+    """Rows of similar cost placed near each other; see docs/loader.md."""
 
     block: int = Field(ge=1)
-    """Rows among which they are laid near each other."""
+    """Rows within which similar ones are placed together."""
     group: int = Field(ge=1)
-    """Rows of one group."""
+    """Rows in one group of similar cost."""
 
 
-class LoaderConfig(Section):
+class LoaderConfig(ConfigModel):
     """Options of the loader that a training rarely needs; docs/loader.md explains them."""
 
     order: Literal["full", "blocks", "sequential"] = "full"
     """For remote shards that the cache cannot hold, `blocks`."""
     first_epoch_sequential: bool | None = None
-    """Read epoch 0 as the rows lie; null where packing has shuffled them."""
+    """Read epoch 0 in stored order; null: only if packing shuffled the rows."""
     balance: Literal["auto"] | BalanceConfig | None = "auto"
-    """Rows of like cost near each other, and each step's rows dealt to the ranks by cost."""
+    """Rows of similar cost near each other, and each step's rows divided among the ranks by cost."""
     tail: Literal["drop", "pad", "repeat"] = "drop"
     """What happens to the rows after the last full step."""
     mix_by: Literal["tokens", "rows"] = "tokens"
-    """What the weights of a mixture are shares of."""
+    """Whether the weights of a mixture are shares of tokens or of rows."""
     until: Literal["first", "all"] = "first"
-    """Where a mixture with weights ends."""
+    """Whether a mixture with weights ends with its first dataset or when all are read."""
     num_workers: int = Field(default=1, ge=0)
-    """Threads that make batches ahead."""
+    """Threads that make batches in advance."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches ahead, for each worker, at least."""
+    """Batches that each worker makes in advance, at least."""
     static_shapes: bool | int = False
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False
-    """Also hand out the number of each token's document, for convolution and state-space layers."""
+    """Add the number of each token's document to a batch, for convolution and state-space layers."""
     cache: str | None = None
     """Folder for remote shards."""
     cache_bytes: Size | None = None
-    """That the cache may hold."""
+    """Bytes that the cache may hold."""
     storage_options: dict[str, Any] | None = None
-    """For fsspec: credentials, endpoints and the like."""
+    """fsspec's options: credentials, endpoints and the like."""
     verify: Literal["never", "first"] = "never"
     """`first`: compare each local shard with its hash when it is first opened. Downloads always are."""
 
 
-class EvalConfig(Section):
-    """A held-out packed set, on which the loss is measured."""
+class EvalConfig(ConfigModel):
+    """Held-out packed rows, on which the loss is measured."""
 
     data: str | None = None
-    """Folder or URL; null for the training data, where that is one dataset."""
+    """Folder or URL; null for the training data, if that is one dataset."""
     split: str = "holdout"
-    """Which split of it."""
+    """Which split."""
     every: int | None = Field(default=None, ge=1)
     """Steps between two measurements; null for one, at the end."""
     rows: int | None = Field(default=None, ge=1)
-    """Only so many packed rows, the first ones; null for all."""
+    """Only the first packed rows, this many; null for all."""
     rows_per_device: int | None = Field(default=None, ge=1)
     """Rows of one forward pass on one device; null for the training's."""
 
 
-class ExportConfig(Section):
+class ExportConfig(ConfigModel):
     """The finished model, in a folder that transformers loads."""
 
     path: str | None = None
-    """Which folder; null for `model` in `out`."""
+    """The folder; null for `model` in `out`."""
     merge: bool = False
-    """Of adapters: write the model with the adapters merged into its weights, in place of the adapters alone."""
+    """Write the model with its adapters merged into the weights, instead of the adapters alone."""
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigModel):
     """A training. Relative paths start at the configuration's folder."""
 
     out: str
     """The folder for checkpoints, logs and the finished model."""
     model: ModelConfig
-    """Which model; a path alone stands for `{path: …}`."""
+    """The model; a path alone means `{path: …}`."""
     data: tuple[DataConfig, ...] = Field(min_length=1)
-    """The packed dataset, or several as a mixture; a path alone stands for `{path: …}`."""
+    """The packed dataset, or several as a mixture; a path alone means `{path: …}`."""
     rows_per_step: int = Field(ge=1)
     """Packed rows of one optimizer step, over all ranks and accumulation steps: the same rows whatever their number."""
     rows_per_device: int = Field(default=1, ge=1)
@@ -140,39 +146,51 @@ class TrainConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """How often the data is read. `trainer.max_steps` ends a training earlier."""
     seed: int = Field(default=0, ge=0)
-    """Of the order of rows, of drawn weights and of dropout."""
+    """Seed of the row order, of random weights and of dropout."""
     loader: LoaderConfig = LoaderConfig()
     """Rarely needed options of the loader."""
-    batching: Literal["packed", "padding_free", "padded"] = "packed"
-    """What a batch is. `padded` (every document a row, padded) and `padding_free` (documents one after another, not
-    packed) are baselines: they show what packing buys on your own data."""
     attention: Literal["auto", "packed_varlen", "packed_block_mask", "sdpa", "eager"] = "auto"
     """How documents are kept apart; docs/isolation.md. `auto` takes the fastest that the model allows."""
     probe: bool = True
-    """Prove before the first step, and after resuming, that no document sees another. Only for batches without
-    documents to keep apart is there a reason to switch it off."""
+    """Prove before the first step, and after resuming, that no document sees another. Switch it off only for rows of
+    one document."""
     loss: Literal["token", "document"] = "token"
-    """What the loss is a mean of: every trained token of a step alike, or every document (piece) alike."""
-    loss_kernel: Literal["auto", "none", "chunked", "liger", "torch"] = "auto"
+    """Whether every trained token of a step counts alike in the loss, or every document (piece)."""
+    loss_kernel: Literal["auto", "none", "chunked", "liger"] = "auto"
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
     compile: bool | dict[str, Any] = False
     """torch.compile; a mapping for its `backend` and `mode`."""
     offload_activations: bool = False
     """Keep activations in the host's memory between forward and backward."""
     lora: dict[str, Any] | None = None
-    """Train low-rank adapters in place of the weights; needs peft."""
+    """Train low-rank adapters instead of the weights; needs peft."""
     eval: EvalConfig | None = None
     """Measure the loss on held-out data."""
     tokenizer: str | None = None
-    """Folder of the tokenizer that goes beside the finished model; null for the one that packed the data, where this
-    machine still has it."""
+    """Folder of the tokenizer to export with the model; null for the one that packed the data, if this machine still
+    has it."""
     export: ExportConfig | None = ExportConfig()
     """The finished model; `false` for none."""
     resume: str = "auto"
-    """`auto` goes on from the last whole checkpoint in `out`, where there is one; `never` refuses to; or a
-    checkpoint's folder."""
+    """`auto` resumes from the last whole checkpoint in `out`, if there is one; `never` refuses to; or a checkpoint's
+    folder."""
     trainer: dict[str, Any] = Field(default={})
     """transformers.TrainingArguments: `learning_rate`, `lr_scheduler_type`, `bf16`, `save_steps` and all the others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in REMOVED.keys() & values.keys():
+                raise ValueError(f"{key} was removed: {REMOVED[key]}")
+        return values
+
+    @field_validator("loss_kernel", mode="before")
+    @classmethod
+    def _torch_kernel(cls, value: Any) -> Any:
+        if value == "torch":
+            raise ValueError("torch was removed: chunked now uses torch's linear_cross_entropy; take chunked")
+        return value
 
     @field_validator("model", mode="before")
     @classmethod
@@ -207,11 +225,6 @@ class TrainConfig(Section):
             )
         if self.eval is not None and self.eval.data is None and len(self.data) > 1:
             raise ValueError("eval.data is needed where the training data is a mixture: the held-out set's folder")
-        if self.batching == "padded" and self.attention not in ("auto", "sdpa", "eager"):
-            raise ValueError(
-                f"batching: padded keeps documents in rows of their own, for which attention: {self.attention} is not "
-                "made; take attention: auto"
-            )
         return self
 
     def sources(self) -> list[Source]:

@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "epoch": ("epoch", "{:.2f}".format),
     "seconds_left": ("left", duration),
 }
-"""Log key → heading and format. Keys that no log has are no column. `seconds_left` is this file's own."""
+"""Log key → heading and format of its column. Keys that no log has get no column. This file adds `seconds_left`."""
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -50,7 +50,7 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         self.say, self.clock = say, clock
         self._keys: list[str] = []
         self._since: tuple[int, float] | None = None
-        """Step and time from which the time left is reckoned."""
+        """Step and time from which the time left is computed."""
         self._first = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -67,9 +67,9 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
             self.say(evaluation_line(logs, state.global_step))
 
     def _left(self, step: int, steps: int) -> dict[str, float]:
-        """Seconds until the last step, evaluations and checkpoints on the way included, as they were so far.
+        """Seconds until the last step at the pace so far, evaluations and checkpoints included.
 
-        Counted from the first line on, because the first steps warm up; that line itself has to count from the start.
+        Counted from the first line on, because the first steps warm up; only that line itself counts from the start.
         """
         if self._since is None or step <= self._since[0]:
             return {}

@@ -1,55 +1,32 @@
 """The loader as transformers.Trainer takes it: whole, unprepared, and counted by optimizer steps.
 
-Trainer draws all micro-batches of a step before it computes the first. So what a checkpoint must hold is not where
-the loader stands, but where it stood when the last *finished* step was drawn: `Feed.drew` and `Feed.finished`.
+Trainer draws all micro-batches of a step before it computes the first. So a checkpoint must hold where the loader stood
+when the last *finished* step was drawn, not where it stands: `Feed.drew` and `Feed.finished`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...schemas.errors import ConfigError, InputError
-from ..corpus import Corpus
-from ..probe.limits import document_limit
-from ..schedule import Schedule
+from ..loader.loader import PackedLoader
+from ..order.concat import ConcatRows
+from ..probe.limits import Limit, document_limit
 from .models import learned_positions
 
 
-class Loader(Protocol):
-    """What a PackedLoader and its baselines have in common."""
-
-    schedule: Schedule
-    corpus: Corpus
-    rows_per_step: int
-    accumulate: int
-    seq_idx: bool
-
-    @property
-    def total_rows(self) -> int: ...
-
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
-
-    def __len__(self) -> int: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    def batch(self, position: int) -> dict[str, Any]: ...
-
-
 class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is not followed
-    """A loader's batches from where it stands. Its length is that of the whole training, also after resuming."""
+    """The remaining batches of a loader. `len()` counts the whole training, also after resuming."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: PackedLoader) -> None:
         self.loader = loader
         self.beginning = loader.state_dict()
         self.batches = len(loader)
         self._drawn = self._finished = self.beginning
         self.over = False
-        """Nothing is left to do, even if rows are left: the checkpoint that training goes on from was the last."""
+        """All steps were made before the checkpoint that training resumes from, even if rows are left."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(()) if self.over else iter(self.loader)
@@ -69,23 +46,23 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
 
     @property
     def epoch(self) -> float:
-        """How often the data has been read by the steps that are finished; of a mixture, which share of it."""
-        stream = self.loader.schedule.stream
+        """How often the finished steps have read the data; of a mixture, the share that they have read."""
+        stream = self.loader.schedule.global_order
         period = len(self.loader.corpus) if stream.mixture is None else stream.mixture.total
         return float(self._finished["rows"]) / period
 
     def go_to(self, state: dict[str, Any], *, over: bool = False) -> None:
-        """Stand where a checkpoint, or the beginning, says. Raises ConfigError where that is of other data."""
+        """Continue from a loader's state. Raises ConfigError if it is of other data."""
         self.over = over
         self.loader.load_state_dict(state)
         self._drawn = self._finished = self.loader.state_dict()
 
     def drew(self) -> None:
-        """All micro-batches of a step were drawn."""
+        """Note that all micro-batches of a step were taken from the loader."""
         self._drawn = self.loader.state_dict()
 
     def finish(self) -> None:
-        """The step that was drawn last is finished."""
+        """Note that the step taken last is finished."""
         self._finished = self._drawn
 
     def dataloader(self) -> DataLoader:
@@ -96,8 +73,19 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
         return DataLoader(self, batch_size=None, num_workers=0, generator=torch.Generator())
 
 
-def refuse_long_documents(model: Any, corpora: Mapping[str, Corpus]) -> None:
-    """Refuse documents that the model has no positions for, or that would change others of their batch.
+def position_limit(model: Any) -> Limit | None:
+    """The longest document that a model takes, and what happens to longer ones; None where there is no limit."""
+    limits = []
+    if (stretch := document_limit(model)) is not None:
+        reason = f"the model's {stretch.reason}: a document's outputs would depend on the others in its batch"
+        limits.append(Limit(stretch.tokens, reason))
+    if (learned := learned_positions(model)) is not None:
+        limits.append(Limit(learned, f"the model has embeddings for {learned:,} positions"))
+    return min(limits, key=lambda limit: limit.tokens, default=None)
+
+
+def refuse_long_documents(limit: Limit | None, corpora: Mapping[str, ConcatRows]) -> None:
+    """Refuse documents longer than `position_limit`.
 
     Args:
         corpora: what the data is called in the configuration, and its rows.
@@ -105,21 +93,10 @@ def refuse_long_documents(model: Any, corpora: Mapping[str, Corpus]) -> None:
     Raises:
         InputError: says how long the longest document is, and how long it may be.
     """
-    limit, positions = document_limit(model), learned_positions(model)
-    most = min((one for one in (None if limit is None else limit.tokens, positions) if one is not None), default=None)
-    if most is None:
-        return
     for name, corpus in corpora.items():
-        longest = corpus.longest(beyond=most)
-        if positions is not None and longest > positions:
+        if limit is not None and (longest := corpus.longest(beyond=limit.tokens)) > limit.tokens:
             raise InputError(
-                f"{name} has a document of {longest:,} tokens, but the model has embeddings for {positions:,} "
-                "positions; pack with a smaller truncate.max_length, or take another model"
-            )
-        if limit is not None and longest > limit.tokens:
-            raise InputError(
-                f"{name} has a document of {longest:,} tokens, but the model's {limit.reason}: documents would be "
-                "computed otherwise than alone, and otherwise in another batch. Pack with truncate.max_length: "
+                f"{name} has a document of {longest:,} tokens, but {limit.reason}. Pack with truncate.max_length: "
                 f"{limit.tokens}, or take another model"
             )
 
@@ -128,7 +105,7 @@ def steps_wanted(max_steps: int, feed: Feed) -> int:
     """Optimizer steps to make.
 
     Raises:
-        ConfigError: more are asked for than the data holds.
+        ConfigError: the data holds fewer.
     """
     if max_steps <= 0:
         return feed.steps

@@ -1,7 +1,7 @@
 """The loss on held-out packed rows: the mean over all their trained tokens, and over those of each source.
 
-Every rank makes as many batches as the others, because forward passes of a sharded model are collective; what fills
-up the last ones is not trained, and so not counted.
+All ranks make the same number of batches, because forward passes of a sharded model are collective; rows that fill up
+the last ones have no trained tokens, and so do not count.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
-from ..batch import flatten, unpack
-from ..rows import MAKE_HOLDOUT, PackedRows
-from ..shard import PackedRow
+from ..loader.collate import flatten
+from ..shards.arrow_shard import PackedRow
+from ..shards.dataset_rows import MAKE_HOLDOUT, PackedRows
 from .loss import LossMean, Targets, targets, token_losses_in_chunks
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
-"""Gives (n, V): the logits that predict a batch's trained tokens."""
+"""(batch, targets) → (n, V) logits that predict the trained tokens."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,17 @@ class HeldOut:
     limit: int | None = None
     rows_per_device: int = 1
     remote: dict[str, Any] = field(default_factory=dict)
-    padded: bool = False
-    """Every document a row of the batch, padded: for models that cannot keep packed documents apart."""
 
     def __post_init__(self) -> None:
         if not len(self):
             raise ConfigError(
-                f"{self.where}: the split {self.split!r} has no rows, on which a loss could be measured; "
+                f"{self.where}: the split {self.split!r} has no rows to measure a loss on; "
                 f"name another split, or leave eval out{'; ' + MAKE_HOLDOUT if self.split == 'holdout' else ''}"
             )
 
     @cached_property
     def rows(self) -> PackedRows:
-        """The rows themselves."""
+        """The held-out rows."""
         return PackedRows(self.where, self.split, **self.remote)
 
     def __len__(self) -> int:
@@ -67,7 +65,7 @@ class HeldOut:
 
     @cached_property
     def _sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """Names; document ids, ascending; and the number of each one's name."""
+        """Names of the sources; document ids, ascending; and the index of each id's name."""
         held = self.rows.documents()
         table = pq.read_table(held.path, columns=["doc_id", "source"]).unify_dictionaries().combine_chunks()
         held.close()
@@ -89,10 +87,10 @@ class HeldOut:
             first = begin + rank * self.rows_per_device
             rows = [self._row(index) for index in range(first, first + self.rows_per_device)]
             doc_ids = np.concatenate([row.doc_ids for row in rows])
-            yield (unpack(rows) if self.padded else flatten(rows)), numbers[np.searchsorted(ids, doc_ids)]
+            yield flatten(rows), numbers[np.searchsorted(ids, doc_ids)]
 
     def _row(self, index: int) -> PackedRow:
-        """A row; beyond the last one the first, with nothing trained in it."""
+        """A row; for indices beyond the last row, the first row with nothing trained."""
         if index < len(self):
             return self.rows.row(index)
         row = self.rows.row(0)

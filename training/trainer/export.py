@@ -1,4 +1,4 @@
-"""The finished model in a folder of its own: weights, configuration, and beside them tokenizer and chat template."""
+"""The finished model in a folder of its own: weights, configuration, tokenizer and chat template."""
 
 import logging
 from contextlib import suppress
@@ -9,8 +9,8 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..rows import PackedRows
-from ..shelf import LocalShelf
+from ..shards.dataset_rows import PackedRows
+from ..shards.shard_files import LocalShardFiles
 
 _LOG = logging.getLogger(__name__)
 _REQUEST = "_run/request.json"
@@ -23,9 +23,9 @@ class NotedTemplate:
     """A chat template that replaced the tokenizer's own, as a run noted it."""
 
     named: str
-    """Its text, the path of a file, or the name of one of the tokenizer's own."""
+    """Text of the template, path of a file, or name of one of the tokenizer's own."""
     hash: str
-    """BLAKE3 of its text."""
+    """BLAKE3 of the template's text."""
 
 
 Found = tuple[Path, NotedTemplate | None]
@@ -33,30 +33,30 @@ Found = tuple[Path, NotedTemplate | None]
 
 
 def find_tokenizer(given: Path | None, rows: PackedRows) -> Found | None:
-    """(folder, the chat template that replaces its own), or None where this machine has none.
+    """The tokenizer's folder and the chat template that replaces its own; None if this machine does not have it.
 
-    The note may be somebody else's. A file that it names is taken for the template only if the dataset was packed with
-    its very text: anything else of this machine must not get into what is handed on.
+    The dataset's notes may come from elsewhere. A file that they name becomes the template only if its text has the
+    hash in the manifest: no other file of this machine may get into the export.
 
     Args:
-        given: what the configuration names; it must be there.
+        given: the folder that the configuration names.
         rows: the training data, whose run noted what it used.
 
     Raises:
-        ConfigError: `given` is no folder.
+        ConfigError: `given` is not a folder.
     """
     if given is not None:
         if not given.is_dir():
             raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
         return given, None
-    if not isinstance(rows.shelf, LocalShelf):
+    if not isinstance(rows.files, LocalShardFiles):
         return None
     try:
-        request = parse_json(rows.shelf.read(_REQUEST))
+        request = parse_json(rows.files.read(_REQUEST))
         noted = request["tokenizer"]
         folder = Path(noted["path"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # a note beside the data: without it the model is exported alone, and that is said
+        return None  # the model is exported alone, with a warning
     if not folder.is_dir():
         return None
     named = noted.get("chat_template")
@@ -74,7 +74,7 @@ def export_model(trainer: Any, folder: Path, found: Found | None, *, merge: bool
     config = getattr(trainer.model, "config", None)
     cache = getattr(config, "use_cache", None)
     if config is not None:
-        config.use_cache = True  # off for training only: whoever generates wants it
+        config.use_cache = True  # off for training only
     try:
         if merge:
             _save_merged(trainer, folder)
@@ -90,7 +90,7 @@ def export_model(trainer: Any, folder: Path, found: Found | None, *, merge: bool
 
 
 def _save(trainer: Any, folder: Path) -> None:
-    """Whole weights, also where transformers' own `save_model` would leave them in pieces, or write nothing."""
+    """Whole weights. transformers' own `save_model` writes them in pieces under FSDP, or nothing."""
     if not trainer.is_fsdp_enabled:
         trainer.save_model(str(folder))
         return
@@ -108,7 +108,7 @@ def _save_merged(trainer: Any, folder: Path) -> None:
 
 
 def export_tokenizer(found: Found | None, folder: Path) -> bool:
-    """Put tokenizer and chat template beside a model. Returns whether there were any.
+    """Put tokenizer and chat template beside a model. Returns whether there is one.
 
     Raises:
         ConfigError: transformers cannot load it.
@@ -134,7 +134,7 @@ def export_tokenizer(found: Found | None, folder: Path) -> bool:
 
 
 def template_text(template: NotedTemplate, own: Any) -> Any:
-    """The text that has the hash; else what the tokenizer has.
+    """The text with the noted hash; else the tokenizer's own.
 
     Args:
         own: the tokenizer's template, or several by their names.

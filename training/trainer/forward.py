@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
-from .loss import Targets, chosen_logits, label_weights, weighted_sum
+from ..attention.apply import unwrap
+from .fused_loss import FusedLoss
+from .loss import Targets, chosen_logits, weighted_sum
 
 NOT_FOR_THE_MODEL = ("labels",)
-"""Columns of a batch that only the loss needs."""
+"""Columns of a batch that only the loss uses."""
 
 
 class Forward:
@@ -18,13 +20,13 @@ class Forward:
 
     Args:
         bare: the model of transformers, not wrapped: its signature says what it takes.
-        fused: a kernel has been put into the model that makes the loss where the logits would be.
+        fused: what computes the loss in the model's head; None for a model that gives logits.
         every_position: compute the logits of all positions, so that shapes never change.
     """
 
-    def __init__(self, bare: Any, *, fused: bool = False, every_position: bool = False) -> None:
+    def __init__(self, bare: Any, *, fused: FusedLoss | None = None, every_position: bool = False) -> None:
         self.fused = fused
-        named = inspect.signature(_transformers_model(bare).forward).parameters
+        named = inspect.signature(unwrap(bare).forward).parameters
         anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
         self._keeps = "logits_to_keep" in named and not every_position
         self._takes = None if anything else frozenset(named)
@@ -38,22 +40,19 @@ class Forward:
     def loss(
         self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
     ) -> torch.Tensor:
-        """This micro-batch's part of the step's loss: all parts, of all ranks, add up to it.
+        """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
         Args:
-            units: what the whole step counts: trained tokens, or documents.
-            share: of this micro-batch in means over all of the step's, 1 / (ranks · micro-batches): a mixture of
-                experts' auxiliary loss is such a mean.
+            units: number of trained tokens, or documents, in the whole step.
+            share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
+                auxiliary loss of a mixture of experts is such a mean.
         """
-        if not self.fused:
+        if self.fused is None:
             logits, auxiliary = self._outputs(model, batch, wanted)
             loss = weighted_sum(logits, wanted) / units
         else:
-            inputs = self._inputs(batch)
-            shape = batch["labels"].shape
-            if wanted.weights is not None:
-                inputs["loss_weights"] = label_weights((shape[0], shape[1]), wanted)
-            outputs = model(**inputs, labels=batch["labels"], num_items_in_batch=units)
+            with self.fused.of(wanted, units):
+                outputs = model(**self._inputs(batch), labels=batch["labels"])
             auxiliary = self._of_experts(outputs)
             loss = outputs["loss"] if auxiliary is None else outputs["loss"] - auxiliary
         return loss if auxiliary is None else loss + auxiliary * share
@@ -74,15 +73,10 @@ class Forward:
         if self._takes is not None and (unknown := sorted(set(inputs) - self._takes)):
             raise ConfigError(
                 f"the model's forward takes neither **kwargs nor {', '.join(unknown)}, which packed batches need; "
-                "take another model, or batching: padded"
+                "take another model"
             )
         return inputs
 
     def _of_experts(self, outputs: Any) -> torch.Tensor | None:
         found = outputs.get("aux_loss") if self._auxiliary and isinstance(outputs, dict) else None
         return None if found is None else self._auxiliary * found
-
-
-def _transformers_model(model: Any) -> Any:
-    """Within PEFT, whose own forward takes anything."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,7 +1,7 @@
 """The loss: the mean over all trained tokens of a step, over every rank and micro-batch, to the last one.
 
-1. Before a batch goes to the device, `targets` finds which positions predict a trained label. Of packed data with
-   prompts that is often a third of them; only these go through the model's head and the cross-entropy.
+1. Before a batch goes to the device, `targets` finds which positions predict a trained label: often a third of them.
+   Only these go through the model's head and the cross-entropy.
 2. Each micro-batch gives Σ weight · cross-entropy, divided by what the *whole step* counts on all ranks. Summed over
    micro-batches and ranks that is the mean; a mean of means would weight the tokens of short batches more.
 
@@ -18,35 +18,37 @@ import torch
 from ...schemas.rows import IGNORE_INDEX
 
 CHUNK = 8192
-"""Positions whose logits are widened to float32 at once, where no gradient is needed."""
+"""Number of positions whose logits are widened to float32 at once, if no gradient is needed."""
 
 
 class LossMean(StrEnum):
     """What the loss is a mean of."""
 
     TOKEN = "token"
-    """Every trained token of a step counts alike."""
+    """Every trained token of a step has the same weight."""
     DOCUMENT = "document"
-    """Every document (piece) with a trained token counts alike, whatever its length: the mean of its tokens' losses."""
+    """Every document (piece) with a trained token has the same weight, whatever its length: its loss is the mean over
+    its tokens.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a batch is trained on."""
+    """The trained tokens of a batch, and their weights."""
 
     index: torch.Tensor
     """(n,) int64, positions in the flattened batch whose logits predict a trained token."""
     tokens: torch.Tensor
-    """(n,) int64, those tokens."""
+    """(n,) int64, the trained tokens."""
     weights: torch.Tensor | None
-    """(n,) float32; None where all are 1."""
+    """(n,) float32 weight of each token; None if all are 1."""
     pieces: torch.Tensor
-    """(n,) int64, the document (piece) in the batch that each belongs to."""
+    """(n,) int64, index in the batch of each token's document (piece)."""
     units: int
-    """What the batch adds to the number that the step's loss is divided by: trained tokens, or documents."""
+    """This batch's part of the step's divisor: its number of trained tokens, or of documents."""
 
     def to(self, device: torch.device | str) -> "Targets":
-        """The same on a device."""
+        """The targets moved to a device."""
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         index, tokens = (one.to(device, non_blocking=True) for one in (self.index, self.tokens))
         return Targets(index, tokens, weights, self.pieces, self.units)
@@ -78,7 +80,7 @@ def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def token_losses_in_chunks(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The same, for evaluation: only some logits at a time are widened to float32."""
+    """(n,) float32 cross-entropy as `token_losses`, without gradients: widens only some logits to float32 at a time."""
     pairs = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
     parts = [token_losses(some, their) for some, their in pairs]
     return torch.cat(parts) if parts else tokens.new_zeros(0, dtype=torch.float32)
@@ -88,14 +90,6 @@ def weighted_sum(logits: torch.Tensor, wanted: Targets) -> torch.Tensor:
     """Σ weight · cross-entropy over a micro-batch; 0, with a graph to every parameter, where nothing is trained."""
     losses = token_losses(logits, wanted.tokens)
     return losses.sum() if wanted.weights is None else (losses * wanted.weights).sum()
-
-
-def label_weights(batch_shape: tuple[int, int], wanted: Targets) -> torch.Tensor:
-    """float32 (B, L) the weights aligned with `labels`, as a fused kernel takes them."""
-    weights = torch.zeros(batch_shape[0] * batch_shape[1], device=wanted.index.device)
-    if wanted.weights is not None:
-        weights[wanted.index + 1] = wanted.weights
-    return weights.view(batch_shape)
 
 
 def chosen_logits(logits: torch.Tensor, wanted: Targets, *, kept: bool) -> torch.Tensor:

@@ -1,6 +1,5 @@
-"""The model to train: from a folder, or drawn from its configuration."""
+"""The model to train: loaded from a folder, or with random weights from its configuration."""
 
-import difflib
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...schemas.errors import ConfigError
+from ...schemas.hints import did_you_mean
+from ..probe.command import has_weights
 
 if TYPE_CHECKING:
     from .config import ModelConfig
 
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-"""Files in which transformers keeps weights."""
 _POSITIONS = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
-"""How models of transformers call a table of position embeddings."""
+"""Attribute names of position embeddings in transformers' models."""
 
 
 def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
@@ -27,18 +26,18 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
         seed: of drawn weights; the same on every rank gives the same weights.
 
     Raises:
-        ConfigError: there is no such folder, no such key, or transformers cannot make a causal model of it.
+        ConfigError: the folder or a key does not exist, or transformers cannot make a causal model of it.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
+    from transformers.quantizers import AutoQuantizationConfig
 
     model_config = _model_config(config, base)
-    dtype = None if config.dtype == "auto" and config.quantization else _dtype(config)
     options: dict[str, Any] = {"config": model_config, "trust_remote_code": config.trust_remote_code}
-    if dtype is not None:
-        options["dtype"] = dtype
+    if config.dtype != "auto" or not config.quantization:
+        options["dtype"] = getattr(torch, "float32" if config.dtype == "auto" else config.dtype)
     if config.quantization:
-        options["quantization_config"] = _quantization(config.quantization)
+        options["quantization_config"] = AutoQuantizationConfig.from_dict(dict(config.quantization))
     try:
         if config.random or config.config is not None:
             with torch.random.fork_rng():
@@ -55,7 +54,7 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
         if isinstance(error, OSError):
             _require_weights(config, base, error)
         raise ConfigError(
-            f"model: transformers makes no causal language model of {_shown(config)}: {error}; take one that it knows"
+            f"model: transformers cannot load {_shown(config)} as a causal language model: {error}; take another"
         ) from error
     if not config.quantization:
         _refuse_missing(found["missing_keys"], config)
@@ -63,7 +62,7 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
 
 
 def check_model(config: "ModelConfig", base: Path) -> None:
-    """Whether there is a model: its configuration is read, its weights only looked for.
+    """Check that there is a model: read its configuration, look for its weights.
 
     Raises:
         ConfigError: see `load_model`.
@@ -77,33 +76,28 @@ def _require_weights(config: "ModelConfig", base: Path, error: Exception | None 
     if not has_weights(base / Path(str(config.path)).expanduser()):
         raise ConfigError(
             f"model: {_shown(config)} holds no weights (*.safetensors or pytorch_model*.bin); take a folder that "
-            f"does, or draw them: model: {{path: {config.path}, random: true}}"
+            f"does, or start from random ones: model: {{path: {config.path}, random: true}}"
         ) from error
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a model's folder holds weights; true of a name for the hub, of which nothing is known here."""
-    return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in WEIGHTS)
-
-
 def _refuse_missing(names: Collection[str], config: "ModelConfig") -> None:
-    """transformers draws weights that a folder lacks, and only prints a table of them."""
+    """Raise for missing weights: transformers draws them at random, and only prints a table of them."""
     if names:
         some = ", ".join(sorted(names)[:3])
         raise ConfigError(
             f"model: {_shown(config)} lacks {len(names):,} of the model's weights, such as {some}; they would be drawn "
-            "at random. Take a folder that is whole, and of a causal language model"
+            "at random. Give the complete folder of a causal language model"
         )
 
 
 def vocabulary(model: Any) -> int:
-    """Token ids that the model has embeddings for."""
+    """Number of token ids for which the model has embeddings."""
     weight = model.get_input_embeddings().weight
     return _shape(weight)[0]
 
 
 def learned_positions(model: Any) -> int | None:
-    """How many positions there are embeddings for; None where positions are computed."""
+    """Number of positions with embeddings; None if positions are computed."""
     limit = longest_trained(model)
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
@@ -112,9 +106,8 @@ def learned_positions(model: Any) -> int | None:
 
 
 def longest_trained(model: Any) -> int | None:
-    """The longest document that the model was made for, as its configuration says; None where it does not."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    limit = getattr(config, "max_position_embeddings", None)
+    """The longest document that the model was made for, by its configuration; None if it does not say."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
@@ -128,7 +121,7 @@ def _shape(weight: Any) -> tuple[int, ...]:
 
 
 def may_leave_weights_unused(model: Any) -> bool:
-    """Whether a step may give some weights no gradient: experts without a token, or parts that no text goes through."""
+    """Whether some weights may get no gradient in a step: experts without a token, or parts that text does not use."""
     config = model.config
     experts = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     return any(getattr(config, name, None) for name in experts) or bool(getattr(config, "sub_configs", None))
@@ -145,12 +138,11 @@ def _model_config(config: "ModelConfig", base: Path) -> Any:
     except ConfigError:
         raise
     except (OSError, ValueError, KeyError, TypeError, _strict()) as error:
-        raise ConfigError(f"model: no configuration can be read of {_shown(config)}: {_whole(error)}") from error
+        raise ConfigError(f"model: the configuration of {_shown(config)} cannot be read: {_whole(error)}") from error
     for key, value in config.overrides.items():
         if not hasattr(found, key):
-            near = difflib.get_close_matches(key, found.to_dict(), n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"model.overrides.{key}: a {found.model_type} has no such key{hint}")
+            hint = did_you_mean(key, found.to_dict())
+            raise ConfigError(f"model.overrides.{key}: {found.model_type} has no such key{hint}")
         try:
             setattr(found, key, value)
         except (ValueError, TypeError, _strict()) as error:
@@ -159,7 +151,7 @@ def _model_config(config: "ModelConfig", base: Path) -> Any:
 
 
 def _strict() -> type[Exception]:
-    """What configurations of transformers 5 raise where values do not go together: no ValueError."""
+    """The exception, not a ValueError, that transformers 5 raises for a configuration with contradictory values."""
     from huggingface_hub import errors
 
     found: type[Exception] = getattr(errors, "StrictDataclassError", ValueError)
@@ -167,12 +159,12 @@ def _strict() -> type[Exception]:
 
 
 def _whole(error: Exception) -> str:
-    """Its message, in one line."""
+    """The error's message on one line."""
     return " ".join(str(error).split())
 
 
 def _place(config: "ModelConfig", base: Path) -> str:
-    """A folder here; else a name for the hub."""
+    """The path of a local folder, or a name on the hub."""
     text = str(config.path)
     folder = base / Path(text).expanduser()
     if folder.is_dir():
@@ -180,19 +172,6 @@ def _place(config: "ModelConfig", base: Path) -> str:
     if text.startswith((".", "/", "~")) or folder.parent.is_dir() or text.count("/") != 1:
         raise ConfigError(f"model.path: there is no folder {folder}; give one that holds config.json and weights")
     return text
-
-
-def _dtype(config: "ModelConfig") -> torch.dtype:
-    name = "float32" if config.dtype == "auto" else config.dtype
-    found = getattr(torch, name)
-    assert isinstance(found, torch.dtype)
-    return found
-
-
-def _quantization(options: dict[str, Any]) -> Any:
-    from transformers.quantizers import AutoQuantizationConfig
-
-    return AutoQuantizationConfig.from_dict(dict(options))
 
 
 def _shown(config: "ModelConfig") -> str:

@@ -15,7 +15,7 @@ OWNED: dict[str, str] = {
     "same rows on any number of ranks: use rows_per_step",
     "per_device_eval_batch_size": "use eval: {rows_per_device: N}",
     "eval_batch_size": "use eval: {rows_per_device: N}",
-    "num_train_epochs": "epochs run on into one another: use epochs",
+    "num_train_epochs": "steps may cross epochs: use epochs",
     "eval_strategy": _EVAL,
     "eval_steps": _EVAL,
     "eval_on_start": _EVAL,
@@ -33,13 +33,12 @@ OWNED: dict[str, str] = {
     "already: leave it out",
     "remove_unused_columns": _COLUMNS,
     "label_names": _COLUMNS,
-    "group_by_length": "rows are full; use loader: {balance: …} for rows of like cost, or batching: padded for the "
-    "baseline",
+    "group_by_length": "rows are full; use loader: {balance: …} for rows of similar cost",
     "train_sampling_strategy": "use loader: {order: full | blocks | sequential}",
     "length_column_name": "there is no column of lengths",
     "data_seed": "use seed",
     "seed": "use seed",
-    "ignore_data_skip": "the loader knows where it stands, so nothing is ever skipped by reading it",
+    "ignore_data_skip": "the loader resumes at its position, so there is nothing to skip",
     "average_tokens_across_devices": "the loss is always the mean over the tokens of all ranks",
     "auto_find_batch_size": "it would change which rows a step holds: lower rows_per_device, which does not",
     "label_smoothing_factor": "the loss is the plain cross-entropy",
@@ -61,7 +60,7 @@ OWNED: dict[str, str] = {
     "parallelism_config": "context and sequence parallelism cut rows across ranks and drop the bounds between "
     "documents, and the loader gives each rank rows of its own, which tensor parallelism must not have; use "
     "FSDP (trainer.fsdp)",
-    "local_rank": "the launcher (torchrun, accelerate launch) says it",
+    "local_rank": "the launcher (torchrun, accelerate launch) sets it",
 }
 """Key → why it is refused, and the key to use."""
 
@@ -72,13 +71,13 @@ def check_owned(trainer: Mapping[str, Any]) -> None:
     for name in ("save_strategy", "logging_strategy"):
         if str(trainer.get(name, "")).rpartition(".")[2].lower() == "epoch":
             steps = name.replace("strategy", "steps")
-            found.append(f"trainer.{name}: epochs run on into one another; use steps, with {steps}")
+            found.append(f"trainer.{name}: steps may cross epochs; use steps, with {steps}")
     for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
         value = trainer.get(name)
         if isinstance(value, Mapping) and value.get("use_reentrant"):
             found.append(
-                f"trainer.{name}: use_reentrant: true drops what a layer is given by name, the documents' boundaries "
-                "among it; leave it out"
+                f"trainer.{name}: use_reentrant: true drops keyword arguments of a layer, including the documents' "
+                "boundaries; leave it out"
             )
     if found:
         raise ValueError("; ".join(found))

@@ -1,4 +1,4 @@
-"""What several devices may not do to packed rows, and what a launcher asked for in vain."""
+"""Parallelism that would break packed rows, and a launcher's settings that accelerate ignores."""
 
 import logging
 import os
@@ -32,12 +32,12 @@ def refuse_parallelism(accelerator: Any) -> None:
 
 
 def warn_of_ignored_launcher(accelerator: Any) -> None:
-    """accelerate passes over FSDP and DeepSpeed on a CPU, and trains with DDP, without a word."""
+    """Warn that accelerate ignores FSDP and DeepSpeed on a CPU and trains with DDP."""
     kind = str(accelerator.distributed_type).rpartition(".")[2]
     for name in ("FSDP", "DEEPSPEED"):
         if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true", "yes") and kind != name:
             _LOG.warning(
-                "ACCELERATE_USE_%s is set, but accelerate trains with %s: on a CPU it passes over the others. Every "
+                "ACCELERATE_USE_%s is set, but accelerate trains with %s: on a CPU it ignores the others. Every "
                 "rank holds the whole model",
                 name,
                 kind,

@@ -1,4 +1,4 @@
-"""A whole training from its configuration: data, model, trainer, the end. `packtrain train` is a coat over it."""
+"""A whole training from its configuration: data, model, trainer, export. What `packtrain train` calls."""
 
 import hashlib
 import json
@@ -11,40 +11,45 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...schemas.errors import ConfigError
-from ..balance import Balance
+from ...schemas.units import plural
+from ..order.balance import Balance
+from ..order.rank import detect_rank
 from ..printing import print_line
-from ..ranks import find_place
 from .config import BalanceConfig, TrainConfig
-from .outlock import locked
+from .output_lock import locked
 
 Say = Callable[[str], None]
 """Prints a line."""
 _PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
-"""Keys of the loader that say how files are opened."""
+"""Keys of the loader about how files are opened."""
+_SAME = (
+    "rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss", "loss_kernel", "offload_activations",
+)  # fmt: skip
+"""Keys that PackedTrainer has under the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training ended with."""
+    """The result of a training."""
 
     steps: int
-    """Optimizer steps made, those before a resumption included."""
+    """Number of optimizer steps, including those before resuming."""
     loss: float | None
-    """The last logged training loss; None where nothing was left to do."""
+    """The last logged training loss; None if resuming found no steps left."""
     metrics: dict[str, float]
-    """Of the last evaluation."""
+    """Metrics of the last evaluation."""
     out: Path
     export: Path | None
     """The finished model's folder."""
     resumed_from: Path | None
     log: list[dict[str, Any]] = field(repr=False)
-    """Everything that was logged, those before a resumption included."""
+    """All logs, including those before resuming."""
 
 
 def train(
     config: TrainConfig | Mapping[str, Any] | str | Path, base: Path | None = None, say: Say = print_line
 ) -> Outcome:
-    """Train as a configuration says, or go on where a training in the same folder stopped. Every rank calls it.
+    """Train as a configuration says, or resume the training in the same folder. Every rank calls it.
 
     Args:
         config: validated, plain data, or the path of a YAML file.
@@ -53,30 +58,30 @@ def train(
 
     Raises:
         BusyError: another training works on `out`.
-        ConfigError, InputError: what a person can mend; says which key, and how.
+        ConfigError, InputError: a mistake in the configuration or the data; says which key, and how to fix it.
         LeakError: documents of a row see each other.
     """
     from ..launch.orphans import end_with_launcher
-    from ..launch.rollcall import roll_call
+    from ..launch.rank_check import rank_check
 
     end_with_launcher()
     config, base = read_config(config, base)
     _require("transformers", "accelerate")
-    place = find_place()
+    place = detect_rank()
     if place.world_size > 1:
-        roll_call(agree={"configuration": _fingerprint(config)})
+        rank_check(agree={"configuration": _fingerprint(config)})
     with locked(base / config.out, place.rank):
         return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
 
 
 def check(config: TrainConfig, base: Path) -> None:
-    """What `train` would refuse before it loads anything: data that is not there or not finished, a missing model.
+    """Refuse what `train` would refuse before it loads anything: missing or unfinished data, a missing model.
 
     Args:
         base: where relative paths start.
 
     Raises:
-        ConfigError, InputError, IntegrityError: as of `train`.
+        ConfigError, InputError, IntegrityError: see `train`.
     """
     _require("transformers", "accelerate")
     _Training(config, base, _silent).check()
@@ -104,7 +109,7 @@ def read_config(
                 config, _ = parse_yaml(file.read(MAX_BYTES + 1))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(
-                f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
+                f"the configuration {path} cannot be read: {error}; it must be a readable file of UTF-8 text"
             ) from None
         base = base or path.absolute().parent
     try:
@@ -117,9 +122,12 @@ def read_config(
 class _Training:
     def __init__(self, config: TrainConfig, base: Path, say: Say) -> None:
         self.config, self.base, self.say = config, base, say
+        self.out = base / config.out
+        wanted = config.export
+        self.export = None if wanted is None else base / wanted.path if wanted.path else self.out / "model"
 
     def run(self, ranks: int) -> Outcome:
-        """From the beginning to the exported model."""
+        """Train, and export the model."""
         from transformers.utils.logging import disable_progress_bar
 
         from .arguments import training_arguments
@@ -127,11 +135,9 @@ class _Training:
         from .trainer import PackedTrainer
 
         disable_progress_bar()  # of saving and loading, between the lines of the training
-
         config = self.config
-        out = self.base / config.out
-        resume = self._resume(out)
-        self._check_places(out)
+        resume = self._resume()
+        self._check_places()
         arguments = training_arguments(config, self.base, ranks)
         model = self._model()
         check_combinations(config, model, arguments)
@@ -139,98 +145,83 @@ class _Training:
             model,
             arguments,
             data=self._sources(),
-            rows_per_step=config.rows_per_step,
-            rows_per_device=config.rows_per_device,
-            epochs=config.epochs,
             loader=self._loader_options(),
-            batching=config.batching,
-            attention=config.attention,
-            probe=config.probe,
-            loss=config.loss,
-            loss_kernel=config.loss_kernel,
-            offload_activations=config.offload_activations,
             eval_data=self._held_out(),
             eval_every=config.eval.every if config.eval else None,
             say=self.say,
+            **{key: getattr(config, key) for key in _SAME},
         )
         self._announce(trainer, resume)
         trainer.train(resume_from_checkpoint=resume)
         if trainer.feed.over:
             self.say(f"all {trainer.steps_total:,} steps were made already")
-        export = self._export(trainer, out)
-        history = trainer.state.log_history
-        losses = [entry["loss"] for entry in history if "loss" in entry]
-        evaluations = [entry for entry in history if "eval_loss" in entry]
+        self._export(trainer)
+        log = list(trainer.state.log_history)
+        losses = [entry["loss"] for entry in log if "loss" in entry]
+        evaluations = [entry for entry in log if "eval_loss" in entry]
         return Outcome(
             steps=trainer.state.global_step,
             loss=losses[-1] if losses else None,
             metrics=dict(evaluations[-1]) if evaluations else {},
-            out=out,
-            export=export,
+            out=self.out,
+            export=self.export,
             resumed_from=resume,
-            log=list(history),
+            log=log,
         )
 
     def check(self) -> None:
         """See `check`."""
-        from ..rows import PackedRows
+        from ..shards.dataset_rows import PackedRows
         from .models import check_model
 
-        self._check_places(self.base / self.config.out)
+        self._check_places()
         check_model(self.config.model, self.base)
         for source in self._sources():
             PackedRows(source.where, source.split, **self._remote())
         self._held_out()
 
-    def _check_places(self, out: Path) -> None:
-        """What would otherwise fail, or be written over, after hours of training."""
-        for key, path in self._data_paths():
+    def _check_places(self) -> None:
+        """Refuse settings that would fail or overwrite something after hours of training."""
+        many = len(self.config.data) > 1
+        data = [(f"data.{number}.path" if many else "data", one.path) for number, one in enumerate(self.config.data)]
+        if self.config.eval is not None and self.config.eval.data is not None:
+            data.append(("eval.data", self.config.eval.data))
+        for key, path in data:
             if "://" not in path and (self.base / path).is_file():
                 raise ConfigError(
                     f"{key}: {self.base / path} is a file; give the folder of packed rows that `packtrain run` has "
                     "made, or makes of it"
                 )
-        tokenizer, model, export = self.config.tokenizer, self.config.model.path, self._export_folder(out)
+        tokenizer, model = self.config.tokenizer, self.config.model.path
         if tokenizer and not (self.base / tokenizer).is_dir():
             raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}; check the spelling")
-        if model is not None and export is not None and (self.base / model).resolve() == export.resolve():
+        if model is not None and self.export is not None and (self.base / model).resolve() == self.export.resolve():
             raise ConfigError(
-                f"export: the finished model would be written over the one that training begins with, {export}; name "
+                f"export: the finished model would overwrite the one that training starts from, {self.export}; name "
                 "another folder (out, or export: {path: …})"
             )
 
-    def _data_paths(self) -> list[tuple[str, str]]:
-        """(key of the configuration, path or URL) of every dataset."""
-        held_out = self.config.eval.data if self.config.eval is not None else None
-        many = len(self.config.data) > 1
-        data = [(f"data.{number}.path" if many else "data", one.path) for number, one in enumerate(self.config.data)]
-        return [*data, *([("eval.data", held_out)] if held_out is not None else [])]
-
-    def _resume(self, out: Path) -> Path | None:
-        """The checkpoint to go on from."""
+    def _resume(self) -> Path | None:
+        """The checkpoint to resume from; None to start from the beginning."""
         from .checkpoint import checkpoints, last_whole
 
         wanted = self.config.resume
         if wanted == "auto":
-            return last_whole(out)
+            return last_whole(self.out)
         if wanted != "never":
             return self.base / wanted
-        if found := checkpoints(out):
+        if found := checkpoints(self.out):
             raise ConfigError(
-                f"resume: never, but {out} holds {found[0].name} of an earlier training; name another folder (out), or "
-                "move it away"
+                f"resume: never, but {self.out} holds {found[0].name} of an earlier training; name another folder "
+                "(out), or move it away"
             )
         return None
 
     def _model(self) -> Any:
+        from .adapters import add_adapters
         from .models import load_model
 
-        model = load_model(self.config.model, self.base, self.config.seed)
-        if self.config.lora is not None:
-            from .adapters import add_adapters
-
-            model = add_adapters(model, self.config.lora)
-        return model
+        return add_adapters(load_model(self.config.model, self.base, self.config.seed), self.config.lora)
 
     def _sources(self) -> list[Any]:
         return [replace(one, where=self._where(str(one.where))) for one in self.config.sources()]
@@ -240,9 +231,7 @@ class _Training:
 
     def _remote(self) -> dict[str, Any]:
         given = self.config.loader.model_dump(include=_PLACES, exclude_none=True)
-        if "cache" in given:
-            given["cache"] = str(self.base / given["cache"])
-        return given
+        return given | ({"cache": str(self.base / given["cache"])} if "cache" in given else {})
 
     def _loader_options(self) -> dict[str, Any]:
         options = self.config.loader.model_dump(exclude=_PLACES | {"balance"})
@@ -262,52 +251,42 @@ class _Training:
             limit=wanted.rows,
             rows_per_device=wanted.rows_per_device or self.config.rows_per_device,
             remote=self._remote(),
-            padded=self.config.batching == "padded",
         )
 
     def _announce(self, trainer: Any, resume: Path | None) -> None:
-        loader, applied = trainer.loader, trainer.applied
-        rows, ranks = loader.rows_per_step, trainer.accelerator.num_processes
-        steps, per_device = trainer.steps_total, trainer.args.per_device_train_batch_size
-        micro = f"{_count(ranks, 'rank')} · {_count(loader.accumulate, 'batch', 'es')} · {_count(per_device, 'row')}"
-        self.say(f"{_count(steps, 'step')} of {_count(rows, 'packed row')} = {micro}; {self._used(trainer)}")
-        if applied is not None:
-            self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
+        loader, applied, steps = trainer.loader, trainer.applied, trainer.steps_total
+        parts = (
+            plural(trainer.accelerator.num_processes, "rank"),
+            plural(loader.accumulate, "batch", "batches"),
+            plural(trainer.args.per_device_train_batch_size, "row"),
+        )
+        used, there = steps * loader.rows_per_step, loader.total_rows
+        rows = f"{there:,} rows in all"
+        if used < there:
+            why = (
+                "trainer.max_steps"
+                if steps < trainer.feed.steps
+                else "they fill no whole step, and loader.tail is drop"
+            )
+            rows = f"{used:,} of {there:,} rows, the rest is left out ({why})"
+        self.say(
+            f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {' · '.join(parts)}; {rows}"
+        )
+        self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
         if resume is not None:
-            self.say(f"going on from {resume}")
+            self.say(f"resuming from {resume}")
 
-    def _used(self, trainer: Any) -> str:
-        """How much of the data the steps take, and why not all of it."""
-        used, there = trainer.steps_total * trainer.loader.rows_per_step, trainer.loader.total_rows
-        if used >= there:
-            return f"{there:,} rows in all"
-        why = "trainer.max_steps" if trainer.steps_total < trainer.feed.steps else "it fills no step; loader.tail: drop"
-        return f"{used:,} of {there:,} rows, the rest is left out ({why})"
-
-    def _export_folder(self, out: Path) -> Path | None:
-        wanted = self.config.export
-        return None if wanted is None else self.base / wanted.path if wanted.path else out / "model"
-
-    def _export(self, trainer: Any, out: Path) -> Path | None:
+    def _export(self, trainer: Any) -> None:
         from .checkpoint import writing
         from .export import export_model, find_tokenizer
 
-        wanted = self.config.export
-        if wanted is None:
-            return None
-        folder = self._export_folder(out)
-        assert folder is not None
+        if self.export is None or self.config.export is None:
+            return
         given = self.base / self.config.tokenizer if self.config.tokenizer else None
         found = find_tokenizer(given, trainer.loader.corpus.parts[0])
-        with writing(f"the finished model in {folder}"):
-            export_model(trainer, folder, found, merge=wanted.merge)
-        self.say(f"the finished model is in {folder}")
-        return folder
-
-
-def _count(number: int, what: str, many: str = "s") -> str:
-    """Such as: 1 row, or 4 rows."""
-    return f"{number:,} {what}{'' if number == 1 else many}"
+        with writing(f"the finished model in {self.export}"):
+            export_model(trainer, self.export, found, merge=self.config.export.merge)
+        self.say(f"the finished model is in {self.export}")
 
 
 def _require(*packages: str) -> None:
@@ -323,4 +302,4 @@ def _fingerprint(config: TrainConfig) -> str:
 
 
 def _silent(text: str) -> None:
-    """On the other ranks."""
+    """Print nothing; used on all ranks but the first."""

@@ -22,31 +22,31 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError, InputError
+from ...schemas.hints import choice
 from ..attention import check_batch, use_packed
-from ..corpus import Corpus
-from ..loader import PackedLoader
-from ..mixture import Source
-from ..options import choice
+from ..loader.loader import PackedLoader
+from ..order.concat import ConcatRows
+from ..order.mixture import Source
 from ..printing import print_line
-from ..probe.limits import document_limit
 from . import checkpoint
 from .alarm import Alarm
 from .arguments import accumulation
 from .callbacks import Proof, StepClock
 from .console import ConsoleLog, Say
-from .data import Feed, Loader, refuse_long_documents, steps_wanted
+from .data import Feed, position_limit, refuse_long_documents, steps_wanted
 from .evaluation import HeldOut, loss_metrics, measure
 from .forward import Forward
+from .fused_loss import fuse_loss
 from .loss import LossMean, targets
 from .meter import Meter
-from .models import learned_positions, longest_trained, may_leave_weights_unused, trained_shapes, vocabulary
-from .outlock import locked
+from .models import longest_trained, may_leave_weights_unused, trained_shapes, vocabulary
+from .output_lock import locked
 from .owned import OWNED
 from .parallel import refuse_parallelism, warn_of_ignored_launcher
 
 _LOG = logging.getLogger(__name__)
 TARGETS = "targets"
-"""Key under which a batch carries what it is trained on, until the loss takes it out."""
+"""Key of a batch for its targets, until the loss removes them."""
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not followed
@@ -61,11 +61,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         epochs: how often the data is read; `args.max_steps` ends a training earlier.
         split: of `data`, where it is one dataset.
         loader: further arguments of `PackedLoader`, such as `{"tail": "pad"}`.
-        batching: `packed`, or one of the baselines `padding_free` and `padded`.
-        attention: see `training.attention.use_packed`. Padded batches keep the model's own attention.
+        attention: see `training.attention.use_packed`.
         probe: prove isolation before the first step.
         loss: `token` or `document`, see `LossMean`.
-        loss_kernel: see `heads.LossKernelKind`; `auto` is the plain loss on a CPU.
+        loss_kernel: see `fused_loss.LossKernelKind`; `auto` is the plain loss on a CPU.
         offload_activations: keep activations in the host's memory between forward and backward.
         eval_data: rows on which the loss is measured.
         eval_every: steps between two measurements; None for one, at the end.
@@ -89,7 +88,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         epochs: int = 1,
         split: str = "train",
         loader: Mapping[str, Any] | None = None,
-        batching: str = "packed",
         attention: str = "auto",
         probe: bool = True,
         loss: str = "token",
@@ -102,28 +100,27 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
         self.loss_mean = choice("loss", loss, LossMean)
-        self.batching, self.probes, self.say = batching, probe, say
+        self.probes, self.say = probe, say
         args = copy.copy(args)
         parts = accumulation(rows_per_step, rows_per_device, args.world_size)
-        self.loader = _make_loader(
-            data, rows_per_step, parts, args.seed, epochs, split, batching, args.device.type == "cuda", loader or {}
-        )
+        cuda = args.device.type == "cuda"
+        options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, **(loader or {})}
+        self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
         self.feed = Feed(self.loader)
-        held = {} if eval_data is None else {"the held-out data": Corpus([eval_data.rows])}
-        refuse_long_documents(model, {"the data": self.loader.corpus, **held})
-        self._stretch = document_limit(model)
+        held = {} if eval_data is None else {"the held-out data": ConcatRows([eval_data.rows])}
+        self.limit = position_limit(model)
+        refuse_long_documents(self.limit, {"the data": self.loader.corpus, **held})
         steps = steps_wanted(args.max_steps, self.feed)
         _fill_in(args, parts, rows_per_device, steps, experts=may_leave_weights_unused(model))
         if eval_data is not None:
             args.eval_strategy, args.eval_steps = "steps", eval_every or args.max_steps
-        self.vocabulary, self.positions = vocabulary(model), learned_positions(model)
+        self.vocabulary = vocabulary(model)
         self._made_for = longest_trained(model)
         self.settings = checkpoint.settings_of(args, trained_shapes(model))
-        # Padded batches keep the model's own attention, or what was asked for by name.
-        self.applied = None if batching == "padded" and attention == "auto" else use_packed(model, attention)
-        static = bool((loader or {}).get("static_shapes"))
-        self.kernel = _put_kernel(model, loss_kernel, args.device.type, skip_untrained=not static)
-        self.forward = Forward(model, fused=self.kernel != "none", every_position=static)
+        self.applied = use_packed(model, attention)
+        plain = loss_kernel == "none" or (loss_kernel == "auto" and args.device.type == "cpu")
+        fused = None if plain else fuse_loss(model, loss_kernel)
+        self.forward = Forward(model, fused=fused, every_position=self.loader.shape is not None)
         self.offloads = offload_activations
         super().__init__(
             model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
@@ -137,7 +134,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.add_callback(self.meter)
         self.proof = Proof(self)
         self.add_callback(self.proof)
-        self.add_callback(Alarm.of(self))
+        self.add_callback(Alarm(self.vocabulary))
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         if say is not None:
@@ -145,13 +142,13 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
     @property
     def steps_total(self) -> int:
-        """Optimizer steps of the whole training."""
+        """Number of optimizer steps of the whole training."""
         return int(self.args.max_steps)
 
     # Data
 
     def get_train_dataloader(self) -> Any:
-        """The loader, as it stands; accelerate must not divide it again."""
+        """The loader unchanged; accelerate must not divide it again."""
         return self.feed.dataloader()
 
     def get_batch_samples(
@@ -165,7 +162,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             waited = time.perf_counter() - began
-            self._look_at(batch)
+            check_batch(batch)  # before it goes to the device, where looking would wait for it
+            self._check_fits(batch)
             self.meter.batch(batch, waited)
             samples.append({**batch, TARGETS: targets(batch, self.loss_mean)})
         self.feed.drew()
@@ -176,23 +174,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             units = self.accelerator.gather(units).sum()
         return samples, units.clamp_min(1).float()
 
-    def _look_at(self, batch: Mapping[str, Any]) -> None:
-        """Before a batch goes to the device, where looking would wait for it."""
-        if self.batching != "padded":
-            check_batch(batch)
-        self._check_fits(batch)
-
     def _check_fits(self, batch: Mapping[str, Any]) -> None:
-        """Ids and positions that the model has no embeddings for would be an assertion of the device, without words."""
+        """Raise for ids and positions without embeddings; on a device they would fail with an assertion that says
+        nothing.
+        """
         longest = int(batch["position_ids"].max()) + 1
-        if self.positions is not None and longest > self.positions:
+        if self.limit is not None and longest > self.limit.tokens:
             raise InputError(
-                f"the data has a document of {longest:,} tokens, but the model has embeddings for {self.positions:,} "
-                "positions; pack with a smaller truncate.max_length, or take another model"
-            )
-        if self._stretch is not None and longest > self._stretch.tokens:
-            raise InputError(
-                f"a batch has positions up to {longest:,}, but the model's {self._stretch.reason}; with fixed shapes "
+                f"a batch has positions up to {longest:,}, but {self.limit.reason}. With fixed shapes "
                 "(loader.static_shapes), padding counts as a document: leave them out"
             )
         if self._made_for is not None and longest > self._made_for:
@@ -215,7 +204,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """This micro-batch's part of the step's loss, times the ranks, over which gradients are then averaged."""
+        """This micro-batch's part of the step's loss, times the number of ranks, because gradients are averaged over
+        ranks.
+        """
         batch = dict(inputs)
         wanted = batch.pop(TARGETS).to(self.args.device)
         ranks = self.accelerator.num_processes
@@ -232,14 +223,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return offloaded(self.model)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """With what the meter has measured since the last line, over all ranks."""
+        """Log, with the meter's measurements since the last line, over all ranks."""
         if "loss" in logs:
             logs.update(self.meter.collect())
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
         if math.isnan(logs.get("loss", 0)) and not self.args.fp16:
             raise DivergedError(
-                f"the loss is not a number at step {self.state.global_step:,}, so the weights are none either, and "
+                f"the loss is not a number at step {self.state.global_step:,}, so the weights are unusable, and "
                 "nothing more is saved. Lower trainer.learning_rate, warm up longer, or look at the data and at the "
                 "model's weights. Checkpoints before it are kept"
             )
@@ -273,7 +264,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return metrics
 
     def _model_to_evaluate(self) -> Any:
-        """The prepared model, which is sharded and casts as in training; prepared now where there was no training."""
+        """The prepared model, sharded and casting as in training; prepares it if there was no training."""
         if self.is_deepspeed_enabled or self.accelerator._models:
             return self.model_wrapped
         return self.accelerator.prepare_model(self.model, evaluation_mode=True)
@@ -336,31 +327,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
 
 
-def _make_loader(
-    data: str | Path | Sequence[Source],
-    rows_per_step: int,
-    parts: int,
-    seed: int,
-    epochs: int,
-    split: str,
-    batching: str,
-    pin_memory: bool,
-    options: Mapping[str, Any],
-) -> Loader:
-    given: dict[str, Any] = {"seed": seed, "epochs": epochs, "split": split, "pin_memory": pin_memory, **options}
-    loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **given)
-    if "pad_id" not in options:
-        loader.pad_id = int(loader.corpus.parts[0].manifest.plan["tokenizer"].get("pad_id") or 0)
-    if batching == "packed":
-        return loader
-    from .baselines import unpacked_loader
-
-    baseline: Loader = unpacked_loader(loader, batching)
-    return baseline
-
-
 def _fill_in(args: Any, parts: int, rows_per_device: int, steps: int, *, experts: bool) -> None:
-    """What of TrainingArguments follows from the rows."""
+    """Set the TrainingArguments that follow from the rows."""
     if args.gradient_accumulation_steps not in (1, parts):
         raise ConfigError(
             f"args.gradient_accumulation_steps={args.gradient_accumulation_steps}, but rows_per_step makes it {parts}: "
@@ -383,14 +351,3 @@ def _fill_in(args: Any, parts: int, rows_per_device: int, steps: int, *, experts
         # Looking for them costs a walk through the graph in every step; only experts may go without a token.
         args.ddp_find_unused_parameters = experts
     args.remove_unused_columns, args.ignore_data_skip, args.average_tokens_across_devices = False, True, True
-
-
-def _put_kernel(model: Any, kind: str, device: str, *, skip_untrained: bool) -> str:
-    """Put a fused loss into the model; returns its name, or `none`."""
-    if kind == "none" or (kind == "auto" and device == "cpu"):
-        return "none"
-    from .heads import use_fused_loss
-
-    kernel = use_fused_loss(model, kind, skip_untrained=skip_untrained)
-    _LOG.info("loss kernel: %s (%s)", kernel.name, kernel.reason)
-    return str(kernel.name)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from packtrain.pipeline.report.choice import candidates, choose
+from packtrain.pipeline.report.collect.choice import candidates, choose
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.report import Choice, Point
-from packtrain.stages.split import Places, split
-from packtrain.stages.stock import Parts, Pieces, Stock
+from packtrain.stages.forecast.length_stats import LengthStats, Parts, SplitPieceLengths
+from packtrain.stages.select.split import Places, split
 
 
 def configured(**changes: Any) -> RunConfig:
@@ -22,14 +22,14 @@ def configured(**changes: Any) -> RunConfig:
     return RunConfig.model_validate({**data, **changes})
 
 
-def stock_of(lengths: Any, prompt: float = 0.5) -> Stock:
+def stock_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
     """Documents whose first part is no training."""
     array = np.array(lengths, dtype=np.int32)
     begins = (array * prompt).astype(np.int32)
-    return Stock(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
+    return LengthStats(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
 
 
-def of_sources(**lengths: tuple[Any, float]) -> tuple[Stock, list[dict[str, str]]]:
+def of_sources(**lengths: tuple[Any, float]) -> tuple[LengthStats, list[dict[str, str]]]:
     """A part of each source, with its documents' lengths and their share of prompt."""
     stocks = [stock_of(*one) for one in lengths.values()]
     starts = np.cumsum([0, *(len(one.lengths) for one in stocks)])
@@ -37,11 +37,11 @@ def of_sources(**lengths: tuple[Any, float]) -> tuple[Stock, list[dict[str, str]
         np.concatenate(column) for column in zip(*((one.lengths, one.begins, one.ends) for one in stocks), strict=True)
     ]
     parts = Parts(starts, np.arange(len(stocks), dtype=np.int32))
-    stock = Stock(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], parts)
+    stock = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], parts)
     return stock, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
 
 
-def cut_anywhere(stock: Stock, config: RunConfig, lengths: tuple[int, ...]) -> Stock:
+def cut_anywhere(stock: LengthStats, config: RunConfig, lengths: tuple[int, ...]) -> LengthStats:
     """The same with what `overlong: split` at tokens makes of it; one run a document, up to its end."""
     pieces = {}
     highs = np.cumsum(stock.lengths, dtype=np.int64)
@@ -55,11 +55,11 @@ def cut_anywhere(stock: Stock, config: RunConfig, lengths: tuple[int, ...]) -> S
         labels = np.maximum(cut.end - np.maximum(cut.start + 1, asked), 0)
         stays = (labels > 0) | config.keep_untrained
         columns = (long[cut.document], cut.end - cut.start, labels)
-        pieces[length] = Pieces(*(column[stays].astype(np.int32) for column in columns))
+        pieces[length] = SplitPieceLengths(*(column[stays].astype(np.int32) for column in columns))
     return replace(stock, pieces=pieces)
 
 
-def choice_of(stock: Stock, config: RunConfig | None = None, **options: Any) -> Choice:
+def choice_of(stock: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
     config, how = config or configured(), ReportOptions(**options)
     if config.truncate.overlong == "split":
         stock = cut_anywhere(stock, config, how.lengths)

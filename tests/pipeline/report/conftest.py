@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from packtrain.pipeline.report.collect.choice import point_of
 from packtrain.schemas.report import (
     FORMAT,
     Advice,
+    BatchRecipe,
     BatchSize,
     Choice,
     Fate,
@@ -21,13 +23,11 @@ from packtrain.schemas.report import (
     Input,
     Link,
     Packing,
-    Point,
     RankBalance,
-    Recipe,
     Reject,
     Report,
+    ReportShape,
     Saving,
-    Shape,
     ShownDocument,
     ShownPiece,
     ShownRow,
@@ -37,9 +37,9 @@ from packtrain.schemas.report import (
     Training,
     Trust,
 )
-from packtrain.stages.sweep import Stock, SweepOptions, sweep
+from packtrain.stages.forecast.sweep import LengthStats, SweepOptions, sweep
 
-SHAPE = Shape("7 billion parameters", 6.7e9, 32, 4096)
+SHAPE = ReportShape("7 billion parameters", 6.7e9, 32, 4096)
 
 
 def histogram(values: "np.ndarray[Any, Any]", edges: "np.ndarray[Any, Any]") -> Histogram:
@@ -60,12 +60,10 @@ EDGES = np.concatenate([[0], np.unique(np.rint(np.geomspace(1, 131_073, 60)))])
 def a_choice() -> Choice:
     lengths = _lengths(1, 900, 1.1, 4000).astype(np.int32)
     owners = np.arange(len(lengths), dtype=np.int32)
-    stock = Stock(lengths, owners, (lengths * 6 // 10).astype(np.int32), lengths)
+    stock = LengthStats(lengths, owners, (lengths * 6 // 10).astype(np.int32), lengths)
     points = []
     for one in sweep(stock, options=SweepOptions(batch=8)):
-        attention, work = one.flops(SHAPE.parameters, SHAPE.layers, SHAPE.hidden)
-        names = [field.name for field in fields(Point) if field.name not in ("attention_flops", "flops")]
-        points.append(Point(**{name: getattr(one, name) for name in names}, attention_flops=attention, flops=work))
+        points.append(point_of(one, SHAPE))
     sentence = (
         "max_length 8,192 would keep 99.1 % of the trained tokens; the next step up costs 9 % more attention for 0.7 %."
     )
@@ -108,7 +106,7 @@ def a_fate(source: str, factor: int) -> Fate:
             link("encoded tokens", "dropped: duplicate", 25_000, "lost"),
             link("packed tokens", "trained tokens", 420_000, "trained"),
             link("packed tokens", "first tokens of pieces", 1_000, "untrained"),
-            link("packed tokens", "tokens not asked for", 679_000, "untrained"),
+            link("packed tokens", "masked tokens", 679_000, "untrained"),
         ],
     )
 
@@ -225,7 +223,7 @@ def a_report() -> Report:
             examples_a_row=5.9,
             tokens_an_example=681.0,
             recipes=[
-                Recipe(size, size * 681.0, size * 254.0, max(1, size // 6), size // 6 * 5.9, 3000 // size)
+                BatchRecipe(size, size * 681.0, size * 254.0, max(1, size // 6), size // 6 * 5.9, 3000 // size)
                 for size in (8, 16, 32, 64, 128, 256, 512, 1024)
             ],
         ),

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README: `python tests/pipeline/report/screenshots.py`. Needs Chromium and playwright.
+"""Makes the report's pictures for docs/: `python tests/pipeline/report/screenshots.py`. Needs Chromium and playwright.
 
 They show the report of the embedded sample in `docs/images/`, and are to be looked at before they are committed.
 """

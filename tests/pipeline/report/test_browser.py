@@ -8,16 +8,19 @@ from typing import Any
 import packtrain
 import pytest
 import yaml
-from packtrain.pipeline.report.page import report_page
-from packtrain.pipeline.report.shell import render
+from packtrain.pipeline.report.draw.page import report_page
+from packtrain.pipeline.report.draw.shell import render
 from packtrain.schemas.report import Report
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
 
-DRAWN_AGAIN = """[...document.querySelectorAll('.chart')].filter(({ _fullLayout: drawn, layout: asked }) =>
-  drawn && ['l', 'r', 'b'].some((side) => drawn._size[side] > asked.margin[side])
-).map((chart) => chart.id)"""
+LEGEND_ASTRAY = """[...document.querySelectorAll('.chart')].filter((chart) => {
+  const legend = chart.querySelector('.legend'), drawn = chart._fullLayout;
+  if (!legend) return false;
+  const { top, bottom } = legend.getBoundingClientRect(), box = chart.getBoundingClientRect();
+  return top < box.top + drawn._size.t + drawn._size.h || bottom > box.bottom;
+}).map((chart) => chart.id)"""
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_it_opens_without_a_word_draws_every_chart_and_finds_documents(look: Any
                 assert chart.query_selector(".main-svg"), chart.get_attribute("id")
                 marks = chart.query_selector_all(".point path, path.js-line, path.sankey-link, .scatterlayer path")
                 assert len(marks) > 0, chart.get_attribute("id")
-        assert page.evaluate(DRAWN_AGAIN) == [], "their margins were too small, and they were drawn twice"
+        assert page.evaluate(LEGEND_ASTRAY) == [], "legends stand below the plot, within the figure"
         page.select_option("#flow-source-choice", "1")
         assert page.query_selector("#flow-1 .sankey-link")
         assert not page.is_visible("#flow-0")
@@ -72,16 +75,36 @@ WORDS = """() => {
 }"""
 
 
-def test_the_demos_page_is_short(look: Any, tmp_path: Path) -> None:
-    """Before anything is opened: six answers on the first screen, then one picture of each."""
+CLIPPED = """() => [...document.querySelectorAll('body *')].filter((element) => {
+  const style = getComputedStyle(element), unseen = style.clipPath != 'none';
+  if (!element.checkVisibility() || unseen || element.closest('svg, .chart, .hidden, .skip')) return false;
+  const bar = style.scrollbarWidth != 'none' && style.backgroundImage != 'none';
+  const hides = (overflow) => overflow == 'hidden' || overflow == 'clip' || (overflow != 'visible' && !bar);
+  return (element.scrollWidth > element.clientWidth + 1 && hides(style.overflowX))
+    || (element.scrollHeight > element.clientHeight + 1 && hides(style.overflowY));
+}).map((element) => element.outerHTML.slice(0, 100))"""
+"""Elements that hide a part of what they hold and show neither a scroll bar nor a shadow at the hidden edge."""
+
+
+@pytest.mark.slow
+def test_the_demos_page_is_short_and_clips_nothing(look: Any, tmp_path: Path) -> None:
+    """At 1280 px: six answers on the first screen, at most 4,000 px and 900 words before anything is opened."""
     demo = files("packtrain.pipeline.demo")
     config = yaml.safe_load((demo / "demo.yaml").read_text())
     packtrain.run(config | {"out": str(tmp_path / "demo")}, base=Path(str(demo)))
-    with look(tmp_path / "demo" / "report.html", viewport={"width": 1280, "height": 900}) as (page, _):
+    file = tmp_path / "demo" / "report.html"
+    with look(file, viewport={"width": 1280, "height": 900}) as (page, _):
         answers = page.locator("nav ol").bounding_box()
         assert answers["y"] + answers["height"] < 900
         assert page.evaluate("document.documentElement.scrollHeight") <= 4000
         assert 300 < page.evaluate(WORDS) <= 900
+    with look(file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as (page, _):
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for fold in page.query_selector_all(".fold > summary"):
+            if fold.is_visible():
+                fold.click()
+        assert page.locator(".doc-text pre:visible").first.evaluate("e => e.scrollHeight > e.clientHeight")
+        assert page.evaluate(CLIPPED) == []
 
 
 def points_say_their_numbers(page: Any) -> None:
@@ -142,6 +165,7 @@ def test_a_phone_scrolls_down_only(look: Any, file: Path) -> None:
         quiet(looked, file)
 
 
+@pytest.mark.slow
 def test_without_javascript_sentences_and_tables_are_there(look: Any, file: Path, report: Report) -> None:
     with look(file, java_script_enabled=False) as (page, looked):
         assert report.packing is not None
@@ -171,9 +195,9 @@ def test_on_paper_it_is_light_and_whole(look: Any, file: Path) -> None:
 
 
 HOSTILE = [
-    "</script><script>window.__pwned=1</script>",
-    "<img src=x onerror='window.__pwned=1'><svg onload='window.__pwned=1'>",
-    '<a href="javascript:window.__pwned=1">x</a><b>y</b>',
+    "</script><script>window.__pwned=1</script>"
+    "<img src=x onerror='window.__pwned=1'><svg onload='window.__pwned=1'>"
+    '<a href="javascript:window.__pwned=1">x</a><b>y</b>'
     "{{constructor.constructor('window.__pwned=1')()}}%{x}%{customdata}",
     "\u202eevil\u2066\x1b[31m\x00\u2028'\"`--><!--",
     "@lost",

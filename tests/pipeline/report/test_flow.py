@@ -4,17 +4,17 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-import packtrain
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.console import DECISIONS
-from packtrain.pipeline.report.flow import ALL, ASKED, ENCODED, HEADS, NOT_ASKED, PACKED, TRAINED, flow_of
-from packtrain.pipeline.report.reasons import OWN, REASONS
-from packtrain.pipeline.report.shares import training_of
+from packtrain.pipeline.report.collect.flow import ALL, ENCODED, HEADS, MASKED, PACKED, SUPERVISED, TRAINED, flow_of
+from packtrain.pipeline.report.collect.shares import training_of
 from packtrain.schemas.ledger import Ledger, SourceLedger
+from packtrain.schemas.reasons import DECISIONS, OWN, REASONS
 from packtrain.schemas.report import Fate, Link
 
-ROOT = Path(packtrain.__file__).parent
+from tests.support.examples import examples
+from tests.support.sources import trees
+
 COUNT = st.integers(0, 10**9)
 REASON = st.sampled_from(["invalid_json", "duplicate", "overlong", "untrained", "template_error", "of a reader"])
 REASONED = st.dictionaries(REASON, st.integers(1, 10**6), max_size=4)
@@ -71,7 +71,7 @@ def balances(links: list[Link]) -> Counter[str]:
 
 
 @given(LEDGERS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_what_flows_in_flows_out(ledger: Ledger) -> None:
     ledger.check()
     flow = flow_of(ledger)
@@ -97,7 +97,7 @@ def conserved(fate: Fate, sources: dict[str, SourceLedger], entry: SourceLedger)
     assert (tokens[ENCODED], tokens[PACKED]) == (0, 0)
     assert tokens[TRAINED] == entry.labels_trained
     assert tokens[HEADS] == entry.labels_head
-    assert tokens[NOT_ASKED] == entry.labels_not_asked
+    assert tokens[MASKED] == entry.labels_not_asked
     for reason, number in entry.tokens_truncated.items():
         assert tokens[f"truncated: {reason}"] == number
     for reason, number in entry.rows_rejected.items():
@@ -106,7 +106,7 @@ def conserved(fate: Fate, sources: dict[str, SourceLedger], entry: SourceLedger)
 
 
 @given(LEDGERS)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_before_packing_it_is_told_what_the_mask_asks_for(ledger: Ledger) -> None:
     total = ledger.total()
     for entry in ledger.sources.values():
@@ -114,8 +114,8 @@ def test_before_packing_it_is_told_what_the_mask_asks_for(ledger: Ledger) -> Non
     fate = flow_of(ledger).fates[0]
     tokens = balances(fate.tokens)
     assert (tokens[ENCODED], tokens[PACKED]) == (0, 0)
-    assert tokens[ASKED] == total.labels_trained + total.labels_head
-    assert tokens[NOT_ASKED] == total.labels_not_asked
+    assert tokens[SUPERVISED] == total.labels_trained + total.labels_head
+    assert tokens[MASKED] == total.labels_not_asked
     assert tokens[TRAINED] == 0
     training = training_of(ledger)
     assert sum(one.labels for one in training.sources) == total.labels_trained + total.labels_head
@@ -123,7 +123,7 @@ def test_before_packing_it_is_told_what_the_mask_asks_for(ledger: Ledger) -> Non
 
 
 @given(LEDGERS)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_the_rest_of_the_flow_is_the_ledgers(ledger: Ledger) -> None:
     flow, total = flow_of(ledger), ledger.total()
     refused = {reason: n for reason, n in total.examples_dropped.items() if reason not in DECISIONS}
@@ -142,17 +142,20 @@ def test_the_rest_of_the_flow_is_the_ledgers(ledger: Ledger) -> None:
 
 def given_reasons() -> set[str]:
     """What stands where a reason is given: the words of errors, of selections and of counters."""
-    paths = [*(ROOT / "stages").rglob("*.py"), *(ROOT / "pipeline").rglob("*.py")]
-    trees = {path: ast.parse(path.read_text()) for path in paths if "report" not in path.parts}
+    searched = {
+        path: tree
+        for path, tree in trees().items()
+        if path.parts[0] in ("stages", "pipeline") and "report" not in path.parts
+    }
     known, by_name = dict[tuple[Path, str], str](), dict[str, str]()
-    for path, tree in trees.items():
+    for path, tree in searched.items():
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 for target in node.targets:
                     if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                         known[path, target.id] = by_name[target.id] = node.value.value
     out = set[str]()
-    for path, tree in trees.items():
+    for path, tree in searched.items():
         for call in ast.walk(tree):
             if not isinstance(call, ast.Call):
                 continue

@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packtrain.pipeline.report.balance_view import balance_note
-from packtrain.pipeline.report.blocks import Block, Chart, Grid, Switch, Words, walk
-from packtrain.pipeline.report.change_words import change_of, relative, signed, than
-from packtrain.pipeline.report.changes import InputsChange, Measure, Side
-from packtrain.pipeline.report.charts_base import histogram_chart
-from packtrain.pipeline.report.charts_flow import flow_blocks
-from packtrain.pipeline.report.charts_packing import batch_blocks, packing_blocks, padded
-from packtrain.pipeline.report.charts_training import training_blocks
-from packtrain.pipeline.report.charts_trust import trust_blocks
-from packtrain.pipeline.report.flow import flow_of
-from packtrain.pipeline.report.headline import headline
-from packtrain.pipeline.report.histograms import Tally
-from packtrain.pipeline.report.page import report_page
-from packtrain.pipeline.report.reasons import LOSSES, REASONS
-from packtrain.pipeline.report.saving import batch_size, beside_time
-from packtrain.pipeline.report.shell import render
-from packtrain.pipeline.report.spoken import large
-from packtrain.pipeline.report.terminal import print_report
+from packtrain.pipeline.report.collect.balance_view import balance_note
+from packtrain.pipeline.report.collect.flow import flow_of
+from packtrain.pipeline.report.collect.histograms import Tally
+from packtrain.pipeline.report.collect.saving import batch_size, beside_time
+from packtrain.pipeline.report.diff.change_words import change_of, relative, signed, than
+from packtrain.pipeline.report.diff.changes import InputsChange, Measure, Side
+from packtrain.pipeline.report.diff.headline import headline
+from packtrain.pipeline.report.draw.blocks import Block, Chart, Grid, Switch, Words, walk
+from packtrain.pipeline.report.draw.charts_base import histogram_chart
+from packtrain.pipeline.report.draw.charts_flow import flow_blocks
+from packtrain.pipeline.report.draw.charts_packing import batch_blocks, packing_blocks, padded
+from packtrain.pipeline.report.draw.charts_training import training_blocks
+from packtrain.pipeline.report.draw.charts_trust import trust_blocks
+from packtrain.pipeline.report.draw.page import report_page
+from packtrain.pipeline.report.draw.shell import render
+from packtrain.pipeline.report.draw.terminal import print_report
 from packtrain.schemas.ledger import Ledger, SourceLedger
+from packtrain.schemas.reasons import LOSSES, REASONS
 from packtrain.schemas.report import Fate, Flow, Histogram, Link, Packing, RankBalance, Report
+from packtrain.schemas.units import large
 from rich.console import Console
 
 
@@ -61,7 +61,7 @@ def test_counts_are_called_what_they_count(report: Report) -> None:
     (grid,) = (block for block in walk(blocks) if isinstance(block, Grid) and "boundaries" in block.caption)
     cells = dict(zip(grid.head, grid.rows[0], strict=True))
     assert (cells["turns cut"], cells["turns without end token"], cells["examples truncated"]) == ("7", "5", "3")
-    assert any("A boundary parts" in text for text in words(blocks))
+    assert any("Boundaries separate" in text for text in words(blocks))
 
 
 def test_a_source_of_few_examples_is_drawn_and_flattens_none() -> None:
@@ -92,9 +92,9 @@ def test_plain_text_has_no_prompts_to_draw(report: Report) -> None:
     (prompts,) = (block for block in walk(blocks) if isinstance(block, Chart) and block.name == "training-prompts")
     assert [trace["name"] for trace in prompts.traces] == [chat.source]
     assert [row[0] for row in prompts.table.rows] == [chat.source, "texts"]
-    assert "Of plain text all is trained; its prompts are not drawn: texts." in words(blocks)
+    assert "Not drawn: prompts of texts. Plain text has none; all of it is trained." in words(blocks)
     alone = training_blocks(replace(report.training, sources=[text]))
-    assert any(one.endswith("1 token in every one.") for one in words(alone))
+    assert any(one.endswith(": always 1 token.") for one in words(alone))
     assert not any("not drawn" in one for one in words(alone))
 
 
@@ -109,7 +109,7 @@ def test_a_share_that_does_not_fit_its_bar_is_left_to_the_table(report: Report) 
 
 
 def test_strips_have_a_legend(report: Report) -> None:
-    assert b"strips: a block is a document" in render(report_page(report))
+    assert b"strips: each block is a document" in render(report_page(report))
 
 
 # Packing
@@ -131,12 +131,12 @@ def test_padding_fills_nothing_and_what_is_counted_is_said(report: Report) -> No
 
 def test_figures_of_all_splits_say_so(report: Report) -> None:
     both = report_page(report)
-    assert "train and holdout together" in both.lead
+    assert both.lead.endswith("The figures cover train and holdout.")
     (packing,) = (section for section in both.sections if section.name == "packing")
-    assert packing.sentence.endswith("This is of train; the figures at the top are of all splits.")
+    assert packing.sentence.endswith("This covers train only.")
     one = report_page(replace(report, packing=replace(packing_of(report), splits=packing_of(report).splits[:1])))
-    assert "together" not in one.lead
-    assert not any("figures at the top" in section.sentence for section in one.sections)
+    assert "The figures cover" not in one.lead
+    assert not any("covers" in section.sentence for section in one.sections)
 
 
 def test_batches_are_not_called_rows(report: Report) -> None:
@@ -152,11 +152,11 @@ def test_where_dealing_changes_nothing_it_is_said_why(report: Report) -> None:
     same = replace(packing, balance=[RankBalance(8, 1, 1.04, 1.04, 1.11), RankBalance(8, 8, 1.02, 1.0, 1.0)])
     note = balance_note(same)
     assert note is not None
-    assert "from 256 rows on (here 500)" in note
+    assert "with at least 256 rows (here 500)" in note
     assert note in words(packing_blocks(same))
     text = said(replace(report, packing=same))
-    assert "1.04 × as the loader deals rows, 1.11 × at worst" in text
-    assert "from 256 rows on" in text
+    assert "1.04 × as the loader assigns rows, 1.11 × at worst" in text
+    assert "with at least 256 rows" in text
     even = replace(packing, balance=[RankBalance(8, 1, 1.0, 1.0, 1.0)])
     assert balance_note(even) is None, "nobody waits"
 
@@ -165,7 +165,7 @@ def test_what_packing_gives_beside_time(report: Report) -> None:
     packing = packing_of(report)
     note = beside_time(packing)
     assert note is not None
-    assert note.endswith("110 steps an epoch rather than 270.")
+    assert note.endswith("An epoch has 110 steps instead of 270.")
     assert note in words(packing_blocks(packing))
     slower = replace(packing.savings[1], seconds=400.0)
     assert beside_time(replace(packing, savings=[packing.savings[0], slower, packing.savings[2]])) is None
@@ -175,14 +175,14 @@ def test_what_packing_gives_beside_time(report: Report) -> None:
 def test_rounded_rows_stand_beside_exact_ones() -> None:
     found = batch_size(rows=1000, tokens=4_000_000, labels=1_000_000, examples=40_000)  # 100 tokens an example
     assert found is not None
-    assert "2 rows a step (1.60 exactly) keep the token budget of 64 unpacked examples" in found.sentence
+    assert found.sentence.endswith("unpacked examples (about 6,400 tokens), take 2 rows per step (1.60 exactly).")
     blocks = batch_blocks(found)
     (grid,) = (block for block in blocks if isinstance(block, Grid) and "exactly" in block.head)
     column = list(grid.head).index("exactly")
     assert [row[column] for row in grid.rows][:4] == ["0.20", "0.40", "0.80", "1.60"]
     whole = batch_size(rows=1000, tokens=4_000_000, labels=1_000_000, examples=32_000)  # 125 tokens an example
     assert whole is not None
-    assert "2 rows a step keep" in whole.sentence
+    assert "take 2 rows per step." in whole.sentence
 
 
 # Reasons, hashes
@@ -233,7 +233,7 @@ def test_a_diff_leads_with_what_is_trained() -> None:
     assert first(labels=500, tokens=900, rows=90) == (
         "B trains on 25 % more tokens, and packs 10 % fewer in 10 % fewer rows"
     )
-    assert first(rows=50) == "B trains on as many tokens, in 50 % fewer rows"
+    assert first(rows=50) == "B trains on the same number of tokens, in 50 % fewer rows"
 
 
 def test_the_smaller_of_many_sources_flow_as_one() -> None:

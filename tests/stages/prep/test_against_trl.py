@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep import make_format
@@ -12,8 +12,10 @@ from packtrain.stages.prep.conversation import is_silent
 from packtrain.stages.prep.preference import PreferenceFormat
 from packtrain.stages.prep.sharegpt import ROLES
 
+from tests.support.examples import examples
+
 trl = pytest.importorskip("trl")
-relaxed = settings(deadline=None, max_examples=300)
+pytestmark = pytest.mark.slow
 
 TURN = st.builds(
     lambda role, content: {"role": role, "content": content},
@@ -40,7 +42,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     return row
 
 
-@relaxed
+@examples(300)
 @given(rows())
 def test_the_same_as_trl(row: dict[str, Any]) -> None:
     """What is not refused is what TRL makes of it, but for three things that TRL gets wrong or does not do."""
@@ -65,7 +67,7 @@ def test_the_same_as_trl(row: dict[str, Any]) -> None:
     }
 
 
-@relaxed
+@examples(300)
 @given(st.lists(TURN, min_size=1, max_size=4), TURNS, TURNS)
 def test_the_beginning_in_common_is_trls(shared: list[Any], left: list[Any], right: list[Any]) -> None:
     row = {"chosen": shared + left, "rejected": shared + right}
@@ -99,7 +101,7 @@ SPOKEN = st.fixed_dictionaries(
 )
 
 
-@relaxed
+@examples(300)
 @given(st.lists(SPOKEN, min_size=1, max_size=5), st.booleans())
 def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages: bool) -> None:
     assume(turns[-1]["value"])  # an empty last answer is rejected
@@ -110,7 +112,7 @@ def test_sharegpt_is_chatml_as_trl_converts_it(turns: list[Any], under_messages:
     assert made == [message | {"role": ROLES[message["role"]]} for message in theirs]
 
 
-@relaxed
+@examples(300)
 @given(st.lists(TURN, min_size=1), st.lists(TURN, min_size=1), TEXT, TEXT)
 def test_what_trl_takes_as_it_is_is_taken_as_it_is(left: list[Any], right: list[Any], text: str, other: str) -> None:
     assume(not is_silent(left[-1]))

@@ -94,7 +94,7 @@ def content(value: Any) -> dict[str, Any]:
         (
             {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": None}]},
             "missing_key",
-            "`messages[1]` `content` is null and nothing stands in its place; it has `role`, `content`, `tool_calls`",
+            "`messages[1]` `content` is null and nothing replaces it; it has `role`, `content`, `tool_calls`",
         ),
         (
             {"messages": [USER, ASSISTANT | {"weight": 0.5}]},

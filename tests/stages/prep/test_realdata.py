@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.stages.prep import AppsOptions, Prepared, make_format, public_row
+from packtrain.stages.prep import AppsOptions, PreparedBlock, make_format, public_row
 
 ROOT = os.environ.get("PACKTRAIN_REALDATA")
 pytestmark = pytest.mark.skipif(not ROOT, reason="PACKTRAIN_REALDATA names no folder")
@@ -21,7 +21,7 @@ def rows(path: str) -> list[dict[str, Any]]:
     return [json.loads(line) for _, line in lines(path)]
 
 
-def closes(done: Prepared, path: str) -> None:
+def closes(done: PreparedBlock, path: str) -> None:
     assert done.rejects == []
     assert done.blank == 0
     assert done.rows == len(lines(path)) > 0

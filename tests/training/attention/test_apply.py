@@ -15,7 +15,7 @@ from packtrain.training.attention import (
     register,
     use_packed,
 )
-from packtrain.training.batch import flatten
+from packtrain.training.loader.collate import flatten
 
 from tests.training.probe.architectures import build, row
 
@@ -43,7 +43,7 @@ def test_auto(kind: str, name: str, why: str) -> None:
 def test_models_that_would_stay_as_they_are(kind: str) -> None:
     model = build(kind)
     before = model.config._attn_implementation
-    with pytest.raises(AttentionError, match=rf"could not be set.*still has '{before}'.*batching: padded"):
+    with pytest.raises(AttentionError, match=rf"could not be set.*still has '{before}'.*unpacked=True"):
         use_packed(model)
 
 

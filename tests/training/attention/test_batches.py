@@ -13,10 +13,10 @@ import torch
 from packtrain.schemas.errors import BatchError
 from packtrain.training import PackedLoader
 from packtrain.training.attention import check_batch
-from packtrain.training.batch import FixedShape, fix_shape, flatten
-from packtrain.training.shard import Strip
+from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.shards.arrow_shard import RowSpan
 
-ROW = Strip(
+ROW = RowSpan(
     input_ids=np.array([1, 2, 3, 4, 5], dtype=np.int32),
     labels=np.array([-100, 2, 3, -100, 5], dtype=np.int32),
     position_ids=np.array([0, 1, 2, 0, 1], dtype=np.int32),
@@ -64,7 +64,7 @@ def test_all_batches_of_a_loader(folder: Path) -> None:
         ({"max_length_q": torch.tensor(3)}, "max_length_q is tensor"),
         ({"max_length_k": 2}, "max_length_k is 2, but a document has 3 tokens"),
         ({"position_ids": None}, "no position_ids"),
-        ({"position_ids": torch.zeros(1, 4)}, "for 4 tokens, and there are 5"),
+        ({"position_ids": torch.zeros(1, 4)}, "position_ids has 4 entries for 5 tokens"),
         ({**bounds(0, 5), "max_length_q": 5, "max_length_k": 5}, "position_ids jump at token 3"),
     ],
 )

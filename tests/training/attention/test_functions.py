@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
@@ -15,6 +15,8 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.training.attention.block_mask import packed_block_mask
 from packtrain.training.attention.varlen import packed_varlen
+
+from tests.support.examples import examples
 
 torch.set_num_threads(1)
 
@@ -71,7 +73,7 @@ HEADS = st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)])
 SIZES = st.sampled_from([(8, 8), (5, 5), (12, 8), (8, 12)])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LENGTHS, HEADS, SIZES, st.sampled_from([None, 1, 3, 8, 100]), st.sampled_from([None, 0.3]))
 def test_equals_the_dense_reference(
     lengths: list[int], heads: tuple[int, int], sizes: tuple[int, int], window: int | None, scale: float | None
@@ -84,7 +86,7 @@ def test_equals_the_dense_reference(
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(LENGTHS, st.integers(1, 6))
 def test_chunks_are_documents_cut_again(lengths: list[int], chunk: int) -> None:
     q, k, v = inputs(lengths, 2, 1, 8, 8)
@@ -96,7 +98,7 @@ def test_chunks_are_documents_cut_again(lengths: list[int], chunk: int) -> None:
         )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(LENGTHS, HEADS, st.sampled_from([None, 4]), st.sampled_from([None, 0.5]), st.booleans())
 def test_soft_caps_and_sinks(
     lengths: list[int], heads: tuple[int, int], window: int | None, softcap: float | None, sunk: bool
@@ -120,7 +122,7 @@ def test_any_dtype(dtype: Any) -> None:
     torch.testing.assert_close(found.double(), reference(q, k, v, lengths, 0.25), rtol=limit, atol=limit)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.sampled_from([None, 3]), st.booleans())
 def test_other_documents_have_no_gradient_to_the_bit(lengths: list[int], window: int | None, hard: bool) -> None:
     softcap, sinks = (0.7, torch.ones(4)) if hard else (None, None)

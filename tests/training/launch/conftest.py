@@ -15,14 +15,14 @@ from tests.support import warm
 
 pytest.importorskip("torch")
 
-MODULES = ("torch", "torch.distributed", "packtrain.training.launch.rollcall", "packtrain.training.launch.wires")
 # Forks the ranks.
 PARENT = """
 import json, os, sys
 ranks, program, limit = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 import torch
 import torch.distributed
-from packtrain.training.launch import rollcall, wires
+from packtrain.training.launch import rank_check
+from packtrain.training.launch import links
 torch.set_num_threads(1)
 code = compile(program, "program", "exec")
 children = []
@@ -39,7 +39,7 @@ for number, environ in enumerate(ranks):
     signal.alarm(limit)
     status = 1
     try:
-        exec(code, {"number": number, "torch": torch, "rollcall": rollcall, "wires": wires})
+        exec(code, {"number": number, "torch": torch, "rank_check": rank_check, "links": links})
         status = 0
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else 1
@@ -66,7 +66,7 @@ class Ended:
 RunRanks = Callable[..., list[Ended]]
 """`run_ranks(program, environs, limit=30)`: each process runs the program with `number`, its place in the list."""
 
-CLEAR = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PACKTRAIN_ROLL_CALL_SECONDS")
+CLEAR = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PACKTRAIN_RANK_CHECK_SECONDS")
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def run_ranks(tmp_path: Path) -> RunRanks:
     def run(program: str, environs: Sequence[Mapping[str, str]], limit: int = 30) -> list[Ended]:
         environ = {name: value for name, value in os.environ.items() if name not in CLEAR}
         environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = ["-c", PARENT, json.dumps(list(environs)), program, str(limit)]
-        parent = warm.Process(command, cwd=tmp_path, env=environ, modules=MODULES)
+        command = ["python", "-c", PARENT, json.dumps(list(environs)), program, str(limit)]
+        parent = warm.Process(command, cwd=tmp_path, env=environ, modules=warm.RANKS)
         children: list[int] = json.loads(parent.stdout.readline())
         ends = time.monotonic() + limit
         while parent.poll() is None and time.monotonic() < ends and not _only_stopped(children):
@@ -117,7 +117,7 @@ def port() -> int:
 
 @pytest.fixture
 def environs(port: int) -> Callable[[int], list[dict[str, str]]]:
-    """What a launcher would tell so many ranks of one node."""
+    """What a launcher would set for so many ranks of one node."""
 
     def make(world_size: int) -> list[dict[str, str]]:
         return [

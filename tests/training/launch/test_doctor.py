@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from packtrain.training.launch import devices, machine, software
 from packtrain.training.launch.doctor import examine
-from packtrain.training.launch.findings import Examination, Level, as_table, broken, good, slow
-from packtrain.training.launch.variables import RULES, variables
+from packtrain.training.launch.findings import Finding, Level, as_table, to_json, verdict
+from packtrain.training.launch.variables import variables
+
+from tests.support import warm
 
 CLI = [sys.executable, "-m", "packtrain.pipeline.cli"]
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
@@ -23,31 +27,30 @@ def levels(environ: dict[str, str]) -> dict[str, Level]:
 
 def test_this_machine_is_examined_whole() -> None:
     pytest.importorskip("torch")
-    examination = examine()
-    subjects = [finding.subject for finding in examination.findings]
-    assert {"python", "torch", "transformers", "accelerate", "attention", "distributed", "/dev/shm"} <= set(subjects)
-    assert all(finding.found for finding in examination.findings)
-    assert json.loads(json.dumps(examination.to_json()))["broken"] == examination.broken
+    findings = examine()
+    subjects = {finding.subject for finding in findings}
+    assert {"python", "torch", "transformers", "accelerate", "attention", "/dev/shm", "launcher"} <= subjects
+    assert all(finding.found for finding in findings)
+    assert len(json.loads(json.dumps(to_json(findings)))["findings"]) == len(findings)
 
 
 def test_every_bad_finding_says_what_to_do() -> None:
-    for rule in RULES:
-        assert rule.mend or rule.level is Level.NOTE, rule.name
     with pytest.raises(AssertionError, match="memory"):
-        slow("memory", "little", "")
+        Finding("memory", Level.SLOW, "little", "")
 
 
 def test_a_table_of_plain_lines() -> None:
-    examination = Examination((good("torch", "2.13.0"), broken("disk", "full " * 12, "make room")))
-    assert list(as_table(examination, 44)) == [
+    torch = Finding("torch", Level.GOOD, "2.13.0")
+    findings = [torch, Finding("disk", Level.BROKEN, "full " * 12, "make room")]
+    assert list(as_table(findings, 44)) == [
         "torch  good    2.13.0",
         "disk   broken  full full full full full full",
         "               full full full full full full",
         "               . make room",
     ]
-    assert examination.broken
-    assert "disk" in examination.verdict()
-    assert not Examination((good("torch", "2.13.0"),)).broken
+    assert to_json(findings)["broken"] is True
+    assert "disk" in verdict(findings)
+    assert to_json([torch])["broken"] is False
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,7 @@ def test_a_table_of_plain_lines() -> None:
         ({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE", Level.SLOW),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING", Level.SLOW),
         ({"TORCHDYNAMO_DISABLE": "1"}, "TORCHDYNAMO_DISABLE", Level.SLOW),
+        ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "TORCH_DISTRIBUTED_DEBUG", Level.SLOW),
         ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE", Level.NOTE),
         ({"NCCL_SOCKET_IFNAME": "ib7"}, "NCCL_SOCKET_IFNAME", Level.BROKEN),
         ({"GLOO_SOCKET_IFNAME": "=l"}, "GLOO_SOCKET_IFNAME", Level.BROKEN),
@@ -73,6 +77,7 @@ def test_variables_that_hurt(environ: dict[str, str], subject: str, level: Level
     ("environ", "subject"),
     [
         ({"NCCL_P2P_DISABLE": "0"}, "NCCL_P2P_DISABLE"),
+        ({"TORCH_DISTRIBUTED_DEBUG": "INFO"}, "TORCH_DISTRIBUTED_DEBUG"),
         ({"NCCL_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
         ({"NCCL_SOCKET_IFNAME": "^docker0"}, "NCCL_SOCKET_IFNAME"),
         ({"GLOO_SOCKET_IFNAME": "=lo,eth9"}, "GLOO_SOCKET_IFNAME"),
@@ -88,25 +93,27 @@ def test_versions_that_are_missing_or_too_old() -> None:
     there = {"torch": "2.9.1+cu128", "transformers": "5.23.0"}
     found = {finding.subject: finding for finding in software.software(there.get)}
     assert found["torch"].level is Level.BROKEN
-    assert found["torch"].mend == "pip install 'torch>=2.10'"
+    assert found["torch"].fix == "pip install 'torch>=2.10'"
     assert found["transformers"].level is Level.GOOD
     assert found["accelerate"].level is Level.BROKEN
-    assert found["peft"].level is Level.NOTE
+    assert found["extra train"].level is Level.NOTE
+    assert found["extra lora"].found == "peft not installed: low-rank adapters"
+    assert found["extra lora"].fix == "pip install 'packtrain[lora]'"
     assert software.parsed("2.13.0+cu130") == (2, 13, 0)
     assert software.parsed("2.10rc1") == (2, 10)
 
 
 def test_limits_that_are_small(tmp_path: Path) -> None:
     assert machine._shared(tmp_path, least=1 << 60).level is Level.SLOW
-    assert "--shm-size" in machine._shared(tmp_path, least=1 << 60).mend
+    assert "--shm-size" in machine._shared(tmp_path, least=1 << 60).fix
     assert machine._shared(tmp_path / "none").level is Level.SLOW
     assert machine._files(1024).level is Level.SLOW
     assert machine._files(resource.RLIM_INFINITY).level is Level.GOOD
     assert machine._locked(8 << 20, infiniband=True).level is Level.BROKEN
     assert machine._locked(8 << 20, infiniband=False).level is Level.GOOD
     assert machine._locked(resource.RLIM_INFINITY, infiniband=True).level is Level.GOOD
-    assert machine.disk("temporary", tmp_path / "a" / "b", least=1 << 60).level is Level.SLOW
-    assert machine.disk("here", tmp_path, least=1).level is Level.GOOD
+    assert machine.disk("temporary", tmp_path / "a" / "b", "point TMPDIR elsewhere", least=1 << 60).level is Level.SLOW
+    assert machine.disk("here", tmp_path, "make room", least=1).level is Level.GOOD
 
 
 def test_a_gpu_that_torch_cannot_use() -> None:
@@ -118,13 +125,24 @@ def test_a_gpu_that_torch_cannot_use() -> None:
 
 
 def test_the_driver_is_asked_of_its_own_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 580.159.03\necho 580.159.03\n")
+    tool.write_text("#!/bin/sh\necho '| NVIDIA-SMI 580.159.03   Driver Version: 580.159.03   CUDA Version: 13.0 |'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert devices._driver() == "580.159.03"
+    found = {finding.subject: finding for finding in devices.devices({})}
+    assert found["driver"].found == "580.159.03"
     tool.write_text("#!/bin/sh\necho no devices were found\nexit 6\n")
-    assert devices._driver() is None
+    assert "driver" not in {finding.subject for finding in devices.devices({})}
+
+
+def test_every_extra_of_the_package_is_listed_with_its_packages() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    named = {name: {re.match(r"[\w-]+", one)[0] for one in packages} for name, packages in extras.items()}  # type: ignore[index]
+    assert named.pop("all") == {"packtrain"}
+    del named["dev"]
+    assert named == {name: set(packages) for name, (packages, _) in software.EXTRAS.items()}
 
 
 def test_without_torch_it_runs_and_says_so(tmp_path: Path) -> None:
@@ -153,7 +171,7 @@ def test_without_torch_it_runs_and_says_so(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table() -> None:
     pytest.importorskip("torch")
-    done = subprocess.run([*CLI, "doctor"], capture_output=True, text=True, check=False)
+    done = warm.run(["doctor"], modules=warm.RANKS)
     assert done.returncode == (1 if "broken  " in done.stdout else 0), done.stderr
     assert "attention" in done.stdout
     assert done.stdout.splitlines()[-1].startswith(("Nothing is broken", "Broken: "))

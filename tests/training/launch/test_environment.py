@@ -4,7 +4,7 @@ import socket
 
 import pytest
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.launch.environment import Launch, named, route, shared
+from packtrain.training.launch.environment import Launch, compared, named, route
 
 TORCHRUN = {
     "RANK": "5",
@@ -21,7 +21,7 @@ TORCHRUN = {
 
 def test_torchrun() -> None:
     launch = Launch.read(TORCHRUN)
-    assert launch == Launch(5, 8, 1, 4, "node-0", 29500, "job/2", True)
+    assert launch == Launch(5, 8, 1, "node-0", 29500, "job/2", True)
 
 
 @pytest.mark.parametrize("environ", [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1"}])
@@ -51,9 +51,9 @@ def test_ranks_are_named_in_spans() -> None:
 
 def test_what_is_alike_is_said_once() -> None:
     ranks = {0: {"RANK": "0", "MASTER_ADDR": "a"}, 1: {"RANK": "1", "MASTER_ADDR": "b"}, 2: {"MASTER_ADDR": "b"}}
-    assert shared(ranks) == "MASTER_ADDR=a (rank 0), MASTER_ADDR=b (ranks 1-2)"
-    assert shared({0: {"WORLD_SIZE": "2"}, 1: {"WORLD_SIZE": "2"}}) == "WORLD_SIZE=2"
-    assert shared({0: {"NODE_RANK": "0"}, 1: {}}) == "NODE_RANK=0 (rank 0), NODE_RANK unset (rank 1)"
+    assert compared(ranks) == "MASTER_ADDR=a (rank 0), MASTER_ADDR=b (ranks 1-2)"
+    assert compared({0: {"WORLD_SIZE": "2"}, 1: {"WORLD_SIZE": "2"}}) == "WORLD_SIZE=2"
+    assert compared({0: {"NODE_RANK": "0"}, 1: {}}) == "NODE_RANK=0 (rank 0), NODE_RANK unset (rank 1)"
 
 
 def test_the_interface_on_the_way() -> None:

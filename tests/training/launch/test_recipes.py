@@ -14,6 +14,8 @@ import yaml
 from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.training.launch.recipes import RECIPES, listing, recipe, write
 
+from tests.support import warm
+
 CONFIGS = ("ddp", "fsdp2", "zero3")
 SCRIPTS = ("slurm-node", "slurm-nodes")
 
@@ -152,7 +154,7 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "6", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
     here["SLURM_JOB_ID"] = str(os.getpid())  # a port of its own, as jobs have
-    done, _ = sbatch("slurm-nodes", tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **here)
+    done, _ = sbatch("slurm-nodes", tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
     assert done.returncode != 0
     assert done.stderr.count("1 of 3 ranks did not report in 6 seconds: rank 1.") == 2, done.stderr
     assert "SLURM_NODEID=0 (rank 0), SLURM_NODEID=2 (rank 2)" in done.stderr
@@ -185,12 +187,10 @@ def test_one_node(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "packtrain.pipeline.cli", "launch"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    listed = warm.run(["launch"]).stdout
     assert [line.split()[0] for line in listed.splitlines()] == list(RECIPES)
-    printed = subprocess.run([*command, "slurm-nodes"], capture_output=True, text=True, check=True).stdout
-    assert printed == recipe("slurm-nodes")
-    subprocess.run([*command, "zero3", "-o", tmp_path / "z.yaml"], capture_output=True, check=True)
+    assert warm.run(["launch", "slurm-nodes"]).stdout == recipe("slurm-nodes")
+    assert warm.run(["launch", "zero3", "-o", tmp_path / "z.yaml"]).returncode == 0
     assert json.dumps(yaml.safe_load((tmp_path / "z.yaml").read_text()))
 
 
@@ -207,7 +207,7 @@ def test_two_nodes_prepare_and_train_for_real(tmp_path: Path) -> None:
     """Nothing but srun and scontrol stand in: the nodes are two launchers on this machine, one process each."""
     pytest.importorskip("accelerate")
     from packtrain.pipeline import demo
-    from packtrain.pipeline.cli import app
+    from packtrain.pipeline.cli.main import app
 
     if "wait" not in {one.name or (one.callback.__name__ if one.callback else "") for one in app.registered_commands}:
         pytest.skip("this version of packtrain has no command `wait`")
@@ -245,6 +245,7 @@ def test_two_nodes_prepare_and_train_for_real(tmp_path: Path) -> None:
         ACCELERATE_USE_CPU="true",
         GLOO_SOCKET_IFNAME="lo",
         HOME=str(tmp_path),
+        **warm.python(),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "All 2 ranks answered over gloo" in done.stdout

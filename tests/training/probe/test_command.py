@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-from packtrain.pipeline.cli import main
+from packtrain.pipeline.cli.main import main
 from transformers import CONFIG_MAPPING
 
 from tests.training.probe.architectures import build
@@ -69,7 +69,7 @@ def test_documents_as_long_as_the_data_has_them(packtrain, tmp_path: Path, folde
 def test_a_model_without_attention(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = packtrain("probe", saved(tmp_path, "mamba"), "--device", "cpu")
     assert code == 1
-    assert "no layer of it has attention that packtrain can set" in out
+    assert "none of its layers has attention that packtrain can set" in out
     assert not any(line.split()[:1] == ["attention"] for line in out.splitlines())
 
 
@@ -78,7 +78,7 @@ def test_a_leak(packtrain, tmp_path: Path) -> None:  # type: ignore[no-untyped-d
     code, out, _ = packtrain("probe", folder, "--attention", "eager", "--device", "cpu")
     assert code == 1
     assert "at fault: attention: eager" in out
-    assert "mend:     set attention: auto" in out
+    assert "fix:      set attention: auto" in out
     code, out, _ = packtrain("probe", folder, "--device", "cpu", "--dtype", "bfloat16")
     assert code == 0
     assert "attention packed_block_mask: SDPA, block mask; it has attention sinks" in out

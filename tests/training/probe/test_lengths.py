@@ -9,12 +9,12 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training.attention import use_packed
-from packtrain.training.batch import flatten
-from packtrain.training.corpus import Corpus
+from packtrain.training.loader.collate import flatten
+from packtrain.training.order.concat import ConcatRows
 from packtrain.training.probe import StepGuard, probe
 from packtrain.training.probe.limits import document_limit
 from packtrain.training.probe.tiny import shrink
-from packtrain.training.rows import PackedRows
+from packtrain.training.shards.dataset_rows import PackedRows
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.training.probe.architectures import row
@@ -86,7 +86,7 @@ def test_that_they_do_is_seen_without_knowing_it(name: str, monkeypatch: pytest.
     assert probe(model, documents=(17, 23, 9)).isolated
     report = probe(model, tokens=100, longest=40)
     assert [check.name for check in report.checks if not check.passed] == ["at length"]
-    assert "computes long documents or rows otherwise" in str(report.fault)
+    assert "computes long documents or rows differently" in str(report.fault)
     report = probe(model, documents=(40, 17, 9), explain=False)
     assert [check.name for check in report.checks if not check.passed] == ["equivalence"]
 
@@ -154,6 +154,6 @@ def test_the_longest_document_of_the_data(make_packed: Any) -> None:
         rows = PackedRows(folder)
         longest = max(int(rows.row(index).seq_lengths.max()) for index in range(len(rows)))
         fresh = PackedRows(folder)
-        assert fresh.longest == Corpus([fresh]).longest() == longest
+        assert fresh.longest == ConcatRows([fresh]).longest() == longest
         assert longest <= fresh.longest_at_most <= rows.max_length
-        assert Corpus([PackedRows(folder), fresh]).longest(beyond=10) == longest
+        assert ConcatRows([PackedRows(folder), fresh]).longest(beyond=10) == longest

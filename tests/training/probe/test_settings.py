@@ -10,12 +10,12 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import ConfigError, LeakError
 from packtrain.training.attention import use_packed
-from packtrain.training.batch import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
 from packtrain.training.probe import probe
 
 from tests.training.probe.architectures import build, with_default_cache, with_ones
 
-KINDS = ("llama", "qwen3_moe", "gemma3_text")
+KINDS = ("llama", "qwen3_moe", "gemma2")
 
 
 def dropped(rows: Any, *names: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def counted_on(rows: Any) -> dict[str, Any]:
         (with_default_cache, "use_cache=None", "use_cache=False"),
         (lambda rows: {**flatten(rows), "use_cache": True}, "use_cache=True", "use_cache=False"),
         (with_ones, "attention_mask in the batch", "leave attention_mask out"),
-        (counted_on, "position_ids do not begin again", "PackedLoader"),
+        (counted_on, "position_ids do not restart", "PackedLoader"),
     ],
     ids=["default cache", "cache", "mask of ones", "positions count on"],
 )
@@ -89,9 +89,7 @@ def test_attention_dropout_is_found_before_training_fails_on_it() -> None:
     report = probe(model)
     assert [check.name for check in report.checks if not check.passed] == ["dropout"]
     assert "dropout to 0" in str(report.mend)
-    with pytest.raises(
-        LeakError, match=r"^GPT2LMHeadModel drops attention weights, which attention packed_varlen does"
-    ):
+    with pytest.raises(LeakError, match=r"^GPT2LMHeadModel uses attention dropout, which attention packed_varlen does"):
         report.require()
 
 

@@ -1,5 +1,6 @@
 """Tiny models and trainings on small packed data, and a plain reference for what a step should do."""
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ pytest.importorskip("accelerate")
 from itertools import pairwise  # noqa: E402
 
 from packtrain.pipeline import demo  # noqa: E402
-from packtrain.pipeline.run import run  # noqa: E402
+from packtrain.pipeline.run.driver import run  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 
 torch.set_num_threads(1)
@@ -35,16 +36,35 @@ LLAMA = {
 Settings = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture
-def settings(folder: Path, tmp_path: Path) -> Settings:
-    """`settings(**keys)`: a configuration that trains for six steps of four rows; keys below `trainer` are merged."""
+@pytest.fixture(scope="session", autouse=True)
+def imported() -> None:
+    """Load what every training loads, and keep it out of the full collection of garbage that each ends with."""
+    import packtrain.training.trainer.trainer  # noqa: F401
 
-    def make(**keys: Any) -> dict[str, Any]:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def folder(make_packed: Callable[..., Path]) -> Path:
+    """Short rows, because a training costs as much as the tokens that it sees."""
+    return make_packed("brief", 160, max_length=96)
+
+
+@pytest.fixture(scope="session")
+def settings_in(folder: Path) -> Settings:
+    """`settings_in(out, **keys)`: a configuration that trains for six steps of four rows; `trainer` is merged.
+
+    A step is two micro-batches, where the keys give no other rows.
+    """
+
+    def make(out: Path, **keys: Any) -> dict[str, Any]:
         trainer = {"max_steps": 6, "logging_steps": 1, "save_strategy": "no", "learning_rate": 1e-3, "report_to": []}
         return {
-            "out": str(tmp_path / "out"),
+            "out": str(out),
             "model": {"config": LLAMA},
             "data": str(folder),
+            **({} if "rows_per_step" in keys or "rows_per_device" in keys else {"rows_per_device": 2}),
             "rows_per_step": 4,
             "seed": 3,
             "export": False,
@@ -53,6 +73,12 @@ def settings(folder: Path, tmp_path: Path) -> Settings:
         }
 
     return make
+
+
+@pytest.fixture
+def settings(settings_in: Settings, tmp_path: Path) -> Settings:
+    """`settings(**keys)`: the same in the test's own folder."""
+    return lambda **keys: settings_in(Path(keys.pop("out", tmp_path / "out")), **keys)
 
 
 @pytest.fixture(scope="session")

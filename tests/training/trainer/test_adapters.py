@@ -8,9 +8,9 @@ pytest.importorskip("peft")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training.trainer.adapters import add_adapters, is_adapted, is_quantised, merged  # noqa: E402
-from packtrain.training.trainer.heads import use_fused_loss  # noqa: E402
+from packtrain.training.trainer.fused_loss import fuse_loss  # noqa: E402
 
-from tests.training.trainer.tiny_models import batch, make  # noqa: E402
+from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 
 
 def test_without_settings_the_model_is_what_it_was() -> None:
@@ -31,11 +31,12 @@ def test_only_adapters_learn_and_merging_keeps_what_they_learned() -> None:
     assert not any("lm_head" in name for name in names)
     assert model.peft_config["default"].lora_alpha == 8
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    use_fused_loss(model, "auto")
+    fused = fuse_loss(model, "auto")
+    assert fused is not None
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     losses = []
     for _ in range(8):
-        loss = model(**batch()).loss
+        loss = loss_of(model, fused, **batch())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

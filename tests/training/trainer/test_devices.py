@@ -18,6 +18,8 @@ pytest.importorskip("accelerate")
 from packtrain.training.launch.recipes import write  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
+from tests.support import warm  # noqa: E402
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
 CLI = [sys.executable, "-m", "packtrain.pipeline.cli"]
@@ -101,7 +103,7 @@ def launched(tmp_path: Path) -> Launched:
         program, config, found = (tmp_path / name for name in ("program.py", "train.yaml", "found.json"))
         program.write_text(before + PROGRAM)
         config.write_text(json.dumps(made))  # JSON is YAML
-        whole = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environ}
+        whole = {**os.environ, **warm.python(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environ}
         done = subprocess.run(
             [*command, str(program), str(config), str(found)],
             env=whole,
@@ -194,11 +196,12 @@ def test_accelerate_with_the_shipped_zero3(launched: Launched, configuration: An
     check_like(found, alone)
 
 
+@pytest.mark.slow
 def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: Path) -> None:
     config = tmp_path / "train.yaml"
     config.write_text(json.dumps(configuration()))
     told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    environ = {**os.environ, **told, "PACKTRAIN_ROLL_CALL_SECONDS": "1"}
+    environ = {**os.environ, **warm.python(), **told, "PACKTRAIN_RANK_CHECK_SECONDS": "1"}
     command = [*CLI, "train", str(config)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -54,36 +54,6 @@ def test_offloading_changes_nothing(settings: Settings) -> None:
     assert losses(quietly(settings(offload_activations=True, trainer={"max_steps": 3}))) == plain
 
 
-# Baselines
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batching", ["padding_free", "padded"])
-def test_baselines_train_on_the_same_documents(settings: Settings, folder: Path, batching: str) -> None:
-    whole: dict[str, Any] = {"max_steps": -1, "learning_rate": 0.0, "weight_decay": 0.0}
-    keys = {"loader": {"tail": "pad"}, "rows_per_device": 2}
-    packed = quietly(settings(**keys, trainer=whole))
-    other = quietly(settings(**keys, batching=batching, trainer=whole))
-    # Nothing is learned, so an epoch's tokens have one mean loss, however they come.
-    means = []
-    for outcome in (packed, other):
-        lines = [entry for entry in outcome.log if "loss" in entry]
-        trained = [entry["trained_tokens_seen"] for entry in lines]
-        parts = [after - before for before, after in zip([0, *trained[:-1]], trained, strict=True)]
-        means.append(sum(loss["loss"] * part for loss, part in zip(lines, parts, strict=True)) / trained[-1])
-        assert trained[-1] > 1000
-    assert means[1] == pytest.approx(means[0], rel=1e-5)
-
-
-def test_a_baseline_goes_on_bit_for_bit(settings: Settings, tmp_path: Path) -> None:
-    saved = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    whole = quietly(settings(batching="padded", trainer=saved))
-    again = quietly(
-        settings(batching="padded", out=str(tmp_path / "again"), resume=str(whole.out / "checkpoint-2"), trainer=saved)
-    )
-    assert losses(again) == losses(whole)
-
-
 # Adapters
 
 
@@ -119,13 +89,12 @@ def test_a_model_that_leaks_is_not_trained(settings: Settings) -> None:
     assert len(losses(quietly({**config, "attention": "auto"}))) == 1
 
 
-def test_a_recurrent_model_is_not_trained_packed_but_padded(settings: Settings) -> None:
+def test_a_recurrent_model_is_refused(settings: Settings) -> None:
     # No attention that could be set, and a state that runs on from document to document.
     mamba = {"model_type": "mamba", "vocab_size": 3200, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     config = settings(model={"config": mamba}, trainer={"max_steps": 1})
     with pytest.raises((ConfigError, LeakError)):
         quietly(config)
-    assert len(losses(quietly({**config, "batching": "padded"}))) == 1
 
 
 def test_combinations_are_refused_before_anything_is_computed(settings: Settings) -> None:
@@ -186,7 +155,7 @@ def test_a_dry_run_looks_for_data_and_model(
     capsys: pytest.CaptureFixture[str],
     as_json: bool,
 ) -> None:
-    from packtrain.pipeline.train_command import start
+    from packtrain.pipeline.cli.train import train as start
 
     def dry(**keys: Any) -> None:
         config = tmp_path / "train.yaml"
@@ -200,10 +169,10 @@ def test_a_dry_run_looks_for_data_and_model(
     holdout = "has no split 'holdout'; it has train; `holdout: {fraction: 0.02}` in the run's configuration makes one"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"data": "nowhere"}, "nowhere does not exist; give the folder that `packtrain run` wrote"),
-        ({"data": "unfinished"}, "unfinished has no manifest.json: nothing finished is in it"),
+        ({"data": "unfinished"}, "unfinished has no manifest.json, so it is not a finished dataset"),
         ({"data": str(folder), "eval": {"every": 1}}, holdout),
         ({"model": "nowhere"}, "model.path: there is no folder"),
-        ({"model": "bare"}, "model: no configuration can be read of"),
+        ({"model": "bare"}, "model: the configuration of bare cannot be read"),
         ({"model": "weightless"}, "holds no weights"),
     ]
     for keys, message in wrong:
@@ -216,7 +185,7 @@ def test_a_dry_run_looks_for_data_and_model(
 
 
 def test_the_demo_trains_on_one_thread(two_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.train_command import start
+    from packtrain.pipeline.cli.train import train as start
 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "demo").symlink_to(two_sources)

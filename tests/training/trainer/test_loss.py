@@ -5,18 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
 from packtrain.training.trainer.loss import (  # noqa: E402
     LossMean,
-    label_weights,
     targets,
     token_losses_in_chunks,
     weighted_sum,
 )
+
+from tests.support.examples import examples  # noqa: E402
 
 X = -100
 
@@ -74,16 +75,10 @@ def test_nothing_to_train_is_zero_with_a_gradient_of_zero() -> None:
         assert head.grad.abs().sum().item() == 0.0
 
 
-def test_weights_lie_where_a_fused_kernel_looks_for_them() -> None:
-    labels = [X, 5, 6, X, X, 8]
-    found = targets(batch(labels, 3, 3), LossMean.DOCUMENT)
-    assert label_weights((1, 6), found).tolist() == [[0, 0.5, 0.5, 0, 0, 1.0]]
-
-
 # Against others
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_it_is_the_mean_that_its_name_says(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any))

@@ -15,44 +15,44 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.batch import FixedShape, fix_shape, flatten, unpack  # noqa: E402
-from packtrain.training.shard import Strip  # noqa: E402
-from packtrain.training.trainer.batch_sizes import BatchSizes  # noqa: E402
+from packtrain.training.loader.collate import FixedShape, fix_shape, flatten  # noqa: E402
+from packtrain.training.shards.arrow_shard import RowSpan  # noqa: E402
 from packtrain.training.trainer.flops import ModelFlops  # noqa: E402
-from packtrain.training.trainer.meter import Meter  # noqa: E402
+from packtrain.training.trainer.meter import Meter, document_lengths  # noqa: E402
 
+from tests.support import warm  # noqa: E402
 from tests.training.trainer.tiny_models import make  # noqa: E402
 
 
-def row(*lengths: int, trained: int = 1) -> Strip:
+def row(*lengths: int, trained: int = 1) -> RowSpan:
     """Documents in which the last `trained` tokens are."""
     labels = np.concatenate([np.r_[np.full(n - trained, -100), np.arange(trained) + 7] for n in lengths])
     positions = np.concatenate([np.arange(n) for n in lengths])
-    return Strip(whole(np.arange(sum(lengths)) + 5), whole(labels), whole(positions), whole(np.array(lengths)))
+    return RowSpan(whole(np.arange(sum(lengths)) + 5), whole(labels), whole(positions), whole(np.array(lengths)))
 
 
 def whole(numbers: NDArray[np.int64]) -> NDArray[np.int32]:
     return numbers.astype(np.int32)
 
 
-def test_sizes_of_the_same_documents_in_every_form() -> None:
+PER_TOKEN = ModelFlops(1.0, 0.0, 0.0, head_trained=False, attention=())
+"""A model whose cost is tokens."""
+
+
+def test_lengths_of_the_same_documents_in_every_form() -> None:
     rows = [row(3, 5), row(8), row(2, 2)]
-    expected = [3, 5, 8, 2, 2]
-    for batch, options, positions in (
-        (flatten(rows), {}, 20),
-        (unpack(rows), {}, 5 * 8),
-        (fix_shape(rows, FixedShape(8, 2)), {"static_length": 8}, 24),
-        (fix_shape(rows, FixedShape(10, 4, 99)), {"static_length": 10, "pad_id": 99}, 30),
+    for batch, shape in (
+        (flatten(rows), None),
+        (fix_shape(rows, FixedShape(8, 2)), FixedShape(8, 2)),
+        (fix_shape(rows, FixedShape(10, 4, 99)), FixedShape(10, 4, 99)),
     ):
-        sizes = BatchSizes.of(batch, **options)
-        assert sizes.lengths.tolist() == expected
-        assert (sizes.tokens, sizes.trained, sizes.positions) == (20, 5, positions)
+        assert document_lengths(batch, shape).tolist() == [3, 5, 8, 2, 2]
 
 
 def test_an_untrained_document_that_fills_a_row_is_not_padding() -> None:
     six, untrained, zero = (whole(np.full(4, value)) for value in (6, -100, 0))
-    document = Strip(six, untrained, zero, whole(np.array([4])))
-    assert BatchSizes.of(fix_shape([document], FixedShape(4, 1)), static_length=4).lengths.tolist() == [4]
+    document, shape = RowSpan(six, untrained, zero, whole(np.array([4]))), FixedShape(4, 1)
+    assert document_lengths(fix_shape([document], shape), shape).tolist() == [4]
 
 
 class Clock:
@@ -76,12 +76,11 @@ def one_step(meter: Meter, clock: Clock, batches: list[Any], *, wait: float = 0.
 
 def test_figures_by_hand() -> None:
     clock, flops = Clock(), ModelFlops.of(make("Llama"))
-    meter = Meter(flops, capacity=10, clock=clock, skips_untrained=False)
+    meter = Meter(flops, 10, peak=1e6, clock=clock)
     clock.now += 1000  # loading and probing
     packed = [flatten([row(3, 5)]), flatten([row(10, trained=4)])]
     one_step(meter, clock, packed, wait=0.5, work=3)
     one_step(meter, clock, packed, work=4)
-    meter.peak = 1e6
     found = meter.collect()
     assert found["tokens_per_second"] == 36 / 8
     assert found["trained_tokens_per_second"] == 12 / 8
@@ -90,7 +89,7 @@ def test_figures_by_hand() -> None:
     assert found["loader_wait"] == 1 / 8
     assert found["tokens_seen"] == 36
     assert "balance" not in found
-    needed = 2 * flops.of_lengths(np.array([3, 5, 10]))
+    needed = 2 * flops.of_lengths(np.array([3, 5, 10]), headed=6)
     assert found["model_tflops"] == pytest.approx(needed / 8 / 1e12)
     assert found["mfu"] == pytest.approx(needed / 8 / 1e6)
     assert meter.collect() == {}
@@ -101,14 +100,14 @@ def test_figures_by_hand() -> None:
 
 def test_without_a_known_peak_there_is_no_utilisation() -> None:
     clock = Clock()
-    meter = Meter(ModelFlops.of(make("Llama")), clock=clock)
+    meter = Meter(PER_TOKEN, 4, clock=clock)
     one_step(meter, clock, [flatten([row(4)])])
     assert "mfu" not in meter.collect()
 
 
 def test_sums_go_on_after_resuming() -> None:
     clock, state = Clock(), transformers.TrainerState()
-    meter = Meter(clock=clock)
+    meter = Meter(PER_TOKEN, 6, clock=clock)
     state.log_history = [{"loss": 1.0, "tokens_seen": 70, "trained_tokens_seen": 30}, {"eval_loss": 1.0}]
     meter.on_train_begin(None, state, None)
     one_step(meter, clock, [flatten([row(4, trained=2)])])
@@ -117,21 +116,19 @@ def test_sums_go_on_after_resuming() -> None:
 
 
 def test_padding_is_no_speed() -> None:
-    found = []
-    for batch in (flatten([row(2, 2, 12)]), unpack([row(2, 2, 12)])):
+    found, rows, shape = [], [row(2, 2, 12)], FixedShape(36, 3)
+    for batch, padded in ((flatten(rows), None), (fix_shape(rows, shape), shape)):
         clock = Clock()
-        meter = Meter(ModelFlops.of(make("Llama")), clock=clock)
+        meter = Meter(PER_TOKEN, 36, shape=padded, clock=clock)
         one_step(meter, clock, [batch])
         found.append(meter.collect())
-    packed, padded = found
-    assert packed["tokens_per_second"] == padded["tokens_per_second"] == 16
-    assert packed["model_tflops"] == padded["model_tflops"]
-    assert (packed["fill"], padded["fill"]) == (1, 16 / 36)
+    assert found[0] == found[1]
+    assert (found[0]["tokens_per_second"], found[0]["fill"]) == (16, 16 / 36)
 
 
 def test_evaluations_and_saves_are_left_out_but_not_the_waiting_after_them() -> None:
     clock = Clock()
-    meter = Meter(clock=clock)
+    meter = Meter(PER_TOKEN, 6, clock=clock)
     batches = [flatten([row(6)])]
     one_step(meter, clock, batches, work=2)
     clock.now += 50
@@ -151,17 +148,18 @@ def test_evaluations_and_saves_are_left_out_but_not_the_waiting_after_them() -> 
 RANK = """
 import json, sys
 import numpy as np, torch
-from packtrain.training.batch import flatten
-from packtrain.training.shard import Strip
+from packtrain.training.loader.collate import flatten
+from packtrain.training.shards.arrow_shard import RowSpan
+from packtrain.training.trainer.flops import ModelFlops
 from packtrain.training.trainer.meter import Meter
 
 rank, where = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{where}", rank=rank, world_size=2)
 now = [0.0]
-meter = Meter(clock=lambda: now[0])
+meter = Meter(ModelFlops(1.0, 0.0, 0.0, False, ()), 40, clock=lambda: now[0])
 for tokens in ((30, 10), (10, 30)):
     ids = np.arange(tokens[rank], dtype=np.int32)
-    meter.batch(flatten([Strip(ids, ids, ids, np.array([len(ids)], dtype=np.int32))]), 0.0)
+    meter.batch(flatten([RowSpan(ids, ids, ids, np.array([len(ids)], dtype=np.int32))]), 0.0)
     meter.on_step_begin(None, None, None)
     now[0] += 1.0 + rank
     meter.on_step_end(None, None, None)
@@ -172,7 +170,7 @@ print(json.dumps(meter.collect()))
 @pytest.mark.slow
 def test_two_ranks_that_take_turns_at_the_long_row_are_out_of_balance_in_every_step(tmp_path: Path) -> None:
     """Both have 40 tokens in all; the slower one took 4 seconds."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | warm.python() | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RANK]
     ranks = [
         subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, env=environment)
@@ -209,8 +207,8 @@ def test_under_a_real_trainer_with_accumulation(folder: Path, tmp_path: Path) ->
     model = make("Llama", vocab_size=4096, attention="sdpa")
     loader = PackedLoader(folder, rows_per_step=2, tail="drop", num_workers=0)
     length = len(loader)
-    sizes = [BatchSizes.of(batch) for batch in PackedLoader(folder, rows_per_step=2, num_workers=0)]
-    meter = Meter(ModelFlops.of(model), capacity=2 * loader.corpus.max_length)
+    batches = list(PackedLoader(folder, rows_per_step=2, num_workers=0))
+    meter = Meter(ModelFlops.of(model), 2 * loader.corpus.max_length)
     arguments = transformers.TrainingArguments(
         str(tmp_path), max_steps=4, gradient_accumulation_steps=3, logging_steps=2, save_strategy="no",
         remove_unused_columns=False, report_to=[], use_cpu=True, disable_tqdm=True,
@@ -222,9 +220,10 @@ def test_under_a_real_trainer_with_accumulation(folder: Path, tmp_path: Path) ->
     assert [line["step"] for line in lines] == [2, 4]
     assert length >= 12
     for number, line in enumerate(lines):
-        part = sizes[number * 6 : number * 6 + 6]
-        assert line["fill"] == pytest.approx(sum(one.tokens for one in part) / (6 * 2 * 256))
-        assert line["trained_share"] == pytest.approx(sum(o.trained for o in part) / sum(o.tokens for o in part))
+        part = batches[number * 6 : number * 6 + 6]
+        tokens = sum(batch["input_ids"].numel() for batch in part)
+        assert line["fill"] == pytest.approx(tokens / (6 * 2 * loader.corpus.max_length))
+        assert line["trained_share"] == pytest.approx(sum(int((b["labels"] >= 0).sum()) for b in part) / tokens)
         assert line["tokens_per_second"] > 0
         assert 0 <= line["loader_wait"] < 1
-    assert lines[1]["tokens_seen"] == sum(one.tokens for one in sizes[:12])
+    assert lines[1]["tokens_seen"] == sum(batch["input_ids"].numel() for batch in batches[:12])

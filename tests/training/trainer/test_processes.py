@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import site
 import subprocess
 import sys
@@ -22,6 +21,8 @@ pytest.importorskip("accelerate")
 from packtrain.training.trainer.checkpoint import MARKER, read_checkpoint  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
+from tests.support import warm  # noqa: E402
+
 Settings = Callable[..., dict[str, Any]]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0, "weight_decay": 0.0}
@@ -38,7 +39,9 @@ def launched(ranks: int, config: dict[str, Any], where: Path) -> subprocess.Comp
     """Train on so many processes of this machine, with gloo."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command = [sys.executable, *torchrun, *COMMAND, str(written(config, where))]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(
+        command, env=ENVIRONMENT | warm.python(), capture_output=True, text=True, check=False, timeout=280
+    )
 
 
 def logged(out: Path, step: int) -> dict[int, float]:
@@ -95,23 +98,23 @@ def test_a_kill_in_the_middle_changes_nothing(settings: Settings, tmp_path: Path
     keys = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2, "max_steps": 16}
     killed = settings(out=str(tmp_path / "killed"), trainer=keys, epochs=4)
     whole = train({**killed, "out": str(tmp_path / "whole")}, say=lambda text: None)
-    command = [sys.executable, *COMMAND, str(written(killed, tmp_path))]
+    command = ["train", written(killed, tmp_path)]
     kills = 0
     for after in (3, 9):
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = warm.Process(command, env=ENVIRONMENT, modules=warm.TRAINING)
         for _ in range(3000):
             # in the middle of writing, as like as not: as soon as anything of a checkpoint is there
             if process.poll() is not None or (tmp_path / "killed" / f"checkpoint-{after}").is_dir():
                 break
             time.sleep(0.005)
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             kills += 1
         process.communicate()
     assert kills == 2
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=200)
+    done = warm.run(command, env=ENVIRONMENT, timeout=200, modules=warm.TRAINING)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "going on from" in done.stdout
+    assert "resuming from" in done.stdout
     last = Path("checkpoint-16")
     for name in ("model.safetensors", "scheduler.pt"):
         assert (tmp_path / "killed" / last / name).read_bytes() == (whole.out / last / name).read_bytes()

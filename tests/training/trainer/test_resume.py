@@ -58,11 +58,18 @@ def same(one: Path, other: Path) -> None:
     assert read_checkpoint(one).loader == read_checkpoint(other).loader
 
 
+@pytest.fixture(scope="module")
+def finished(settings_in: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Outcome]:
+    """The settings of a training and what it ended with; not to be changed."""
+    out = tmp_path_factory.mktemp("finished") / "whole"
+    config = settings_in(out, model=DROPOUT, rows_per_device=2, trainer=SAVED)
+    return config, quietly(config)
+
+
 @pytest.fixture
-def stopped(settings: Settings, tmp_path: Path) -> tuple[dict[str, Any], Outcome, Path]:
-    """The settings of a training, what it ended with, and a folder that holds its checkpoint after three steps only."""
-    config = settings(model=DROPOUT, rows_per_device=2, out=str(tmp_path / "whole"), trainer=SAVED)
-    outcome = quietly(config)
+def stopped(finished: tuple[dict[str, Any], Outcome], tmp_path: Path) -> tuple[dict[str, Any], Outcome, Path]:
+    """The same, with a folder that holds its checkpoint after three steps only."""
+    config, outcome = finished
     shutil.copytree(outcome.out / "checkpoint-3", tmp_path / "again" / "checkpoint-3")
     return {**config, "out": str(tmp_path / "again")}, outcome, tmp_path / "again"
 
@@ -143,7 +150,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(
     with caplog.at_level(logging.WARNING, logger="packtrain"):
         outcome = quietly(config)
     assert outcome.resumed_from == folder / "checkpoint-3"
-    assert "passed over" in caplog.text
+    assert "skipped" in caplog.text
     assert named in caplog.text
     assert losses(outcome) == losses(whole)
     same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
@@ -180,9 +187,11 @@ def test_the_best_checkpoint_is_kept(settings: Settings, two_sources: Path) -> N
 
 def test_another_step_or_loss_or_order_is_refused(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
     config, _, _ = stopped
-    with pytest.raises(ConfigError, match="was written with rows_per_step: 4, and is to go on with rows_per_step: 2"):
+    with pytest.raises(
+        ConfigError, match="was written with rows_per_step: 4, and would be resumed with rows_per_step: 2"
+    ):
         quietly({**config, "rows_per_step": 2})
-    with pytest.raises(ConfigError, match="was written with loss: token, and is to go on with loss: document"):
+    with pytest.raises(ConfigError, match="was written with loss: token, and would be resumed with loss: document"):
         quietly({**config, "loss": "document"})
     with pytest.raises(ConfigError, match="seed differs"):
         quietly({**config, "seed": 4})
@@ -191,8 +200,8 @@ def test_another_step_or_loss_or_order_is_refused(stopped: tuple[dict[str, Any],
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"trainer": {"learning_rate": 0.5}}, "trainer.learning_rate: 0.001, and is to go on with .*: 0.5"),
-        ({"trainer": {"optim": "sgd"}}, "trainer.optim: adamw_torch.*, and is to go on with .*: sgd"),
+        ({"trainer": {"learning_rate": 0.5}}, "trainer.learning_rate: 0.001, and would be resumed with .*: 0.5"),
+        ({"trainer": {"optim": "sgd"}}, "trainer.optim: adamw_torch.*, and would be resumed with .*: sgd"),
         ({"trainer": {"weight_decay": 0.1}}, "trainer.weight_decay"),
         ({"model": {"config": {**DROPOUT["config"], "n_layer": 1}}}, "model: .* trained weights in .* tensors"),
     ],
@@ -231,7 +240,7 @@ def test_a_full_disk_is_said(settings: Settings) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing raises, as on a full disk
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-        with pytest.raises(StoreError, match=r"checkpoint-3 could not be written: .*Make room"):
+        with pytest.raises(StoreError, match=r"checkpoint-3 could not be written: .*Free some space"):
             quietly(settings(trainer=SAVED))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -240,7 +249,7 @@ def test_a_full_disk_is_said(settings: Settings) -> None:
 
 def test_other_data_is_refused(stopped: tuple[dict[str, Any], Outcome, Path], two_sources: Path) -> None:
     config, _, _ = stopped
-    with pytest.raises(ConfigError, match="the state is of another dataset"):
+    with pytest.raises(ConfigError, match="the state belongs to another dataset"):
         quietly({**config, "data": str(two_sources)})
 
 

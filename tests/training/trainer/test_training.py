@@ -60,6 +60,7 @@ def test_a_step_is_the_global_mean_whatever_the_micro_batches(
     assert moved > 1e-3, "nothing was trained"
 
 
+@pytest.mark.slow
 def test_batches_without_a_trained_token_neither_count_nor_spoil_anything(
     settings: Settings, folder: Path, descend: Callable[..., list[float]]
 ) -> None:
@@ -112,6 +113,7 @@ def test_it_trains_with(settings: Settings, keys: dict[str, Any]) -> None:
     assert found[-1] < found[0] - 0.05
 
 
+@pytest.mark.slow
 def test_checkpointing_and_plain_batches_of_one_shape_give_the_same_losses(settings: Settings) -> None:
     plain = losses(quietly(settings()))
     again = losses(quietly(settings(trainer={"gradient_checkpointing": True})))
@@ -135,8 +137,8 @@ def test_the_held_out_loss_is_every_token_s_overall_and_by_source(
     settings: Settings, two_sources: Path, document_losses: Callable[..., Any], rows_per_device: int
 ) -> None:
     import pyarrow.parquet as pq
-    from packtrain.training.batch import flatten
-    from packtrain.training.rows import PackedRows
+    from packtrain.training.loader.collate import flatten
+    from packtrain.training.shards.dataset_rows import PackedRows
 
     config = settings(
         data=str(two_sources), eval={"rows_per_device": rows_per_device}, export=True, trainer={"max_steps": 1}
@@ -234,17 +236,17 @@ def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Sett
         rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 50}
         return {"config": {**settings()["model"]["config"], "max_position_embeddings": limit, "rope_parameters": rope}}
 
-    refused = r"a document of 150 tokens, but the model's dynamic rotary .* longer than 50 .*truncate.max_length: 50"
-    for keys in ({}, {"batching": "padded"}, {"probe": False}):
+    refused = r"a document of 96 tokens, but the model's dynamic rotary .* longer than 50 .*truncate.max_length: 50"
+    for keys in ({}, {"probe": False}):
         with pytest.raises(InputError, match=refused):
             quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}, **keys))
     lines: list[str] = []
-    train(settings(model=model(150, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
+    train(settings(model=model(96, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
     assert any("at length" in line for line in lines)
     quietly(settings(model=model(50, "yarn"), trainer={"max_steps": 1}))
     padded = {"data": str(make_packed("three", 3)), "rows_per_step": 1, "loader": {"static_shapes": True}}
     with pytest.raises(InputError, match="padding counts as a document"):
-        quietly(settings(model=model(150, "dynamic"), trainer={"max_steps": 1}, **padded))
+        quietly(settings(model=model(96, "dynamic"), trainer={"max_steps": 1}, **padded))
 
 
 def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(settings: Settings, tmp_path: Path) -> None:
@@ -262,17 +264,18 @@ def test_places_are_looked_at_before_the_training(settings: Settings, tmp_path: 
     with pytest.raises(ConfigError, match="tokenizer: there is no folder"):
         train(settings(tokenizer="nowhere"), say=said.append)
     own = str(tmp_path / "out" / "model")
-    with pytest.raises(ConfigError, match="would be written over the one that training begins with"):
+    with pytest.raises(ConfigError, match="would overwrite the one that training starts from"):
         train(settings(model=own, export=True), say=said.append)
     assert not said
 
 
+@pytest.mark.slow
 def test_rows_that_are_left_out_are_said(settings: Settings, folder: Path) -> None:
     rows = PackedLoader(folder, rows_per_step=1).total_rows
     for keys, last in (
         ({"trainer": {"max_steps": 1}}, f"4 of {rows:,} rows, the rest is left out (trainer.max_steps)"),
         ({"rows_per_step": rows - 1, "trainer": {"max_steps": -1}}, f"{rows - 1:,} of {rows:,} rows, the rest is left"
-         " out (it fills no step; loader.tail: drop)"),
+         " out (they fill no whole step, and loader.tail is drop)"),
         ({"rows_per_step": rows, "trainer": {"max_steps": -1}}, f"; {rows:,} rows in all"),
     ):  # fmt: skip
         said: list[str] = []
@@ -284,6 +287,7 @@ def test_rows_that_are_left_out_are_said(settings: Settings, folder: Path) -> No
 # From Python
 
 
+@pytest.mark.slow
 def test_a_trainer_of_one_s_own(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 

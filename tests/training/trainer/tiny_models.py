@@ -4,6 +4,9 @@ from typing import Any
 
 import torch
 import transformers
+from packtrain.training.trainer.forward import Forward
+from packtrain.training.trainer.fused_loss import FusedLoss
+from packtrain.training.trainer.loss import LossMean, targets
 
 SIZES = {
     "vocab_size": 97,
@@ -60,3 +63,11 @@ def batch(length: int = 40, vocabulary: int = 97, *, seed: int = 0, trained: flo
         "position_ids": torch.arange(length)[None],
         "use_cache": False,
     }
+
+
+def loss_of(model: Any, fused: FusedLoss | None = None, *, items: int | None = None, **inputs: Any) -> Any:
+    """The model's loss as the trainer computes it: the sum over trained tokens, over `items` or their number."""
+    wanted = targets(inputs, LossMean.TOKEN)
+    units = torch.tensor(max(1, wanted.units) if items is None else items)
+    bare = getattr(model, "_orig_mod", model)
+    return Forward(bare, fused=fused).loss(model, inputs, wanted, units, share=1.0)

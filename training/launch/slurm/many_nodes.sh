@@ -41,7 +41,7 @@ export PYTHONUNBUFFERED=1
 
 # What each node does. The single quotes matter: SLURM_NODEID is different on every node, so it must be expanded there,
 # by this inner bash. In double quotes the batch script would expand it, on the first node, and every node would be
-# number 0: two processes for each rank of the first, none for the others. The roll call would say so after a minute.
+# number 0: two processes for each rank of the first, none for the others. The rank check would say so after a minute.
 # shellcheck disable=SC2016  # not expanded here, on purpose
 EACH_NODE='
 set -euo pipefail

@@ -1,0 +1,94 @@
+"""The help texts: commands in groups, in the order of use, with examples below each."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from typer.core import TyperGroup
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Make a dataset": ("plan", "run", "wait", "prep"),
+    "Look at it": ("report", "diff", "inspect", "loader"),
+    "Look after it": ("verify", "repair", "clean"),
+    "Train on it": ("train", "probe", "doctor", "launch"),
+    "For editors": ("schema",),
+}
+"""Heading → commands."""
+WIDTH = 120
+"""Maximum number of columns of a help text, however wide the terminal."""
+_VALUES: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "NAME"}
+"""Type → placeholder in the help of options without a metavar."""
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "run": (
+        "packtrain run --demo",
+        "packtrain run mix.yaml --dry-run",
+        "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
+        "packtrain run --format messages --input chats.jsonl --tokenizer tokenizer --out packed-chats",
+    ),
+    "plan": ("packtrain plan mix.yaml", "packtrain plan mix.yaml --rows 20000"),
+    "prep": (
+        "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
+        "packtrain prep --format messages --input chats.jsonl -o chats-prepared.parquet",
+    ),
+    "wait": ("packtrain wait packed --timeout 2h",),
+    "report": ("packtrain report packed",),
+    "diff": ("packtrain diff packed packed-2k",),
+    "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
+    "loader": (
+        "packtrain loader packed --steps 5",
+        "packtrain loader packed --rows-per-step 16 --world-size 8 --rank 3 --steps 1 --explain",
+    ),
+    "verify": ("packtrain verify packed", "packtrain verify packed --deep"),
+    "repair": ("packtrain repair packed", "packtrain repair packed --config mix.yaml"),
+    "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
+    "train": (
+        "packtrain train --demo",
+        "packtrain train train.yaml --set trainer.max_steps=100 --dry-run",
+        "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
+    ),
+    "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
+    "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
+    "launch": ("packtrain launch", "packtrain launch fsdp2 -o fsdp2.yaml"),
+    "schema": ("packtrain schema > packtrain.schema.json",),
+}
+"""Command → the command lines below its help. A test runs them as they are."""
+
+
+class Commands(TyperGroup):
+    """A click group that lists its commands under headings."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command, with its examples below its help."""
+        command = self.commands.get(cmd_name)
+        if command is not None and command.epilog is None:
+            command.epilog = _epilog(cmd_name)
+            _name_values(command)
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One section per group."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                # The whole first sentence, on two lines if needed.
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in names])
+
+
+def _name_values(command: Any) -> None:
+    """Show plain placeholders such as `N` instead of Python types."""
+    callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
+    hints = get_type_hints(callback)
+    for parameter in command.params:
+        hint = hints.get(parameter.name)
+        kinds = {hint, *get_args(hint), *(inner for one in get_args(hint) for inner in get_args(one))}
+        word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
+        if word is not None and parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            parameter.metavar = word
+
+
+def _epilog(command: str) -> str | None:
+    """The examples below a command's help; None if it has none."""
+    lines = EXAMPLES.get(command)
+    if not lines:
+        return None
+    # \b keeps click from wrapping the paragraph.
+    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {one}" for one in lines)])

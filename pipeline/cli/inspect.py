@@ -1,0 +1,143 @@
+"""`packtrain inspect`: a packed row, or one example through all stages."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...schemas.errors import ConfigError
+from .options import Folder, Json, Split
+from .streams import print_json
+
+if TYPE_CHECKING:
+    from ..dataset.decode import Decoder
+    from ..dataset.open import Finished
+
+
+def inspect(
+    folder: Folder,
+    row: Annotated[int | None, typer.Option(help="Which packed row, from 0.", show_default="0")] = None,
+    split: Split = None,
+    example: Annotated[
+        str | None, typer.Option("--id", help="Follow one example through all stages, by its id.")
+    ] = None,
+    doc: Annotated[int | None, typer.Option(help="Follow one example, by its doc id.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="the run's")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --id or --doc: the run's configuration, which allows its own reader functions to run.",
+            show_default=False,
+        ),
+    ] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="With --row: show token by token, with ids.")] = False,
+    width: Annotated[
+        int | None, typer.Option(min=20, help="With --id or --doc: columns.", show_default="the terminal's")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="With --id or --doc: shorten nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a packed row, or one example through all stages: source, text, tokens, and its place in a row."""
+    from ..dataset.decode import load_decoder, show_row
+    from ..dataset.open import open_dataset
+    from ..dataset.output_folder import tokenizer_folder
+    from ..report.draw.printing import say
+    from .console import make_console
+
+    if example is not None or doc is not None:
+        if (example is not None and doc is not None) or row is not None or split is not None or ids:
+            raise ConfigError("give one of --row (with --split and --ids), --id and --doc")
+        _inspect_example(folder, example, doc, tokenizer, config, width, full=full, as_json=as_json)
+        return
+    if full or width is not None or config is not None:
+        raise ConfigError("--full, --width and --config work with one example; add --id or --doc")
+    dataset = open_dataset(folder)
+    place = tokenizer or tokenizer_folder(dataset.store)
+    decoder = load_decoder(place) if place is not None else None
+    if as_json:
+        print_json(row_json(dataset, row or 0, split or "train", decoder))
+        return
+    console = make_console()
+    if decoder is None:
+        say(
+            console, "the run's tokenizer was not found; give its folder with --tokenizer. Showing ids instead of text:"
+        )
+    show_row(console, dataset, row or 0, split or "train", decoder, ids)
+
+
+def _inspect_example(
+    folder: str,
+    id: str | None,
+    doc: int | None,
+    tokenizer: Path | None,
+    config: Path | None,
+    width: int | None,
+    *,
+    full: bool,
+    as_json: bool,
+) -> None:
+    from ..dataset.open import open_dataset
+    from ..explain.explain import Follower
+    from ..explain.story import story_json
+    from .console import make_console
+    from .explain_view import Teller
+
+    follower = Follower(open_dataset(folder), tokenizer, config)
+    story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)
+    if as_json:
+        print_json(story_json(story))
+        return
+    console = make_console()
+    if width is not None:
+        console.width = width
+    Teller(console, full=full).tell(story)
+
+
+def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None") -> dict[str, Any]:
+    """A packed row, or a preference pair. Without a tokenizer, texts are None.
+
+    Raises:
+        InputError: the row or the split does not exist.
+    """
+    from ..dataset.decode import names_of, pieces
+
+    if dataset.manifest.preference:
+        found = dataset.row(row, split).to_pylist()[0]
+        doc_id = found["doc_ids"][0]
+        ids = {name: found[f"{name}_ids"] for name in ("prompt", "chosen", "rejected")}
+        texts = {name: decoder.text(one) if decoder is not None else None for name, one in ids.items()}
+        return {
+            "split": split,
+            "row": row,
+            "id": names_of(dataset.store, [doc_id])[doc_id],
+            "doc_id": doc_id,
+            **{name: {"text": texts[name], "ids": one} for name, one in ids.items()},
+        }
+    documents = pieces(dataset, row, split)
+    names = names_of(dataset.store, [piece.doc_id for piece in documents])
+    shown = []
+    for piece in documents:
+        runs = list(piece.spans())
+        texts_of = decoder.spans([run for _, run in runs]) if decoder is not None else [None] * len(runs)
+        shown.append(
+            {
+                "id": names.get(piece.doc_id),
+                "doc_id": piece.doc_id,
+                "start": piece.start,
+                "tokens": len(piece.ids),
+                "trained": sum(len(run) for trained, run in runs if trained),
+                "spans": [
+                    {"trained": trained, "text": text, "ids": run}
+                    for (trained, run), text in zip(runs, texts_of, strict=True)
+                ],
+            }
+        )
+    tokens = sum(len(piece.ids) for piece in documents)
+    return {
+        "split": split,
+        "row": row,
+        "max_length": dataset.manifest.max_length,
+        "tokens": tokens,
+        "fill": tokens / dataset.manifest.max_length,
+        "documents": shown,
+    }

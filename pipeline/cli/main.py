@@ -1,0 +1,123 @@
+"""The command line. Each command is a thin wrapper around a function of the package."""
+
+import logging
+import os
+import signal
+import sys
+from contextvars import copy_context
+from functools import cache
+from typing import Annotated, Any
+
+import typer
+
+from ...schemas.errors import PacktrainError
+from ...schemas.escape import EscapingFormatter, escape
+from .clean import clean
+from .completion import complete_at_once_in_zsh, join_words
+from .diff import diff
+from .help import WIDTH, Commands
+from .inspect import inspect
+from .launch import doctor, launch
+from .loader import loader
+from .plan import plan
+from .prep import prep
+from .probe import probe
+from .report import report
+from .run import run
+from .streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
+from .train import train
+from .verify import repair, verify
+from .wait import wait, with_seconds
+
+_INTERRUPTED = 130
+# The usage error of the click that typer uses: its own copy, or the package.
+_UsageError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(
+    name="packtrain",
+    cls=Commands,
+    help="Turns conversations, prompt-completion pairs and documents into packed training shards.",
+    epilog="packtrain COMMAND --help shows options and examples; packtrain run --demo works without any files.",
+    no_args_is_help=True,
+    context_settings={"max_content_width": WIDTH},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors."""
+    from ...schemas.config import RunConfig
+
+    print_json(RunConfig.model_json_schema())
+
+
+for _command in (
+    plan, run, wait, prep, report, diff, inspect, loader, verify, repair, clean, train, probe, doctor, launch, schema,
+):  # fmt: skip
+    app.command()(_command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from ... import __version__
+
+        print_line(f"packtrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Turns conversations, prompt-completion pairs and documents into packed training shards."""
+
+
+@cache
+def command() -> Any:
+    """The click command. typer takes longer to build it than many commands run, so it is built once per process."""
+    return typer.main.get_command(app)
+
+
+def main() -> None:
+    """Run a command and exit: 0 success, 1 failure, 2 usage or configuration error, 130 interrupted.
+
+    141 means that the reader of the output closed its pipe, as for a program ended by SIGPIPE.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop jobs with SIGTERM
+    guard_streams()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapingFormatter())
+    join_words(os.environ)
+    if any(argument.endswith("-completion") for argument in sys.argv[1:3]):
+        complete_at_once_in_zsh()
+    try:
+        arguments = with_seconds(sys.argv[1:])
+        # A context of its own, because hints in messages depend on this command line only.
+        code = copy_context().run(command(), arguments, prog_name="packtrain", standalone_mode=False)
+        flush_output()
+    except ReaderLeftError as error:
+        sys.exit(error.exit_code)
+    except PacktrainError as error:
+        print_line(f"packtrain: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except _UsageError as error:
+        if near := getattr(error, "possibilities", None):
+            error.message = f"{error.message}. Did you mean {near[0]}?"
+            error.possibilities = None
+        error.message = escape(error.message)
+        error.show()
+        sys.exit(error.exit_code)
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # typer turns any EOFError into Abort
+            raise error.__cause__ from None
+        code = _INTERRUPTED
+    # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
+    if code == _INTERRUPTED:
+        print_line("packtrain: interrupted; run the same command again to continue", file=sys.stderr)
+    sys.exit(code if isinstance(code, int) else 0)

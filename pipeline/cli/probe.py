@@ -1,0 +1,116 @@
+"""`packtrain probe`: the isolation checks as a table, and how to fix a leak."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...schemas.errors import AttentionError, ConfigError
+from . import completion
+from .config_keys import TRAIN
+from .options import Json
+from .streams import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...training.attention.apply import Applied
+    from ...training.probe.report import ProbeReport
+
+
+def probe(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder: its config.json is enough.")],
+    attention: Annotated[
+        str,
+        typer.Option(
+            help="auto, packed_varlen, packed_block_mask, sdpa or eager.", autocompletion=completion.attention
+        ),
+    ] = "auto",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16.",
+            show_default="bfloat16 on CUDA, else float32",
+            autocompletion=completion.dtype,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu or cuda.", show_default="CUDA if available", autocompletion=completion.device),
+    ] = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="Use random weights, even if the folder has weights.")
+    ] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Use a tiny model of the same architecture.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A packed dataset: also probe with documents as long as its longest.", metavar="PACKED"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
+    from ..report.draw.printing import say
+    from .console import make_console
+
+    try:
+        from ...training.probe.command import probe_model
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
+        ) from None
+    console = make_console()
+    if attention not in TRAIN["attention"]:
+        raise ConfigError(f"--attention {attention}: choose one of {', '.join(TRAIN['attention'])}")
+    if device is not None and not device.startswith(("cpu", "cuda")):
+        raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
+    try:
+        report, applied, made = probe_model(
+            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
+        )
+    except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
+        if as_json:
+            print_json({"model": str(model), "isolated": False, "reason": str(error)})
+        else:
+            say(console, f"NOT isolated: {error}")
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json({**report.to_json(), "applied": asdict(applied), "made": made})
+    else:
+        _print_report(console, report, applied, made)
+    if not report.isolated:
+        raise typer.Exit(1)
+
+
+def _print_report(console: "Console", report: "ProbeReport", applied: "Applied", made: str) -> None:
+    """The table of checks, then the verdict and what to do."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..report.draw.printing import say
+
+    say(console, f"{report.model}, {made}")
+    attends = report.check("attention") is not None
+    if attends:
+        say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
+    else:
+        say(console, "none of its layers has attention that packtrain can set", "dim")
+    if attends and applied.cost:
+        say(console, f"cost: {applied.cost}", "dim")
+    say(console)
+    table = Table(show_edge=False, pad_edge=False)
+    for name in ("check", "", "found", "should be", ""):
+        table.add_column(name, overflow="fold")
+    for name, passed, value, threshold, detail in report.rows():
+        mark = Text(passed, "green" if passed == "ok" else "bold red")
+        table.add_row(name, mark, Text(value), Text(threshold), Text(detail, "dim"))
+    console.print(table)
+    say(console)
+    say(console, report.verdict)
+    if report.isolated:
+        return
+    say(console, f"  at fault: {report.fault or 'unknown'}")
+    say(
+        console,
+        f"  fix:      {report.mend or 'take another model, or pad its documents with PackedLoader(unpacked=True)'}",
+    )

@@ -1,0 +1,208 @@
+"""A run in the terminal: its plan as a tree, its ledger and packing as tables."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ...schemas.config import RunConfig
+from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.manifest import Manifest
+from ...schemas.reasons import DECISIONS
+from ...schemas.units import count, duration, plural, size
+from ..encode.prepared import Prepared
+from ..report.draw.blocks import Grid
+from ..report.draw.printing import print_blocks, say
+from ..run.estimate import RunEstimate
+
+
+def pipeline_tree(
+    config: RunConfig, prepared: Prepared, estimate: RunEstimate, out: str, cache: str, workers: int
+) -> Tree:
+    """The pipeline that would run, with counts, sizes and what is already cached."""
+    tree = Tree(Text(f"packtrain → {out}", style="bold"))
+    sources = tree.add("sources")
+    for source in config.sources:
+        files = [file for file in prepared.files if file.source == source.name]
+        lines, held = sum(file.lines for file in files), sum(file.size for file in files)
+        branch = sources.add(
+            Text(f"{source.name}: format {prepared.formats[source.name].name}, {lines:,} lines, {size(held)}")
+        )
+        for file in files:
+            branch.add(
+                Text(
+                    f"{file.origin or file.path} ({file.lines:,} rows, {size(file.size)}, {file.hash[:12]})",
+                    style="dim",
+                )
+            )
+    missing = estimate.blocks - estimate.cached
+    encode = tree.add(
+        Text(
+            f"encode: {estimate.blocks:,} blocks, {estimate.cached:,} cached, {missing:,} to do "
+            f"({size(estimate.missing_bytes)})"
+        )
+    )
+    encode.add(Text(f"tokenizer {config.tokenizer.path}"))
+    encode.add(Text(f"engine {prepared.spec.engine} {prepared.spec.engine_version} ({workers} workers)"))
+    encode.add(Text(f"cache {cache}", style="dim"))
+    ends = "" if config.mask.train_end else ", ends of turns left out"
+    untrained = ", untrained examples kept" if config.keep_untrained else ""
+    tree.add(Text(f"mask: {config.mask.policy}{ends}{untrained}"))
+    cut = config.truncate
+    how = f"at {cut.split.at}, overlap {cut.split.overlap:,}" if cut.overlong == "split" else f"keep {cut.keep}"
+    limits = "".join(
+        f", {name} {value:,}"
+        for name, value in (("prompts", cut.max_prompt_length), ("completions", cut.max_completion_length))
+        if value is not None
+    )
+    tree.add(Text(f"truncate: max_length {cut.max_length:,}{limits}, overlong {cut.overlong}, {how}"))
+    if config.duplicates == "drop":
+        tree.add(Text("duplicates: dropped"))
+    pack = config.pack
+    extra = "".join(
+        f", {name} {value}"
+        for name, value, default in (("max_docs", pack.max_docs, None), ("align", pack.align, 1))
+        if value != default
+    )
+    rows = "not packed: preference pairs" if prepared.pairs else f"pack: {pack.strategy}"
+    tree.add(Text(f"{rows}{', shuffled by seed ' + str(config.seed) if pack.shuffle else ''}{extra}"))
+    if config.holdout.fraction:
+        tree.add(Text(f"holdout: {config.holdout.fraction:.2%} by {config.holdout.by}"))
+    tree.add(
+        Text(
+            f"write: {config.output.format}, about {count(estimate.tokens)} tokens, "
+            f"{size(estimate.room_needed)} of disk space needed, {size(estimate.room_free)} free"
+        )
+    )
+    return tree
+
+
+def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
+    """Counts of rows, examples, tokens and labels: by source and in total, or only in total without `sources`."""
+    table = Table(title="Ledger", title_justify="left", show_edge=False, pad_edge=False)
+    table.add_column("")
+    names = list(ledger.sources) if sources else []
+    columns = [ledger.sources[name] for name in names]
+    if len(names) != 1:
+        names.append("all")
+        columns.append(ledger.total())
+    for name in names:
+        table.add_column(name, justify="right")
+
+    def line(label: str, values: list[int], style: str = "") -> None:
+        if any(values):
+            table.add_row(Text(label, style=style), *(f"{value:,}" for value in values))
+
+    def reasons(label: str, pick: str) -> None:
+        keys = sorted({key for column in columns for key in getattr(column, pick)})
+        for key in keys:
+            line(f"  {label}: {key}", [getattr(column, pick).get(key, 0) for column in columns], "dim")
+
+    def plain(label: str, pick: str, style: str = "") -> None:
+        line(label, [getattr(column, pick) for column in columns], style)
+
+    plain("rows read", "rows_read", "bold")
+    plain("  used", "rows_used")
+    reasons("rejected", "rows_rejected")
+    reasons("filtered", "rows_filtered")
+    plain("  blank", "rows_blank", "dim")
+    table.add_section()
+    plain("examples made", "examples_made", "bold")
+    reasons("packed", "examples_packed")
+    reasons("dropped", "examples_dropped")
+    reasons("never made", "examples_skipped")
+    plain("  further copies", "examples_repeated", "dim")
+    plain("  of the packed, truncated", "examples_truncated", "dim")
+    plain("  of the packed, split", "examples_split", "dim")
+    plain("  of the packed, without a label", "examples_without_labels", "dim")
+    table.add_section()
+    plain("tokens encoded", "tokens_encoded", "bold")
+    reasons("created", "tokens_created")
+    for key in sorted({key for column in columns for key in column.tokens_truncated}):
+        line(f"  truncated: {key}", [column.tokens_truncated.get(key, 0) for column in columns], "red")
+    reasons("dropped", "tokens_dropped")
+    plain("  packed", "tokens_packed")
+    table.add_section()
+    plain("labels trained", "labels_trained", "bold green")
+    plain("  lost at heads of pieces", "labels_head", "dim")
+    plain("  masked", "labels_not_asked", "dim")
+    plain("turns trained", "turns_trained", "dim")
+    plain("  without an end-of-turn token", "turns_without_end", "dim")
+    plain("cuts through trained turns", "turns_cut", "dim")
+    plain("tokens across a boundary", "straddles", "dim")
+    reasons("left out by the template", "template_dropped")
+    plain("prompts rendered otherwise alone", "prompts_rewritten", "dim")
+    return table
+
+
+def packing_grid(manifest: Manifest) -> Grid:
+    """Rows, fill and bound of each split. Preference pairs are not packed: their tokens instead."""
+    pairs, rows = manifest.preference, []
+    for name, split in manifest.splits.items():
+        bound = sum(window.bound for window in split.windows)
+        pieces = sum(window.pieces for window in split.windows)
+        each = max(split.rows, 1)
+        how_full = [
+            f"{bound:,}",
+            f"{split.rows / bound - 1:.3%}" if bound else "–",
+            f"{split.tokens / (each * manifest.max_length):.2%}",
+        ]
+        rows.append(
+            [
+                name,
+                f"{split.rows:,}",
+                *([] if pairs else how_full),
+                f"{split.tokens:,}",
+                f"{split.trained / max(split.tokens, 1):.1%}",
+                f"{split.tokens / each:,.0f}" if pairs else f"{pieces / each:.1f}",
+                f"{len(split.shards):,}",
+            ]
+        )
+    if pairs:
+        return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair", "shards"), rows)
+    head = ("split", "rows", "bound", "gap", "fill", "tokens", "trained", "documents a row", "shards")
+    return Grid("Packing", head, rows)
+
+
+def print_summary(console: Console, manifest: Manifest, out: str, seconds: float, advice: Sequence[str] = ()) -> None:
+    """Ledger, packing, advice and the result of a finished run.
+
+    Args:
+        advice: see `run.driver.Made`.
+    """
+    table = ledger_table(manifest.ledger)
+    unbounded = console.options.update(max_width=1 << 20)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        # Truncated numbers would be useless.
+        table = ledger_table(manifest.ledger, sources=False)
+        console.print(table)
+        say(console, f"{plural(len(manifest.ledger.sources), 'source')}: the report shows each one", "dim")
+    else:
+        console.print(table)
+    console.print()
+    print_blocks(console, [packing_grid(manifest)])
+    console.print()
+    total: SourceLedger = manifest.ledger.total()
+    rejected = sum(total.rows_rejected.values()) + sum(
+        count for reason, count in total.examples_dropped.items() if reason not in DECISIONS
+    )
+    if rejected:
+        what = plural(rejected, "row or example was", "rows or examples were")
+        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
+    for line in advice:
+        say(console, line, "yellow")
+    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
+        console.print(
+            Text(
+                f"{cut:,} of {total.examples_made:,} pairs were dropped because truncation left a completion empty, or "
+                "both completions the same; raise truncate.max_length or truncate.max_completion_length, or set "
+                "truncate.max_prompt_length",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
+    engine = manifest.plan["encode"]
+    made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
+    say(console, f"{out} is finished: {manifest.hash[:16]}, in {duration(seconds)}, {made_by}")

@@ -1,0 +1,1 @@
+"""A finished dataset, opened: manifest, run notes, tokens as text, checks."""

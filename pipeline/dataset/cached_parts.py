@@ -1,0 +1,110 @@
+"""A finished run's encoded parts in the cache, and the documents in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...schemas.errors import IntegrityError
+from ...schemas.jsontext import decode_note
+from ...schemas.names import part_record
+from ...stages.arrays import view
+from ..encode.parts import EncodedPart, PartRecord
+from ..store.checksummed import unseal
+from ..store.open import Store, scratch_of
+from .ids import Address
+from .open import Finished
+from .run_notes import NotedPart, recall_parts
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocument:
+    """One document from the cache."""
+
+    doc_id: int
+    line: int
+    """Line within the block, from 0."""
+    sub: int
+    ids: list[int]
+    runs: list[tuple[int, int, int, bool]]
+    """(end, kind, turn, train) of each run of tokens."""
+    digest: bytes
+    group: str
+
+
+class CachedParts:
+    """All encoded parts of a run, in its order."""
+
+    def __init__(self, store: Store, parts: Sequence[NotedPart]) -> None:
+        self.store = store
+        """The cache."""
+        self.parts = parts
+        self._firsts = np.array([part.first for part in parts])
+
+    @property
+    def count(self) -> int:
+        """Number of documents, including dropped ones."""
+        return self.parts[-1].first + self.parts[-1].documents if self.parts else 0
+
+    @property
+    def scratch(self) -> Path:
+        """The folder on this machine with copies of inputs."""
+        return scratch_of(self.store).root
+
+    def of_document(self, doc_id: int) -> NotedPart:
+        """The part with a document."""
+        part = self.parts[int(np.searchsorted(self._firsts, doc_id, side="right")) - 1]
+        assert part.first <= doc_id < part.first + part.documents
+        return part
+
+    def of_row(self, address: Address) -> NotedPart | None:
+        """The part that was made from an input row's block; None if no block has the row."""
+        mine = (part for part in self.parts if (part.file.source, part.file.label) == (address.source, address.file))
+        return next((part for part in mine if 0 < address.line - part.block.first_line <= part.block.lines), None)
+
+    def document(self, doc_id: int) -> EncodedDocument:
+        """Read one document.
+
+        Raises:
+            IntegrityError: its part cannot be read.
+        """
+        part = self.of_document(doc_id)
+        row = doc_id - part.first
+        for batch in EncodedPart(part.place.path).batches:
+            if row < batch.num_rows:
+                one = batch.slice(row, 1).to_pylist()[0]
+                runs = [(run["end"], run["kind"], run["turn"], run["train"]) for run in one["runs"]]
+                return EncodedDocument(
+                    doc_id, one["line"], one["sub"], one["input_ids"], runs, one["digest"], one["group"]
+                )
+            row -= batch.num_rows
+        where = self.store.where(part.place.part.name)
+        raise IntegrityError(f"{where} has fewer documents than its record says; run again")
+
+    def documents_of_row(self, part: NotedPart, line: int) -> list[tuple[int, int]]:
+        """(doc id, which example of the row) of the documents that one input row gave.
+
+        Args:
+            line: the row's line in its file, from 1.
+        """
+        out = []
+        doc_id = part.first
+        for batch in EncodedPart(part.place.path).batches:
+            for row in np.flatnonzero(view(batch.column("line")) == line - 1 - part.block.first_line).tolist():
+                out.append((doc_id + row, batch.column("sub")[row].as_py()))
+            doc_id += batch.num_rows
+        return out
+
+    def unproved_detail(self, one: EncodedDocument) -> str:
+        """Why a document's turns could not be located, from its part's record; "" if that does not say."""
+        data = unseal(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
+        rows = PartRecord.from_json(decode_note(data, dict[str, Any])).unproved_rows
+        return next((why for line, sub, why in rows if (line, sub) == (one.line, one.sub)), "")
+
+
+def open_parts(dataset: Finished) -> CachedParts | str:
+    """The parts that a run was packed from, or why they are not available."""
+    found = recall_parts(dataset.store, dataset.manifest.plan)
+    return found if isinstance(found, str) else CachedParts(*found)

@@ -1,0 +1,230 @@
+"""Inspect: a packed row as text, document by document, with trained tokens in colour."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from ...schemas.errors import InputError, IntegrityError
+from ...schemas.escape import escape, escape_line
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.units import plural, share
+from ..pack.documents import NAME
+from ..store.open import Store
+from .open import Finished
+
+TRAINED = "bold green"
+MASKED = "dim"
+_PAIR_PARTS = (
+    ("prompt_ids", "prompt", "dim"),
+    ("chosen_ids", "chosen", "bold green"),
+    ("rejected_ids", "rejected", "red"),
+)
+"""(column, title, style)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One document piece of a packed row."""
+
+    doc_id: int
+    start: int
+    ids: list[int]
+    labels: list[int]
+
+    def spans(self) -> Iterator[tuple[bool, list[int]]]:
+        """(whether trained, ids) of each run of tokens."""
+        begin = 0
+        flags = [label != IGNORE_INDEX for label in self.labels]
+        for index in range(1, len(flags) + 1):
+            if index == len(flags) or flags[index] != flags[begin]:
+                yield flags[begin], self.ids[begin:index]
+                begin = index
+
+
+def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
+    """The pieces of one packed row.
+
+    Raises:
+        InputError: the row or the split does not exist.
+    """
+    batch = dataset.row(row, split)
+    columns = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
+    out, begin = [], 0
+    for doc_id, start, length in zip(columns["doc_ids"], columns["doc_starts"], columns["seq_lengths"], strict=True):
+        end = begin + length
+        out.append(Piece(doc_id, start, columns["input_ids"][begin:end], columns["labels"][begin:end]))
+        begin = end
+    return out
+
+
+def load_decoder(folder: Path) -> "Decoder":
+    """A tokenizer that turns ids back into text.
+
+    Raises:
+        InputError: the folder has no tokenizer.json, or one that cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise InputError(f"{folder} has no tokenizer.json; give the tokenizer's folder with --tokenizer")
+    try:
+        return Decoder(Tokenizer.from_file(str(path)))
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise InputError(f"{path} cannot be read ({error}); give the tokenizer's folder with --tokenizer") from error
+
+
+class Decoder:
+    """Turns tokens back into text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def of_json(cls, content: str) -> "Decoder":
+        """A decoder from the content of a tokenizer.json."""
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_str(content))
+
+    def text(self, ids: list[int]) -> str:
+        """The text of some tokens, including special ones."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def spans(self, runs: list[list[int]]) -> list[str]:
+        """The texts of consecutive runs. A character whose bytes are split over two runs goes to the second."""
+        out, done, ids = [], "", list[int]()
+        for number, run in enumerate(runs):
+            ids += run
+            text = self.text(ids)
+            if number < len(runs) - 1:
+                text = text.rstrip("\ufffd")
+            out.append(text[len(done) :])
+            done = text
+        return out
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        """The text of each token."""
+        return [self.text([one]) for one in ids]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token within a text: a leading space that the decoder would drop is kept, and a token that
+        is only part of a character is spelt as in the vocabulary."""
+        known: dict[int, str] = {}
+        for one in set(ids):
+            text, spelt = self.text([one]), str(self._tokenizer.id_to_token(one) or "")
+            if "\ufffd" in text:
+                text = spelt or text
+            elif spelt.startswith("▁") and not text.startswith((" ", "▁")):
+                text = spelt.replace("▁", " ")
+            known[one] = text
+        return [known[one] for one in ids]
+
+
+def show_row(console: Console, dataset: Finished, row: int, split: str, decoder: Decoder | None, ids: bool) -> None:
+    """Print one packed row, or one preference pair.
+
+    Args:
+        decoder: None to print ids only.
+        ids: print each token's id before its text.
+    """
+    if dataset.manifest.preference:
+        doc_id = dataset.row(row, split).column("doc_ids")[0].as_py()[0]
+        _show_pair(console, dataset, row, split, names_of(dataset.store, [doc_id])[doc_id], decoder, ids)
+        return
+    found = pieces(dataset, row, split)
+    names = names_of(dataset.store, [piece.doc_id for piece in found])
+    capacity = dataset.manifest.max_length
+    used = sum(len(piece.ids) for piece in found)
+    trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
+    console.print(
+        Text(
+            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
+            f"({share(used / capacity, fixed=True)}), {trained:,} trained"
+        )
+    )
+    left, right = ("", "") if has_colour(console) else ("⟦", "⟧")
+    console.print(Text.assemble("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)))
+    for piece in found:
+        count = sum(label != IGNORE_INDEX for label in piece.labels)
+        part = f", from token {piece.start:,}" if piece.start else ""
+        name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
+        title = f"{name} · {len(piece.ids):,} tokens{part} · {count:,} trained"
+        console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
+
+
+def _show_pair(
+    console: Console, dataset: Finished, row: int, split: str, name: str, decoder: Decoder | None, ids: bool
+) -> None:
+    """Print one pair: its prompt once, and both completions.
+
+    Args:
+        name: the example's id.
+        decoder: None to print ids only.
+        ids: print each token's id before its text.
+    """
+    found = dataset.row(row, split).to_pylist()[0]
+    prompt, *completions = (len(found[column]) for column, _, _ in _PAIR_PARTS)
+    console.print(
+        Text(
+            f"row {row} of {split}: {escape_line(name)}, a preference pair of {prompt:,} tokens and "
+            f"{completions[0]:,} chosen or {completions[1]:,} rejected ones "
+            f"(at most {dataset.manifest.max_length:,} with either)"
+        )
+    )
+    for column, title, style in _PAIR_PARTS:
+        tokens = found[column]
+        if column == "prompt_ids" or decoder is None:
+            text = " ".join(map(str, tokens)) if decoder is None else decoder.text(tokens)
+        else:
+            # Decoded together with the prompt, because some tokenizers drop a space before the first token.
+            text = decoder.spans([found["prompt_ids"], tokens])[1]
+        body = Text()
+        if ids and decoder is not None:
+            for one, token in zip(tokens, decoder.tokens(tokens), strict=True):
+                body.append(f"{one} ", "cyan")
+                body.append(f"{token!r}  ", style)
+        else:
+            body.append(escape(text), style)
+        console.print(Panel(body, title=Text(f"{title} · {len(tokens):,} tokens"), title_align="left"))
+
+
+def has_colour(console: Console) -> bool:
+    """Whether the terminal has colours, and NO_COLOR is not set."""
+    return console.color_system is not None and not console.no_color
+
+
+def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
+    # Without colours, brackets show what is trained.
+    text = Text()
+    texts = decoder.spans([run for _, run in piece.spans()]) if decoder is not None else []
+    for number, (flag, run) in enumerate(piece.spans()):
+        style = TRAINED if flag else MASKED
+        text.append(left if flag else "", style)
+        if decoder is None:
+            text.append(" ".join(map(str, run)) + " ", style)
+        elif ids:
+            for one, token in zip(run, decoder.tokens(run), strict=True):
+                text.append(f"{one} ", "cyan")
+                text.append(f"{token!r}  ", style)
+        else:
+            text.append(escape(texts[number]), style)
+        text.append(right if flag else "", style)
+    return Group(text)
+
+
+def names_of(store: Store, doc_ids: list[int]) -> dict[int, str]:
+    """The example ids of some documents."""
+    path = store.local(NAME)
+    try:
+        table = pq.read_table(path, columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{path} is missing or damaged; packtrain repair rebuilds it") from error
+    return dict(zip(table.column("doc_id").to_pylist(), table.column("id").to_pylist(), strict=True))

@@ -1,0 +1,110 @@
+"""Read a finished dataset through its manifest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.errors import InputError, IntegrityError, PacktrainError
+from ...schemas.hints import did_you_mean
+from ...schemas.manifest import Manifest, ShardRecord
+from ...schemas.rows import PACKED, PREFERENCE
+from ..store.local import LocalStore
+from ..store.open import Store
+from .manifests import open_output, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A dataset that has a manifest."""
+
+    store: Store
+    manifest: Manifest
+
+    def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
+        """The record batches of a shard, memory-mapped if the format allows it.
+
+        Raises:
+            IntegrityError: the shard is missing, damaged, or does not match its record.
+        """
+        rows, path = 0, self.store.where(shard.name)
+        try:
+            file = self.store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
+            if shard.name.endswith(".parquet"):
+                for batch in pq.ParquetFile(file).iter_batches():
+                    rows += batch.num_rows
+                    yield self._checked(batch)
+            else:
+                with pa.memory_map(str(file)) as source:
+                    for batch in pa.ipc.open_stream(source):
+                        rows += batch.num_rows
+                        yield self._checked(batch)
+        except FileNotFoundError:
+            raise IntegrityError(f"{path} is missing; packtrain repair rebuilds it") from None
+        except PacktrainError:
+            raise
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair rebuilds it") from error
+        if rows != shard.rows:
+            # A stream that is cut between two batches reads without an error.
+            raise IntegrityError(
+                f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair rebuilds it"
+            )
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch, after checking columns and offsets, so that reading it stays within its memory."""
+        schema = PREFERENCE if self.manifest.preference else PACKED
+        if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
+            raise ValueError(f"it has the wrong columns: {batch.schema.names}")
+        batch.validate(full=True)
+        return batch
+
+    def row(self, index: int, split: str = "train") -> pa.RecordBatch:
+        """One packed row, as a batch of one.
+
+        Raises:
+            InputError: the split or the row does not exist.
+        """
+        record = self.manifest.splits.get(split)
+        if record is None:
+            known = self.manifest.splits
+            raise InputError(
+                f"there is no split {split!r}; choose one of {', '.join(known)}{did_you_mean(split, known)}"
+            )
+        if not 0 <= index < record.rows:
+            rows = f"rows 0 to {record.rows - 1}" if record.rows else "no rows"
+            raise InputError(f"there is no row {index}; split {split!r} has {rows}")
+        for shard in record.shards:
+            if index >= shard.rows:
+                index -= shard.rows
+                continue
+            for batch in self.batches(shard):
+                if index < batch.num_rows:
+                    return batch.slice(index, 1)
+                index -= batch.num_rows
+        raise IntegrityError("the shards have fewer rows than the manifest says; packtrain verify names them")
+
+
+def open_dataset(folder: str | Path) -> Finished:
+    """Open a finished dataset.
+
+    Args:
+        folder: its path or URL.
+
+    Raises:
+        InputError: the folder has no finished dataset.
+        IntegrityError: the manifest is damaged; or something in the folder leads out of it, or is not a regular file.
+    """
+    store = open_output(folder)
+    if isinstance(store, LocalStore) and not store.root.is_dir():
+        state = "is a file" if store.root.exists() else "does not exist"
+        raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
+    manifest = read_manifest(store)
+    if manifest is None:
+        raise InputError(
+            f"{folder} has no manifest.json, so it is not a finished dataset; give the folder that `packtrain run` "
+            "wrote"
+        )
+    return Finished(store, manifest)

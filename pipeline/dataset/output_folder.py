@@ -1,0 +1,282 @@
+"""The state of an output folder: empty, another run's, interrupted, or finished."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
+from ...schemas.formats import default_name
+from ...schemas.jsontext import decode_note, indented_json, parse_json
+from ...schemas.manifest import Manifest
+from ..encode.tokenizer_place import find_tokenizer
+from ..inputs.paths import Found, InputKind
+from ..inputs.scan import InputFile, find_inputs
+from ..inputs.user_reader import is_reader, reader_file
+from ..store.local import LocalStore, check_tree
+from ..store.open import Store, ask_all
+from .manifests import MANIFEST as MANIFEST
+from .manifests import read_manifest as read_manifest
+
+PLAN = "_run/plan.json"
+REQUEST = "_run/request.json"
+REJECTS = "rejects.jsonl"
+"""The rejected rows. A run that has nothing left to pack writes only this file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run was asked to do, cheap to compare: by sizes and times instead of contents."""
+
+    config: dict[str, Any]
+    tokenizer: dict[str, Any]
+    files: list[tuple[str, str, int, int]]
+    """(source, path, size, modification time in ns)."""
+    version: str
+
+    @classmethod
+    def of(cls, config: RunConfig, base: Path, version: str) -> "Request":
+        """The request of a configuration, with its inputs as they are now.
+
+        Raises:
+            ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
+            TokenizerError: only the tokenizer is missing.
+        """
+        inputs, folder = _find_all(config, base)
+        files = []
+        for source, places in zip(config.sources, inputs, strict=True):
+            for found in places:
+                name = str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown
+                files.append((source.name, name, found.size, found.stamp))
+            files.append((source.name, f"{source.split} {source.subset}", 0, 0))
+            if is_reader(source.format):
+                reader = reader_file(source.format, base, f"sources.{source.name}.format")
+                stat = reader.stat()
+                files.append((source.name, str(reader), stat.st_size, stat.st_mtime_ns))
+        held = sorted(folder.iterdir())
+        stamps = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in held if p.is_file()]
+        template = config.tokenizer.chat_template
+        if template and "{" not in template and (base / template).is_file():
+            stat = (base / template).stat()
+            stamps.append((template, stat.st_size, stat.st_mtime_ns))
+        tokenizer = {
+            **config.tokenizer.model_dump(mode="json"),
+            "path": str(folder.absolute()),
+            "files": stamps,
+        }
+        return cls(config.identity(), tokenizer, files, version)
+
+    def save(self, store: Store) -> None:
+        """Save the request for the next run."""
+        store.replace_bytes(REQUEST, msgspec.json.encode(self))
+
+    def matches(self, store: Store) -> bool:
+        """Whether the folder was made for this same request."""
+        data = store.read(REQUEST)
+        return data is not None and data == msgspec.json.encode(self)
+
+
+def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], Path]:
+    """The inputs of every source, and the tokenizer's folder."""
+    inputs: list[list[Found]] = []
+    wrong: list[ConfigError | TokenizerError] = []
+    for source in config.sources:
+        try:
+            inputs.append(find_inputs(source, base))
+        except ConfigError as error:
+            wrong.append(error)
+    try:
+        folder = find_tokenizer(config.tokenizer.path, base)
+    except TokenizerError as error:
+        wrong.append(error)
+    if len(wrong) > 1:
+        raise ConfigError("\n".join(map(str, wrong)))
+    if wrong:
+        raise wrong[0]
+    return inputs, folder
+
+
+def check_folder(store: Store) -> None:
+    """Refuse a folder with other content.
+
+    Raises:
+        OutputError: it is a file, or has content that no run wrote.
+        IntegrityError: something in it leads out of it.
+    """
+    try:
+        if isinstance(store, LocalStore):
+            check_tree(store.root)
+            there = next(path for path in (store.root, *store.root.parents) if path.exists())
+            if not there.is_dir():
+                raise OutputError(f"out: {there} is a file; choose a folder")
+            if there != store.root:
+                return
+        if store.exists(PLAN) or _holds_manifest(store):
+            return
+        held = sorted(name for name in store.top() if name not in ("_run", REJECTS))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise OutputError(f"out: {store.url} cannot be read: {error.strerror}; choose another folder") from None
+    if held:
+        some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
+        raise OutputError(f"out: {store.url} has other content ({some}); choose an empty folder, or move it away")
+
+
+def _holds_manifest(store: Store) -> bool:
+    """Whether there is a manifest of packtrain. Other programs use the same file name."""
+    try:
+        return read_manifest(store) is not None
+    except IntegrityError:
+        return False
+
+
+def all_there(store: Store, manifest: Manifest) -> bool:
+    """Whether every file in the manifest exists with the right size. Only `packtrain verify` reads contents."""
+    sizes = [(file.name, file.bytes) for file in manifest.files]
+    for split in manifest.splits.values():
+        sizes += [(shard.name, shard.bytes) for shard in split.shards]
+    return all(ask_all(store, lambda one: store.size(one[0]) == one[1], sizes))
+
+
+def claim(store: Store, plan: dict[str, Any]) -> None:
+    """Claim the folder for a plan, unless it is already claimed for it. Removes what a killed run left.
+
+    Raises:
+        OutputError: the folder belongs to another configuration or other inputs; the message lists the differences.
+    """
+    store.sweep()
+    data = _plan_bytes(plan)
+    plan = json.loads(data)  # with lists instead of tuples, as it will be read
+    manifest = read_manifest(store)
+    # A finished dataset copied without `_run` still has its plan in the manifest.
+    if manifest is None or manifest.plan == plan:
+        if store.put_bytes(PLAN, data):
+            return
+        earlier = _read_plan(store)
+    else:
+        earlier = manifest.plan
+    lines = list(changed_inputs(earlier.get("inputs", []), plan["inputs"]))
+    there, here = ({key: value for key, value in one.items() if key != "inputs"} for one in (earlier, plan))
+    if lines or there != here:
+        _refuse(store, [*lines, *_settings_changed(there, here, derived=not lines)])
+
+
+def check_config(store: Store, config: RunConfig) -> None:
+    """Refuse a folder of another configuration before any work; `claim` compares the rest.
+
+    Raises:
+        OutputError: the configuration differs; the message lists the differences.
+    """
+    manifest = read_manifest(store)
+    earlier = manifest.plan if manifest is not None else _read_plan(store)
+    if earlier:
+        now = json.loads(_plan_bytes(config.identity()))
+        if earlier.get("config") != now:
+            _refuse(store, _settings_changed({"config": earlier.get("config")}, {"config": now}))
+
+
+def _plan_bytes(plan: dict[str, Any]) -> bytes:
+    return indented_json(plan, 2)
+
+
+def _read_plan(store: Store) -> dict[str, Any]:
+    """The plan that the folder is claimed for; empty if there is none."""
+    try:
+        plan: dict[str, Any] = parse_json(store.read(PLAN) or b"{}")
+    except ValueError as error:
+        raise IntegrityError(
+            f"{store.where(PLAN)} is damaged ({error}); delete {store.url}, or choose another folder with --out"
+        ) from error
+    return plan
+
+
+def _refuse(store: Store, lines: list[str]) -> NoReturn:
+    shown = "\n".join(f"  {line}" for line in lines[:20])
+    more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
+    raise OutputError(
+        f"out: {store.url} belongs to another run. What differs (there → here):\n{shown}{more}\n"
+        "Choose another folder with --out (encoded parts are reused), or delete this one."
+    )
+
+
+def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each changed, added or removed input."""
+    then = {(one["source"], one["file"]): one for one in earlier}
+    here = {(one["source"], one["file"]): one for one in now}
+    for key in sorted({*then, *here}):
+        what = None
+        if key not in here:
+            what = "is no longer given"
+        elif key not in then:
+            what = "was not given"
+        elif then[key]["hash"] != here[key]["hash"]:
+            what = f"has changed since ({then[key]['bytes']:,} → {here[key]['bytes']:,} bytes)"
+        if what:
+            yield f"input {key[1]} of source {key[0]}: {what}"
+
+
+def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: bool = True) -> list[str]:
+    """A line for each of the user's settings that differ between two plans.
+
+    Args:
+        derived: if none differs, list derived values instead, such as versions.
+    """
+    try:
+        lines = list(_changes(earlier, now, derived))
+    except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
+        lines = ["its settings cannot be read"]
+    return lines or (["it was made by another version of packtrain"] if derived else [])
+
+
+def _changes(earlier: dict[str, Any], now: dict[str, Any], derived: bool) -> Iterator[str]:
+    from .plan_diff import plan_settings
+
+    lines = []
+    one, other = (plan.get("config", {}).get("sources", []) for plan in (earlier, now))
+    if len(one) == len(other) == 1 and one[0]["name"] != other[0]["name"]:
+        if any(source["name"] != default_name(source["format"]) for source in (*one, *other)):
+            lines.append(f"sources.0.name: {_short(one[0]['name'])} → {_short(other[0]['name'])}")
+        alike = {**one[0], "name": other[0]["name"]}
+        earlier = {**earlier, "config": {**earlier["config"], "sources": [alike]}}
+    found = plan_settings(earlier, now)
+    for change in found:
+        if change.whole_source:
+            lines.append(f"{change.key}: {'is no longer given' if change.b is None else 'was not given'}")
+        elif change.section == "reading" and change.key.endswith(".code"):
+            lines.append(f"the code of the reader of source {change.key.removesuffix('.code')} has changed")
+        elif change.section in ("configuration", "reading"):
+            lines.append(f"{change.key}: {_short(change.a)} → {_short(change.b)}")
+    tokenizers = [plan.get("tokenizer", {}) for plan in (earlier, now)]
+    for key, what in (("hash", "tokenizer"), ("template", "chat template")):
+        if tokenizers[0].get(key) != tokenizers[1].get(key):
+            lines.append(f"the {what} is different")
+    if not lines and derived:
+        lines = [f"{change.section} {change.key}: {_short(change.a)} → {_short(change.b)}" for change in found]
+    yield from lines
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + ('…"' if text.startswith('"') else "…")
+
+
+def tokenizer_folder(store: Store) -> Path | None:
+    """The folder of the tokenizer that a run used; None if this machine does not have it."""
+    data = store.read(REQUEST)
+    if data is None:
+        return None
+    try:
+        folder = Path(decode_note(data, Request).tokenizer["path"])
+    except (msgspec.MsgspecError, KeyError):
+        return None  # a damaged note is no reason to refuse to show the data
+    return folder if folder.is_dir() else None
+
+
+def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:
+    """The inputs for the plan: labels, sizes and hashes, no paths."""
+    return [{"source": file.source, "file": file.label, "bytes": file.size, "hash": file.hash} for file in files]

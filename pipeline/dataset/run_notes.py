@@ -1,0 +1,266 @@
+"""Write a run's notes about itself, and read them back for repair, `inspect --id` and reports.
+
+The notes are in `_run` and hold paths and times. Another person may have written them, so they are not trusted: they
+count only as far as hashes agree with the plan, the parts and finally the manifest. No code that they name is run, no
+URL that they name is fetched, and nothing is written to a folder that they name unless packtrain marked it as a cache.
+For those, the user must give the configuration.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import ConfigError, PacktrainError, StoreError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...schemas.names import part_record
+from ...stages.prep import FORMATS
+from ..encode.parts import PARTS, PartList, PartPlace
+from ..encode.task import EncodeSpec
+from ..encode.tokenizer import TokenizerSpec
+from ..inputs.blocks import Block, InputFile
+from ..inputs.format_options import SourceFormat
+from ..inputs.noted_files import files_note, read_files_note
+from ..inputs.user_reader import is_reader
+from ..store.cache_lock import is_cache
+from ..store.checksummed import seal, unseal
+from ..store.open import Store, StoredFile, ask_all, cache_beside, is_url, open_store
+
+CONFIG = "_run/config.json"
+SCAN = "_run/scan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A run's configuration, and where its paths start."""
+
+    config: RunConfig
+    base: Path
+    """Where relative paths of the configuration start."""
+    cache: str
+    """Full path or URL of the cache with the encoded parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedPart:
+    """One encoded part of a run, with the block that it was made from."""
+
+    place: PartPlace
+    file: InputFile
+    block: Block
+    first: int
+    """Doc id of its first document."""
+    documents: int
+
+
+def remember(out: Store, config: RunConfig, base: Path, cache: Store, files: Sequence[InputFile]) -> None:
+    """Write the whole configuration, and how the inputs are cut into blocks."""
+    data = config.model_dump(mode="json")
+    for source in data["sources"]:
+        source["path"] = [without_secrets(path) for path in source["path"]]
+    asked = {"base": str(base.absolute()), "cache": cache.url, "config": data}
+    out.replace_bytes(CONFIG, seal(msgspec.json.encode(asked)))
+    out.replace_bytes(SCAN, seal(files_note(files)))
+
+
+def recall(out: Store) -> Asked | None:
+    """The configuration that `remember` wrote; None if it is gone or damaged.
+
+    Its cache is the noted one if `recall_cache` allows it, else the default place beside `out`.
+    """
+    data = unseal(out.read(CONFIG))
+    if data is None:
+        return None
+    try:
+        noted = decode_note(data, dict[str, Any])
+        config = RunConfig.model_validate(noted["config"])
+        cache = recall_cache(out, noted["cache"]) or cache_beside(out.url)
+        return Asked(config, Path(noted["base"]), cache)
+    except (ValueError, KeyError, TypeError):  # written by another version
+        return None
+
+
+def recall_cache(out: Store, place: str) -> str | None:
+    """The cache that a note names; None if the note must not choose it.
+
+    Args:
+        out: the output with the note.
+        place: a local folder must be marked as a cache of packtrain; a URL must be in the bucket of `out`.
+    """
+    if not is_url(place):
+        return place if Path(place).is_absolute() and is_cache(Path(place)) else None
+    mine, theirs = urlsplit(out.url), urlsplit(place)
+    return place if (mine.scheme, mine.netloc) == (theirs.scheme, theirs.netloc) else None
+
+
+def refuse_code(config: RunConfig, what: str) -> None:
+    """Refuse a noted configuration that names a reader function.
+
+    Args:
+        what: the note's name, for the message.
+
+    Raises:
+        ConfigError: it names one; the message says what to do.
+    """
+    for source in config.sources:
+        if is_reader(source.format):
+            raise ConfigError(
+                f"source {source.name} is read by {source.format}, according to {what}. packtrain runs only code that "
+                "you name yourself: give the run's configuration with --config"
+            )
+
+
+def refuse_urls(config: RunConfig, what: str) -> None:
+    """Refuse a noted configuration that names URLs.
+
+    Raises:
+        ConfigError: it names one; the message says what to do.
+    """
+    paths = [path for source in config.sources for path in source.path]
+    for path in (*paths, config.tokenizer.path):
+        if is_url(path):
+            raise ConfigError(
+                f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain fetches only URLs "
+                "that you name yourself: give the run's configuration with --config"
+            )
+
+
+def recall_files(out: Store, plan: Mapping[str, Any] | None = None) -> list[InputFile] | None:
+    """The inputs, with the blocks they were cut into; None if the note is gone or damaged.
+
+    The inputs themselves may be gone. Remote ones lose their URL, so that a note cannot make packtrain fetch it.
+
+    Args:
+        plan: the dataset's plan; a note with other inputs is ignored.
+    """
+    files = read_files_note(unseal(out.read(SCAN)))
+    if files is None:
+        return None
+    if plan is not None:
+        inputs = [(one["source"], one["file"], one["hash"]) for one in plan["inputs"]]
+        if [(file.source, file.label, file.hash) for file in files] != inputs:
+            return None
+    return [replace(file, far=None) for file in files]
+
+
+class _Made(msgspec.Struct):
+    """The part of a record's payload that is needed: the block's hash."""
+
+    block: str
+
+
+class _Head(msgspec.Struct):
+    """The fields of a part's record that are needed to find its documents."""
+
+    bytes: int
+    examples: int
+    payload: _Made
+
+
+def recall_part_list(out: Store) -> PartList | None:
+    """The list of packed parts and their cache; None if it is gone or damaged."""
+    try:
+        return decode_note(out.read(PARTS), PartList)
+    except (ValueError, TypeError, StoreError):
+        return None
+
+
+def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[NotedPart]] | str:
+    """The cache and all parts that a finished run was packed from, in order; or why they are not available.
+
+    A run encodes one part per block, in input order. So the notes on blocks and on parts are joined, and every pair is
+    checked against the part's record.
+    """
+    files, listed = recall_files(out, plan), recall_part_list(out)
+    if files is None or listed is None:
+        note = out.where(SCAN if files is None else PARTS)
+        return f"{note}, which says which encoded parts belong to the inputs, is gone or damaged"
+    where = recall_cache(out, listed.cache)
+    if where is None:
+        return f"the cache is gone: {listed.cache} is not a cache of packtrain's"
+    cache = open_store(where)
+    blocks = [(file, block) for file in files for block in file.blocks]
+    if len(blocks) != len(listed.parts):
+        return f"the parts in {out.where(PARTS)} do not match the blocks in {out.where(SCAN)}"
+
+    def head(pair: tuple[tuple[InputFile, Block], StoredFile]) -> _Head | None:
+        (_, block), part = pair
+        try:
+            found = decode_note(unseal(cache.read(part_record(part.name))), _Head)
+            same = found.payload.block == block.hash and cache.size(part.name) == found.bytes
+        except (StoreError, msgspec.MsgspecError):
+            return None
+        return found if same else None
+
+    names = {source["name"]: index for index, source in enumerate(plan["config"]["sources"])}
+    pairs = list(zip(blocks, listed.parts, strict=True))
+    parts: list[NotedPart] = []
+    first = 0
+    for ((file, block), part), found in zip(pairs, ask_all(cache, head, pairs), strict=True):
+        if found is None or file.source not in names:
+            return f"the cache is gone: {cache.where(part.name)} is missing or damaged"
+        place = PartPlace(cache, part, names[file.source], file.label, block.first_line)
+        parts.append(NotedPart(place, file, block, first, found.examples))
+        first += found.examples
+    return cache, parts
+
+
+def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:
+    """The format of every source, from the plan; None if this version would read a source differently.
+
+    Raises:
+        ConfigError: a source is read by a user's function.
+    """
+    refuse_code(config, CONFIG)
+    out: dict[str, SourceFormat] = {}
+    for source in config.sources:
+        noted = plan["formats"][source.name]
+        kind = FORMATS[noted["format"]].options_type
+        form = SourceFormat(noted["format"], msgspec.convert(noted["options"], kind))
+        if form.payload() != noted:
+            return None
+        out[source.name] = form
+    return out
+
+
+def recall_spec(cache: Store, plan: dict[str, Any]) -> EncodeSpec | None:
+    """How the parts were encoded, from the cache; None if that is gone."""
+    payload = {key: value for key, value in plan["encode"].items() if key != "pairs"}
+    try:
+        return EncodeSpec.load(cache, f"specs/{fingerprint(payload)}.json")
+    except (PacktrainError, msgspec.MsgspecError):
+        return None
+
+
+def recall_tokenizer(spec: EncodeSpec, plan: dict[str, Any]) -> TokenizerSpec:
+    """The tokenizer, as far as encoding and packing need it."""
+    noted = plan["tokenizer"]
+    return TokenizerSpec(
+        name="of the run",
+        json=spec.tokenizer_json,
+        chat_template=spec.template,
+        template_names=(),
+        special_tokens=dict(spec.variables),
+        bos_id=None,
+        eos_token=None,
+        eos_id=None,
+        pad_id=noted["pad_id"],
+        prefix_ids=(),
+        suffix_ids=(),
+        hash=noted["hash"],
+        template_hash=noted["template"],
+    )
+
+
+def without_secrets(path: str) -> str:
+    """A URL without password and signature; other text is unchanged."""
+    if "://" not in path or path.startswith("hf://"):
+        return path
+    parts = urlsplit(path)
+    signed = parts.scheme in ("http", "https") and parts.query
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="" if signed else parts.query).geturl()

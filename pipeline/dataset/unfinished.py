@@ -1,0 +1,70 @@
+"""Describe an output folder without a manifest, for commands that need a finished dataset."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import InputError, StoreError
+from ...schemas.jsontext import decode_note
+from ..execute.checking import CheckTask, check_files
+from ..pack.task import PackResult
+from ..store.checksummed import unseal
+from ..store.driver_lock import FAILED, Failure, Leases
+from ..store.open import Store, StoredFile
+from .manifests import MANIFEST, open_output
+from .output_folder import PLAN
+
+_RECORD = re.compile(r"_run/(?:[a-z]+/)?shards/\d+\.json")
+
+
+def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
+    """Refuse an unfinished output. Does nothing if there is a manifest, or no run has worked in the folder.
+
+    Args:
+        deep: check the existing shards against their hashes.
+
+    Raises:
+        InputError: the output is unfinished; the message says how far the run got.
+    """
+    try:
+        store = open_output(folder)
+        if store.exists(MANIFEST) or not (store.exists(PLAN) or Leases(store).judge()):
+            return
+        raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {_state(store, deep)}")
+    except StoreError:
+        return  # opening the dataset reports the problem
+
+
+def recorded(store: Store) -> list[StoredFile]:
+    """The shards that a run has finished, by their records."""
+    out = []
+    for name in store.names("_run"):
+        data = unseal(store.read(name)) if _RECORD.fullmatch(name) else None
+        try:
+            shard = decode_note(data, PackResult).shard if data is not None else None
+        except msgspec.MsgspecError:  # written by another version
+            shard = None
+        if shard is not None:
+            out.append(StoredFile(shard.name, shard.bytes, shard.hash))
+    return out
+
+
+def _state(store: Store, deep: bool) -> str:
+    shards = recorded(store)
+    whole = [shard for shard in shards if store.size(shard.name) == shard.bytes]
+    said = f"{len(whole):,} shards are finished ({sum(shard.bytes for shard in whole):,} bytes)"
+    bad = sorted({shard.name for shard in shards} - {shard.name for shard in whole})
+    if deep:
+        bad = sorted({*bad, *check_files(CheckTask(store, tuple(whole))).damaged})
+    if bad:
+        said += f", of which {', '.join(bad[:3])}{' and others' if len(bad) > 3 else ''} are damaged"
+    working = [str(lease) for lease, alive in Leases(store).judge().values() if alive is not False]
+    if working:
+        return f"{said}, and {working[0]} is working on it"
+    try:
+        failure = decode_note(store.read(FAILED), Failure)
+        said += f"; the run ended with: {failure.message}"
+    except msgspec.MsgspecError:
+        pass
+    return f"{said}. Run the same configuration again to continue where it stopped"

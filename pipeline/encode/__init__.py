@@ -1,0 +1,1 @@
+"""Turns blocks of input into encoded parts in the cache."""

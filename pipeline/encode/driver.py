@@ -1,0 +1,123 @@
+"""The encoding step: finds missing parts, has them made, and falls back if an engine is found wrong."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...schemas.errors import EngineMismatchError, IntegrityError
+from ..execute.executor import Executor, perform
+from ..observer import Observer
+from ..store.local import LocalStore
+from ..store.open import Store, StoredFile
+from .cache_misses import FOLDER as HISTORY
+from .cache_misses import note_parts
+from .engine_trust import DistrustedError, fall_back
+from .known_parts import KnownParts
+from .parts import PartPlace, PartRecord
+from .prepared import Prepared
+from .task import EncodeResult, EncodeSpec, EncodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """All blocks of all inputs, encoded."""
+
+    spec: EncodeSpec
+    cache: Store
+    """The store that holds the parts."""
+    places: tuple[PartPlace, ...]
+    records: tuple[PartRecord, ...]
+    """One record per place."""
+    busy: float
+    """Total seconds that workers spent on it."""
+    made: int = 0
+    """Tokens encoded by this run; the others were in the cache."""
+    not_taken: dict[str, int] = field(default_factory=dict)
+    """Rows beyond `max_rows`, by source, which are not encoded."""
+
+
+def encode(
+    prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
+) -> Encoded:
+    """Encode what is missing in the cache. If an engine or a trace is found wrong, the reference encodes everything.
+
+    Args:
+        shared: whether other drivers encode the same blocks.
+
+    Raises:
+        InputError: an input has changed since it was scanned.
+        IntegrityError: the wrong engine is the one that the configuration names.
+    """
+    # One fallback for a template and one for an engine; the reference itself cannot be wrong.
+    for _ in range(3):
+        try:
+            encoded = encode_missing(prepared, parts, executor, observer, shared=shared)
+        except DistrustedError as error:
+            prepared = fall_back(prepared, error, parts.cache, observer)
+        else:
+            note_parts(parts.cache, prepared.files, prepared.tasks(parts.cache))
+            return encoded
+    raise AssertionError("the reference engine and jinja2 were both compared with themselves")
+
+
+def encode_missing(
+    prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
+) -> Encoded:
+    """Encode what is missing with one engine, after checking the cached parts against their hashes.
+
+    Raises:
+        DistrustedError: the engine or the trace was wrong; call `fall_back`, and start again.
+    """
+    cache, tasks = parts.cache, prepared.tasks(parts.cache)
+    parts.forget_damaged(executor, tasks, observer)
+    missing = parts.missing(tasks)
+    for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
+        cache.sweep(folder)
+    busy, made = 0.0, 0
+    if missing:
+        observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
+        due = {task.key for task in missing}
+        # For a remote store that costs a request per block, which only pays if other drivers share the work.
+        look = shared or isinstance(cache, LocalStore)
+        # Others that share the work or the cache may be encoding the same blocks.
+        every = list({task.key: task for task in tasks}.values())
+        try:
+            for result in executor.map(
+                perform, every, lambda task: task.key not in due or (look and parts.holds(task))
+            ):
+                assert isinstance(result, EncodeResult)
+                parts.add(result, prepared.spec)
+                record = result.record
+                busy += result.seconds
+                made += record.tokens - record.end_of_sequence - record.special
+                observer.advance(record.bytes_read, rows=record.rows, tokens=record.tokens)
+        except EngineMismatchError as error:
+            raise DistrustedError(f"{prepared.spec.engine} {prepared.spec.engine_version}", str(error)) from error
+        observer.end()
+    found = parts.records(tasks)
+    records = tuple(_there(found[task.key], task) for task in tasks)
+    not_taken = Counter[str]()
+    for file in prepared.files:
+        not_taken[file.source] += file.not_taken
+    return Encoded(prepared.spec, cache, _places(prepared, cache, records), records, busy, made, dict(not_taken))
+
+
+def _there(record: PartRecord | None, task: EncodeTask) -> PartRecord:
+    if record is None:
+        raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
+    return record
+
+
+def _places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> tuple[PartPlace, ...]:
+    numbers = {source.name: number for number, source in enumerate(prepared.sources)}
+    blocks = [(file, block) for file in prepared.files for block in file.blocks]
+    return tuple(
+        PartPlace(
+            cache,
+            StoredFile(record.part, record.bytes, record.hash),
+            numbers[file.source],
+            file.label,
+            block.first_line,
+        )
+        for (file, block), record in zip(blocks, records, strict=True)
+    )

@@ -1,0 +1,156 @@
+"""Resolves `auto`: chooses an engine by comparing it with the reference on the user's first rows."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.rows import Example
+from ...schemas.versions import version
+from ...stages.prep import Options, make_format
+from ...stages.template.render import Renderer
+from ...stages.tokenize.engine_check import resolve_engine
+from ...stages.tokenize.engines import ENGINES
+from ..execute.rendering_note import note, rows_of
+from ..inputs.elsewhere import InputOrigin, here
+from ..inputs.scan import Block, columns_of, read_rows
+from ..store.open import Store, scratch_of
+from .engine_verdicts import UserVerdicts
+from .task import EncodeSpec, keep_engine, load_encoder, make_renderer
+
+SAMPLE_ROWS = 64
+"""First rows of every source that the engine check encodes twice."""
+SAMPLE_CHARACTERS = 1 << 17
+"""Maximum number of characters of a source's sample: the reference needs a second for a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """Where the engine check finds the first rows of a source."""
+
+    path: Path
+    block: Block
+    format: str
+    options: Options
+    origin: InputOrigin | None = None
+    """See `EncodeTask`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveTask:
+    """Choose an engine."""
+
+    requested: str
+    spec: str
+    """Name in the cache of an EncodeSpec with the tokenizer and template; its engine is ignored."""
+    cache: Store
+    samples: tuple[SampleSource, ...]
+    distrusted: tuple[str, ...]
+    """Engines found wrong before, which `auto` skips."""
+
+    def run(self) -> "EngineChoice":
+        """See `choose_engine`."""
+        return choose_engine(self)
+
+    def __str__(self) -> str:
+        return f"choosing a tokenizer engine ({self.requested})"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The chosen engine, kept in the cache."""
+
+    name: str
+    version: str
+    tried: tuple[tuple[str, str], ...]
+    """(engine, verdict in one sentence)."""
+    tokens_per_byte: float
+    """Tokens per byte of input in the sample, for estimating disk space."""
+
+
+def choose_engine(task: ResolveTask) -> EngineChoice:
+    """Run the task."""
+    spec = EncodeSpec.load(task.cache, task.spec)
+    texts, size = _sample_texts(task.samples, spec, scratch_of(task.cache).root)
+    verdicts = UserVerdicts(spec.tokenizer_json)
+    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, task.distrusted, verdicts.check)
+    keep_engine(resolution.engine, spec.tokenizer_hash)
+    tokens = len(resolution.engine.encode(texts).ids) if texts else 0
+    return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
+
+
+def warm_up(cache: Store, spec: str) -> None:
+    """Load an encoder in advance."""
+    load_encoder(cache, spec)
+
+
+def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
+    """The most likely choice of engine, and its version."""
+    for name in ENGINES if requested == "auto" else [requested]:
+        if name in distrusted:
+            continue
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    return "tokenizers", version("tokenizers")
+
+
+def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSource]) -> str:
+    """A key of what a choice depends on: the tokenizer, the installed packages, and the sample."""
+    versions = {}
+    for name in ENGINES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "absent"
+    data = [[one.block.hash, one.format, msgspec.to_builtins(one.options.payload())] for one in samples]
+    return fingerprint({"tokenizer": tokenizer_hash, "requested": requested, "versions": versions, "samples": data})
+
+
+def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Path) -> tuple[list[str], int]:
+    """The sample's texts, and their number of input bytes."""
+    renderer = None
+    if spec.template is not None:
+        renderer = make_renderer(spec, spec.template)
+    texts: list[str] = []
+    size = 0
+    for source in sources:
+        if source.block.too_long:
+            continue
+        form = make_format(source.format, source.options)
+        path = here(source.path, source.block, source.origin, scratch)
+        rows = read_rows(path, source.block, sys.maxsize, columns_of(form), SAMPLE_ROWS)
+        row_bytes = (source.block.end - source.block.start) // max(source.block.lines, 1)
+        characters = 0
+        for item in [*(rows.lines or ()), *(rows.records or ())]:
+            size += len(item[1]) if rows.lines is not None else row_bytes
+            prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
+            with rows_of(source.path):
+                for example in prepared.examples:
+                    note.note_row(source.block.first_line + example.line)
+                    text = _text(example, renderer)
+                    if text is not None:
+                        texts.append(text)
+                        characters += len(text)
+            if characters > SAMPLE_CHARACTERS:
+                break
+    return texts, size
+
+
+def _text(example: Example, renderer: Renderer | None) -> str | None:
+    if example.text is not None:
+        return example.text
+    if isinstance(example.prompt, str) and isinstance(example.completion, str):
+        return example.prompt + example.completion
+    if renderer is None or example.prompt is None:
+        return None
+    try:
+        return renderer(example.prompt, example.completion, example.tools)[0]  # type: ignore[arg-type]
+    except RowRejectedError:
+        return None  # encoding rejects the row again, with its line

@@ -1,0 +1,58 @@
+"""Verdicts of the engine check on its fuzz texts, kept in the user's cache.
+
+They depend on the tokenizer and on versions, not on any data. So they are kept apart from the caches of datasets,
+and a second dataset with the same tokenizer compares only its own first rows.
+"""
+
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.fingerprint import hash_bytes
+from ...stages.tokenize.engine_check import FUZZ_SET, CheckFuzz, FuzzVerdict, check_fuzz
+from ...stages.tokenize.engines import Engine
+from ..store.user_cache import About, UserCache
+
+_FORMAT = 2
+"""Raised when `check_fuzz` compares differently; other fuzz texts have another `FUZZ_SET`."""
+
+
+class UserVerdicts:
+    """The verdicts about one tokenizer.
+
+    Args:
+        tokenizer_json: content of a tokenizer.json.
+        folder: by default `engine-checks` in the user's cache.
+        compare: makes a verdict that is not kept yet.
+    """
+
+    def __init__(self, tokenizer_json: str, folder: Path | None = None, compare: CheckFuzz = check_fuzz) -> None:
+        self._compare = compare
+        self._tokenizer = hash_bytes(tokenizer_json.encode())
+        self._cache = UserCache("engine-checks", folder)
+
+    def check(self, engine: Engine, reference: Engine, added_tokens: Sequence[str]) -> FuzzVerdict:
+        """The kept verdict, or a new one of `check_fuzz`, which is then kept."""
+        about = self._about(engine, reference, added_tokens)
+        kept = self._cache.read(about)
+        if kept is not None:
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(kept, type=FuzzVerdict)
+        verdict = self._compare(engine, reference, added_tokens)
+        self._cache.keep(about, msgspec.json.encode(verdict))
+        return verdict
+
+    def _about(self, engine: Engine, reference: Engine, added_tokens: Sequence[str]) -> About:
+        """Everything that a verdict depends on."""
+        return {
+            "format": _FORMAT,
+            "tokenizer": self._tokenizer,
+            "engine": f"{engine.name} {engine.version} {type(engine).__module__}.{type(engine).__qualname__}",
+            "reference": f"{reference.name} {reference.version}",
+            "texts": FUZZ_SET,
+            "added": hash_bytes(msgspec.json.encode(list(added_tokens))),
+            "machine": platform.machine(),  # a home folder may be shared by machines of several kinds
+        }

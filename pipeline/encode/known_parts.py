@@ -1,0 +1,110 @@
+"""The encoded parts of a cache that this process knows: which exist, and which it has checked."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from ...schemas.errors import IntegrityError
+from ...schemas.jsontext import decode_note
+from ...schemas.names import record_name
+from ...stages.tokenize.encode import differing
+from ...stages.tokenize.engines import Engine, make_engine
+from ..execute.checking import damaged
+from ..execute.executor import Executor
+from ..observer import Observer
+from ..store.checksummed import seal, unseal
+from ..store.local import LocalStore
+from ..store.open import Store, StoredFile, ask_all
+from .engine_trust import REFERENCE, DistrustedError
+from .parts import PartRecord
+from .task import EncodeResult, EncodeSpec, EncodeTask
+
+
+class KnownParts:
+    """Reads, checks and writes the records of parts. A part counts as complete if it has a record."""
+
+    def __init__(self, cache: Store) -> None:
+        self.cache = cache
+        self._reference: Engine | None = None
+        self._whole: set[str] = set()
+        """Parts that this process has made or checked."""
+        self._far: dict[str, PartRecord] = {}
+        """Records found in a remote store."""
+
+    def records(self, tasks: Sequence[EncodeTask]) -> dict[str, PartRecord | None]:
+        """The record of each task that has one, by key, in the order of the tasks."""
+        keys = list(dict.fromkeys(task.key for task in tasks))
+        unknown = [key for key in keys if key not in self._far]
+        asked = dict(zip(unknown, ask_all(self.cache, self._record, unknown), strict=True))
+        if not isinstance(self.cache, LocalStore):
+            # Asking a remote store again costs two requests per block. A folder is asked again, because parts may be
+            # removed.
+            self._far.update((key, record) for key, record in asked.items() if record is not None)
+        return {key: self._far.get(key) or asked[key] for key in keys}
+
+    def missing(self, tasks: Sequence[EncodeTask]) -> list[EncodeTask]:
+        """Tasks whose parts are not in the cache; equal blocks are made once."""
+        first = {task.key: task for task in reversed(tasks)}
+        return [first[key] for key, record in self.records(tasks).items() if record is None]
+
+    def holds(self, task: EncodeTask) -> bool:
+        """Whether the cache has the part of a task now, by asking again."""
+        return self._record(task.key) is not None
+
+    def forget_damaged(self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer) -> None:
+        """Check parts of earlier runs against their hashes. Damaged parts lose their record, and so count as
+        missing."""
+        keys: dict[StoredFile, str] = {}
+        for key, record in self.records(tasks).items():
+            if record is not None and record.part not in self._whole:
+                keys[StoredFile(record.part, record.bytes, record.hash)] = key
+        found = damaged(executor, self.cache, keys)
+        for file, key in keys.items():
+            if file.name in found:
+                self.cache.remove(record_name(key))
+                observer.note(f"{self.cache.where(file.name)} is damaged, and is made again")
+            else:
+                self._whole.add(file.name)
+
+    def add(self, result: EncodeResult, spec: EncodeSpec) -> None:
+        """Check a new part's samples against the reference, then write its record.
+
+        Raises:
+            DistrustedError: they differ; the part is not used.
+            IntegrityError: the same block gave another part before.
+        """
+        if result.mismatches:
+            raise DistrustedError("template", f"a row of {result.source}")
+        if spec.engine != REFERENCE and result.samples:
+            if self._reference is None:
+                self._reference = make_engine(REFERENCE, spec.tokenizer_json)
+            sample = differing(self._reference, result.samples)
+            if sample is not None:
+                raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])
+        data = seal(msgspec.json.encode(result.record.to_json()))
+        name = record_name(result.key)
+        if not self.cache.put_bytes(name, data):
+            there = unseal(self.cache.read(name))
+            with suppress(ValueError, KeyError, TypeError):  # missing or malformed: it is replaced
+                earlier = PartRecord.from_json(decode_note(there, dict[str, Any]))
+                if earlier.hash != result.record.hash:
+                    raise IntegrityError(
+                        f"encoding is not deterministic: {name} was made before with another content "
+                        f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
+                    )
+            self.cache.replace_bytes(name, data)
+        self._whole.add(result.record.part)
+
+    def _record(self, key: str) -> PartRecord | None:
+        data = unseal(self.cache.read(record_name(key)))
+        if data is None:
+            return None
+        # Without the key's payload, which would be gigabytes for a million parts.
+        try:
+            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
+        except (ValueError, KeyError, TypeError):  # malformed: make the part again
+            return None
+        # A record is for a part of this size; otherwise make the part again.
+        return record if self.cache.size(record.part) == record.bytes else None

@@ -1,0 +1,197 @@
+"""Encoded parts, read back through a memory map."""
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.errors import IntegrityError
+from ...schemas.jsontext import decode_note
+from ...schemas.names import check_hash, check_name
+from ...stages.arrays import booleans, view
+from ...stages.mask.policy import Mask, supervised_runs
+from ..store.open import Store, StoredFile
+
+PARTS = "_run/parts.json"
+"""The note of which parts packing read, in order."""
+UNPROVED = "unproved"
+"""The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
+
+
+REWRITTEN = "prompt_rewritten"
+"""The ledger's reason for conversations whose prompt is rendered differently alone, if the mask rejects them."""
+_REWRITTEN_HOW = "the chat template renders the prompt differently alone than within the conversation"
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """The record written beside an encoded part, which marks it as complete."""
+
+    part: str
+    """Name of the part in the cache, with its hash."""
+    bytes: int
+    hash: str
+    payload: dict[str, Any]
+    """What the part's key was made from, to explain cache misses."""
+    rows: int
+    blank: int
+    bytes_read: int
+    examples: int
+    """Examples in the part."""
+    tokens: int
+    end_of_sequence: int
+    special: int
+    straddles: int
+    boundaries: int
+    text_bytes: int
+    inexact: int
+    rows_used: int
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Conversations of which the template leaves something out, by what it is."""
+    unproved: int = 0
+    """Examples whose assistant turns could not be located."""
+    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line in the block, example of the row or -1, why) of the first unlocated ones."""
+    rewritten: int = 0
+    """Examples whose prompt is rendered differently alone than within the conversation."""
+    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
+    """(line in the block, example of the row or -1) of the first rewritten ones."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    filtered: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """(line in the block, example of the row or -1, reason, detail)."""
+
+    def refusals(self, reasons: Collection[str]) -> list[tuple[int, int, str, str]]:
+        """The `rejects`, with examples that the mask leaves out for one of `reasons`."""
+        rows: list[tuple[int, int, str, str]] = []
+        for reason, count, found in (
+            (UNPROVED, self.unproved, self.unproved_rows),
+            (REWRITTEN, self.rewritten, [(*one, _REWRITTEN_HOW) for one in self.rewritten_rows]),
+        ):
+            if count and reason in reasons:
+                rows += [(line, sub, reason, why) for line, sub, why in found]
+                if count > len(found):
+                    rows.append((rows[-1][0], -1, "more", f"and {count - len(found):,} more {reason}, counted only"))
+        return sorted([*self.rejects, *rows]) if rows else self.rejects
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PartRecord":
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is malformed, or names a part outside of the cache.
+        """
+        check_name(data["part"])
+        check_hash(data["hash"])
+        tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows", "rewritten_rows")}
+        return cls(**{**data, **tuples})
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """One part in the order of the run, and the position of its block."""
+
+    cache: Store
+    part: StoredFile
+    source: int
+    """Index of the source in the configuration."""
+    file: str
+    """Label of the file."""
+    first_line: int
+    """Lines of the file before the block."""
+
+    @property
+    def path(self) -> Path:
+        """A local file with the part."""
+        return self.part.path(self.cache)
+
+
+@dataclass(frozen=True, slots=True)
+class PartList:
+    """The list of a run's parts."""
+
+    cache: str
+    """The store with the parts."""
+    parts: list[StoredFile]
+    """Files of the parts, in the order of the catalogue."""
+    sources: list[int] = field(default_factory=list)
+    """The source of each part."""
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            check_name(part.name)
+            check_hash(part.hash)
+
+
+def read_parts(out: Store, name: str) -> PartList:
+    """Read a list of parts from `out`.
+
+    Raises:
+        IntegrityError: it is gone.
+    """
+    data = out.read(name)
+    if data is None:
+        raise IntegrityError(f"{out.where(name)} vanished; run again")
+    return decode_note(data, PartList)
+
+
+class EncodedPart:
+    """One encoded part: N documents in one or more segments (record batches), mapped, not copied."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with pa.memory_map(str(path)) as source:
+                reader = pa.ipc.open_file(source)
+                self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        except (OSError, pa.ArrowInvalid) as error:
+            raise IntegrityError(
+                f"the encoded part {path} cannot be read ({error}); delete it and run again; it will be made again"
+            ) from error
+
+    def segments(self, mask: Mask) -> "list[Segment]":
+        """The part's segments, with the mask applied to their runs."""
+        return [Segment.of(batch, mask) for batch in self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One record batch of a part, as flat arrays."""
+
+    tokens: NDArray[np.int32]
+    """(T,) tokens of all documents."""
+    offsets: NDArray[np.int32]
+    """(N + 1,) start of each document in `tokens`, and the end of the last one."""
+    runs: NDArray[np.int32]
+    """(runs,) where each run ends in its document; its bitwise complement if the run is not trained."""
+    run_offsets: NDArray[np.int32]
+    """(N + 1,) over runs."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Segment":
+        """The flat arrays of a batch of `schemas.rows.ENCODED`."""
+        ids, runs = batch.column("input_ids"), batch.column("runs")
+        structs = runs.values
+        ends = view(structs.field("end"))
+        supervised = supervised_runs(
+            view(structs.field("kind")),
+            view(structs.field("turn")),
+            booleans(structs.field("train")),
+            view(runs.offsets),
+            mask,
+        )
+        return cls(
+            tokens=view(ids.values),
+            offsets=view(ids.offsets),
+            runs=np.where(supervised, ends, ~ends),
+            run_offsets=view(runs.offsets),
+        )

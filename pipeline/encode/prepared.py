@@ -1,0 +1,103 @@
+"""What a run encodes, and how: the input of all later steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...schemas.config import SourceConfig, TokenizerConfig
+from ...schemas.versions import version
+from ...stages.tokenize.encode import SpecialTokenAffixes
+from ..inputs.elsewhere import origin_of
+from ..inputs.first_rows import polars_version
+from ..inputs.format_options import SourceFormat, is_plain
+from ..inputs.scan import InputFile
+from ..store.open import Store
+from .task import EncodeSpec, EncodeTask
+from .tokenizer import TokenizerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Scanned inputs with known formats, and how their rows become tokens."""
+
+    sources: tuple[SourceConfig, ...]
+    files: tuple[InputFile, ...]
+    """Input files, hashed and cut into blocks, in the order of the sources."""
+    formats: Mapping[str, SourceFormat]
+    """Formats by source."""
+    pairs: bool
+    """Whether all sources are preference data."""
+    tokenizer: TokenizerSpec
+    engine: str
+    """The configured engine, or `auto`."""
+    spec: EncodeSpec
+    """The specification, with the chosen engine."""
+    tokens_per_byte: float
+    """Tokens per byte of input, measured on the first rows; 0 if not measured."""
+
+    def tasks(self, cache: Store) -> list[EncodeTask]:
+        """One task for each block, in the order of sources, files and blocks.
+
+        Args:
+            cache: the store for parts; the specification is put there for the tasks.
+        """
+        name, payload = self.spec.save(cache), self.spec.payload()
+        sources = {source.name: source for source in self.sources}
+        out = []
+        for file in self.files:
+            source, form = sources[file.source], self.formats[file.source]
+            conversational = not is_plain(form.options)
+            out += [
+                EncodeTask(
+                    file.where(block),
+                    block,
+                    form.name,
+                    form.options,
+                    source.max_row_bytes,
+                    cache,
+                    name,
+                    payload,
+                    conversational,
+                    (source.where, polars_version()) if source.where is not None else None,
+                    self.pairs,
+                    origin_of(file, source.max_row_bytes),
+                )
+                for block in file.blocks
+            ]
+        return out
+
+
+def make_spec(
+    tokenizer: TokenizerSpec, section: TokenizerConfig, engine: str, engine_version: str, *, needs_template: bool
+) -> EncodeSpec:
+    """The specification of a run's encoding.
+
+    Args:
+        engine: from `engine_choice`, not from `section`.
+        needs_template: whether there may be conversations.
+
+    Raises:
+        TokenizerError: a template is needed, and the tokenizer has none.
+    """
+    template = tokenizer.require_template() if needs_template else tokenizer.chat_template
+    special = tokenizer.special_tokens
+    return EncodeSpec(
+        tokenizer_json=tokenizer.json,
+        tokenizer_hash=tokenizer.hash,
+        engine=engine,
+        engine_version=engine_version,
+        jinja2_version=version("jinja2"),
+        template=template,
+        template_name=tokenizer.template_from or tokenizer.name,
+        variables={**special, **section.variables},
+        date=section.date,
+        trace=section.trace,
+        on_limit=section.on_limit,
+        allow_lost=tuple(sorted(set(section.allow_lost))),
+        around=SpecialTokenAffixes(
+            prefix=tokenizer.prefix_ids,
+            suffix=tokenizer.suffix_ids,
+            prefix_text=special.get("bos_token", "") if tokenizer.prefix_ids == (tokenizer.bos_id,) else "",
+            suffix_text=special.get("eos_token", "") if tokenizer.suffix_ids == (tokenizer.eos_id,) else "",
+            eos=tokenizer.eos_token or "",
+        ),
+    )

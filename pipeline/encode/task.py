@@ -1,0 +1,362 @@
+"""The encode task: one block of one input file → one encoded part in the cache."""
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from ...schemas.errors import IntegrityError, TokenizerError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...schemas.names import record_name
+from ...schemas.rows import ENCODED, Example
+from ...schemas.versions import version
+from ...stages.prep import Options, PreparedBlock, make_format
+from ...stages.template.chat_template import ChatTemplate
+from ...stages.template.render import Renderer
+from ...stages.tokenize.byte_lengths import ByteLengths
+from ...stages.tokenize.encode import EncodeCounts, Encoder, EngineSample, Refused, SpecialTokenAffixes
+from ...stages.tokenize.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
+from ...stages.tokenize.preference import PairEncoder
+from ..execute.rendering_note import note, rows_of
+from ..execute.template_watchdog import watch_templates
+from ..inputs.elsewhere import InputOrigin, here
+from ..inputs.scan import Block, prepare_block
+from ..store.checksummed import seal, unseal
+from ..store.open import Store, scratch_of
+from .parts import PartRecord
+
+FORMAT = 7
+"""Raised whenever the same block and settings would be encoded differently."""
+PAIRS_FORMAT = 1
+"""`FORMAT` of parts that hold preference pairs."""
+_OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost"})
+"""Keys of an EncodeSpec's payload that matter only for conversations."""
+_MAX_REJECTS = 10_000
+"""Maximum number of rejects of one block to list; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSpec:
+    """Everything that an encoded part depends on, except the block and its format."""
+
+    tokenizer_json: str
+    tokenizer_hash: str
+    engine: str
+    engine_version: str
+    jinja2_version: str
+    """Version of the jinja2 that renders templates; others may render differently."""
+    template: str | None
+    template_name: str
+    variables: dict[str, Any]
+    date: str | None
+    trace: bool
+    around: SpecialTokenAffixes
+    on_limit: Literal["error", "reject"] = "error"
+    allow_lost: tuple[str, ...] = ()
+    """Sorted, without repeats."""
+
+    def payload(self) -> dict[str, Any]:
+        """The data for a part's key, with hashes instead of long texts."""
+        return {
+            "format": FORMAT,
+            "tokenizer": self.tokenizer_hash,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "jinja2_version": self.jinja2_version,
+            "template": fingerprint([self.template, self.variables]),
+            "date": self.date,
+            "trace": self.trace,
+            "on_limit": self.on_limit,
+            "around": msgspec.to_builtins(self.around),
+            "allow_lost": list(self.allow_lost),
+        }
+
+    def save(self, store: Store) -> str:
+        """Put the specification into the store for the tasks. Returns its name."""
+        name = self.name
+        if self._read(store, name) is None:
+            store.replace_bytes(name, seal(msgspec.json.encode(self)))
+        return name
+
+    @property
+    def name(self) -> str:
+        """Its name in a store: a fingerprint of its content."""
+        return f"specs/{fingerprint(self.payload())}.json"
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> "EncodeSpec":
+        """Load the specification saved under a name.
+
+        Raises:
+            IntegrityError: it is missing or damaged.
+        """
+        found = cls._read(store, name)
+        if found is None:
+            raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
+        return found
+
+    @classmethod
+    def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
+        try:
+            found = decode_note(unseal(store.read(name)), cls)
+        except msgspec.MsgspecError:
+            return None
+        return found if found.name == name else None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """One block to encode. Small: has names and ranges, but no data."""
+
+    path: Path
+    block: Block
+    format: str
+    options: Options
+    max_row_bytes: int
+    cache: Store
+    spec: str
+    """Name of the EncodeSpec in the cache."""
+    spec_payload: dict[str, Any]
+    conversational: bool
+    """Whether the rows can be conversations; plain texts do not depend on a template."""
+    where: tuple[str, str] | None = None
+    """A condition on examples, and the version of polars that evaluates it."""
+    pairs: bool = False
+    """Whether the examples are preference pairs."""
+    origin: InputOrigin | None = None
+    """Where the file came from, for machines without it; not part of the key."""
+
+    _key: str = field(default="", init=False, repr=False, compare=False)
+
+    def payload(self) -> dict[str, Any]:
+        """What the part depends on: the block's bytes, how rows are read, and how they are encoded."""
+        return {
+            "block": self.block.hash,
+            "format": self.format,
+            "options": msgspec.to_builtins(self.options.payload()),
+            "max_row_bytes": self.max_row_bytes,
+            "encode": {
+                key: value
+                for key, value in self.spec_payload.items()
+                if self.conversational or key not in _OF_TEMPLATES
+            },
+            **({"where": list(self.where)} if self.where else {}),
+            **({"pairs": PAIRS_FORMAT} if self.pairs else {}),
+        }
+
+    @property
+    def key(self) -> str:
+        """The part's address in the cache."""
+        if not self._key:  # used often, for up to a million tasks
+            object.__setattr__(self, "_key", fingerprint(self.payload()))
+        return self._key
+
+    @property
+    def destination(self) -> Store:
+        """The store that holds the task's record."""
+        return self.cache
+
+    @property
+    def record(self) -> str:
+        """Name of the part's record."""
+        return record_name(self.key)
+
+    def run(self) -> "EncodeResult":
+        """See `encode_block`."""
+        return encode_block(self)
+
+    def __str__(self) -> str:
+        first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
+        return f"{self.path} (rows {first:,} to {last:,}, bytes {self.block.start:,} to {self.block.end:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeResult:
+    """An encoded part without a record yet."""
+
+    key: str
+    record: PartRecord
+    samples: list[EngineSample]
+    """Texts to compare with the reference before the record is written."""
+    mismatches: int
+    """Rows that a fast way rendered differently from jinja2; if any, the part must not be used."""
+    source: str
+    """The block, for messages."""
+    seconds: float
+
+
+def encode_block(task: EncodeTask) -> EncodeResult:
+    """Run one task: read, prepare, render, tokenize, and put the part. The caller puts the record."""
+    # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times as
+    # much.
+    gc.disable()
+    try:
+        with rows_of(task.path):
+            return _encode_block(task)
+    finally:
+        gc.enable()
+
+
+def _encode_block(task: EncodeTask) -> EncodeResult:
+    began = time.perf_counter()
+    store = task.cache
+    encoder = load_encoder(store, task.spec)
+    key = task.key
+    prepared = _prepare(task)
+    counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
+    before = encoder.renderer.mismatches if encoder.renderer else 0
+    folder = f"encoded/{key[:2]}"
+    encode = PairEncoder(encoder).encode if task.pairs else encoder.encode
+    with store.draft(folder) as draft:
+        sink = pa.PythonFile(draft.file, mode="w")
+        with pa.ipc.new_file(sink, ENCODED) as writer:
+            for batch in encode(_noted(task, prepared.examples), counts, refused, samples):
+                writer.write_batch(batch)
+        put = draft.result
+        name = f"{folder}/{key}-{put.hash[:16]}.arrow"
+        store.put(draft, name, replace_damaged=True)
+    record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
+    after = encoder.renderer.mismatches if encoder.renderer else 0
+    return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
+
+
+def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
+    """The examples, each noted before rendering: if a template is stopped, the note says on which row."""
+    for example in examples:
+        note.note_row(task.block.first_line + example.line)
+        yield example
+
+
+@lru_cache(maxsize=2)
+def load_encoder(store: Store, name: str) -> Encoder:
+    """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
+    spec = EncodeSpec.load(store, name)
+    engine = _kept.get((spec.engine, spec.tokenizer_hash)) or make_engine(spec.engine, spec.tokenizer_json)
+    if engine.version != spec.engine_version:
+        raise TokenizerError(
+            f"this worker has {spec.engine} {engine.version}, but the run was planned with {spec.engine_version}; "
+            "install the same version everywhere"
+        )
+    if spec.template is not None and version("jinja2") != spec.jinja2_version:
+        raise TokenizerError(
+            f"this worker has jinja2 {version('jinja2')}, but the run was planned with {spec.jinja2_version}; "
+            "install the same version everywhere"
+        )
+    return make_encoder(spec, engine)
+
+
+def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
+    """The encoder of a specification, with this engine."""
+
+    @lru_cache(maxsize=1)
+    def reference() -> Any:
+        return reference_tokenizer(spec.tokenizer_json)
+
+    renderer = make_renderer(spec, spec.template) if spec.template is not None else None
+    return Encoder(engine, renderer, ByteLengths.from_json(spec.tokenizer_json), spec.around, reference)
+
+
+def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
+    """The renderer of a specification that has this template."""
+    watch_templates()
+    note.note_template(spec.template_name)
+    added = tokenizer_head(spec.tokenizer_json).added_tokens
+    return Renderer(
+        ChatTemplate(template, spec.variables, spec.template_name, spec.date, spec.on_limit),
+        trace=spec.trace,
+        stops=[token.content for token in added if token.special],
+        others=[token.content for token in added if not token.special],
+        allow_lost=spec.allow_lost,
+    )
+
+
+_kept: dict[tuple[str, str], Engine] = {}
+
+
+def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
+    """Have this process's encoder use an engine that the engine check has loaded."""
+    _kept.clear()
+    _kept[engine.name, tokenizer_hash] = engine
+
+
+def _prepare(task: EncodeTask) -> PreparedBlock:
+    """The block's examples, and the counts of its rows."""
+    path = here(task.path, task.block, task.origin, scratch_of(task.cache).root)
+    prepared = prepare_block(path, task.block, make_format(task.format, task.options), task.max_row_bytes)
+    if task.where is None:
+        return prepared
+    from ...stages.select.where import Where  # here, because it imports polars
+
+    return Where(task.where[0]).wanted(prepared)
+
+
+def _record(
+    task: EncodeTask,
+    prepared: PreparedBlock,
+    counts: EncodeCounts,
+    refused: list[Refused],
+    name: str,
+    size: int,
+    digest: str,
+) -> PartRecord:
+    rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
+    rejected = Counter(reason for _, _, reason, _ in rejects)
+
+    # A row counts as rejected if none of its examples could be rendered; else they are refused individually.
+    made = Counter(example.line for example in prepared.examples)
+    lost = Counter(item.line for item in refused)
+    refused_counts: Counter[str] = Counter()
+    seen: set[int] = set()
+    for item in refused:
+        whole_row = lost[item.line] == made[item.line]
+        if not whole_row:
+            refused_counts[item.reason] += 1
+            rejects.append((item.line, item.sub, item.reason, item.detail))
+        elif item.line not in seen:
+            seen.add(item.line)
+            rejected[item.reason] += 1
+            rejects.append((item.line, -1, item.reason, item.detail))
+    rejects.sort()
+    if len(rejects) > _MAX_REJECTS:
+        more = len(rejects) - _MAX_REJECTS
+        line = rejects[_MAX_REJECTS][0]
+        rejects = [
+            *rejects[:_MAX_REJECTS],
+            (line, -1, "more", f"and {more:,} more from this line on, counted only"),
+        ]
+    return PartRecord(
+        part=name,
+        bytes=size,
+        hash=digest,
+        payload=task.payload(),
+        rows=prepared.rows + prepared.blank,
+        blank=prepared.blank,
+        bytes_read=task.block.end - task.block.start,
+        examples=counts.examples,
+        tokens=counts.tokens,
+        end_of_sequence=counts.end_of_sequence,
+        special=counts.special,
+        straddles=counts.straddles,
+        boundaries=counts.boundaries,
+        text_bytes=counts.text_bytes,
+        inexact=counts.inexact,
+        dropped=dict(sorted(counts.dropped.items())),
+        rewritten=counts.rewritten,
+        rewritten_rows=counts.rewritten_rows,
+        unproved=counts.unproved,
+        unproved_rows=counts.unproved_rows,
+        rows_used=len(made) - len(seen),
+        rejected=dict(sorted(rejected.items())),
+        filtered=dict(sorted(prepared.filtered.items())),
+        skipped=dict(sorted(prepared.skipped.items())),
+        refused=dict(sorted(refused_counts.items())),
+        rejects=rejects,
+    )

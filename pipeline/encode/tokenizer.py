@@ -1,0 +1,386 @@
+"""The tokenizer that `transformers.AutoTokenizer.from_pretrained(folder)` gives, without its import.
+
+transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always what the
+model is used with. A child process asks transformers, once; what it answers is kept under the content of the
+folder and the versions, and read in milliseconds from then on.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.hints import setting
+from ...schemas.versions import version
+from ..execute.child_exit import exit_reason, out_of_memory_kills
+from ..store.checksummed import seal, unseal
+from . import tokenizer_child
+from .tokenizer_child import ANSWER_KEYS, FORMAT
+from .tokenizer_place import find_tokenizer, tokenizer_name
+
+if TYPE_CHECKING:
+    from ..store.user_cache import UserCache
+
+# Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
+_NOT_TOKENIZER = {
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx", ".npz", ".npy",
+    ".parquet", ".arrow", ".msgpack", ".tar", ".gz", ".zip", ".zst", ".lock", ".tmp",
+}  # fmt: skip
+_SUBFOLDERS = ("additional_chat_templates",)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """All that the rest of packtrain knows of a tokenizer. Can be pickled; workers build engines from it."""
+
+    name: str
+    """The folder's name, for people; bears no identity."""
+    json: str = field(repr=False)
+    """Content of a tokenizer.json, truncation and padding off."""
+    chat_template: str | None = field(repr=False)
+    """The jinja source, or None. `require_template` is the way to ask for it."""
+    template_names: tuple[str, ...]
+    """When the tokenizer has several templates and none is called `default`: their names. Else ()."""
+    special_tokens: dict[str, str]
+    """`bos_token`, `eos_token` and so on, those that are set: what a chat template is handed."""
+    bos_id: int | None
+    eos_token: str | None
+    eos_id: int | None
+    pad_id: int | None
+    """The padding token, or the end of sequence where there is none."""
+    prefix_ids: tuple[int, ...]
+    """What `tokenizer(text)` puts before a plain text. Never put before a rendered conversation."""
+    suffix_ids: tuple[int, ...]
+    """What it puts after it."""
+    hash: str
+    """blake3, hexadecimal, of all but the name and the template."""
+    template_hash: str
+    """blake3, hexadecimal, of the template, or "" without one."""
+    template_from: str = ""
+    """Where a template that replaces the tokenizer's own comes from, for people: a file's name, or the key."""
+
+    def require_template(self) -> str:
+        """The chat template.
+
+        Raises:
+            TokenizerError: there is none, or there are several and none is the default.
+        """
+        if self.chat_template is not None:
+            return self.chat_template
+        if self.template_names:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has several chat templates and none is called default: "
+                f"{', '.join(self.template_names)}; name one: "
+                f"{setting('tokenizer.chat_template', self.template_names[0])}"
+            )
+        raise TokenizerError(
+            f"the tokenizer {self.name} has no chat template, and conversations cannot be rendered without; "
+            f"give a file with a jinja template: {setting('tokenizer.chat_template', 'template.jinja')}"
+        )
+
+
+class TokenizerLoading:
+    """A tokenizer that is being resolved in a child process, while the caller continues.
+
+    End it with `result` or `cancel`. As a context manager, it cancels on exit.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        template: str | None,
+        memo: Path | None,
+        key: str,
+        answer: dict[str, Any] | None,
+        child: "subprocess.Popen[bytes] | None",
+        template_name: str | None = None,
+        template_from: str = "",
+    ) -> None:
+        self._template_from = template_from
+        self._folder = folder
+        self._template = template
+        self._memo = memo
+        self._key = key
+        self._answer = answer
+        self._child = child
+        self._kills_before = out_of_memory_kills() if child is not None else None
+        self._template_name = template_name
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        *,
+        chat_template: str | Path | None = None,
+        template_name: str | None = None,
+        cache: Path | None = None,
+    ) -> "TokenizerLoading":
+        """Read the memo, or start the child.
+
+        Args:
+            folder: a local folder that AutoTokenizer can load; nothing is downloaded.
+            chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself. A
+                string with `{{` or `{%` in it is a source.
+            template_name: name of one of the tokenizer's own templates, used if `chat_template` is not a file.
+            cache: folder of the memo. A copy goes to the user's cache, for runs with another folder;
+                without a folder, every run asks transformers.
+
+        Raises:
+            TokenizerError: no such folder, or no such template file.
+        """
+        folder = find_tokenizer(str(folder.absolute()), Path())
+        named = template_name is not None and chat_template is not None and not _is_there(chat_template)
+        template = None if named else _template_source(chat_template)
+        key = _folder_key(folder) if cache is not None else ""
+        memo = cache / f"tokenizer-{key}.json" if cache is not None else None
+        answer = _read_memo(memo)
+        if answer is None and memo is not None:
+            answer = _of_user(key, memo)
+        child = None
+        if answer is None:
+            child = _start_child(folder)
+        written = isinstance(chat_template, str) and template == chat_template
+        origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
+        return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
+
+    def result(self) -> TokenizerSpec:
+        """Wait for the tokenizer. Can be called again.
+
+        Raises:
+            TokenizerError: transformers cannot load the folder; says why, and what the folder holds.
+            TaskError: a signal killed the process that loads it, twice.
+        """
+        if self._answer is None:
+            self._answer = self._ask()
+        spec = _spec(self._folder, self._answer)
+        template = self._template
+        if self._template_name is not None:
+            template = _named_template(self._answer["chat_template"], self._template_name, spec.name)
+        if template is None:
+            return spec
+        return replace(
+            spec,
+            chat_template=template,
+            template_names=(),
+            template_hash=_blake3(template.encode()),
+            template_from=self._template_from or f"{spec.name}, {self._template_name}",
+        )
+
+    def cancel(self) -> None:
+        """End the child, if one still runs."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+            self._child.communicate()
+
+    def __enter__(self) -> "TokenizerLoading":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def _ask(self) -> dict[str, Any]:
+        if self._child is None:
+            raise TokenizerError(f"loading the tokenizer folder {self._folder} was cancelled")
+        out, err = self._child.communicate()
+        if self._child.returncode < 0:  # a signal says nothing about the folder
+            self._child = _start_child(self._folder)
+            out, err = self._child.communicate()
+            if self._child.returncode < 0:
+                raise TaskError(
+                    f"the process that loads the tokenizer folder {self._folder} died twice: "
+                    f"{exit_reason(self._child.returncode, self._kills_before)}. Free memory, and run the "
+                    "same command again"
+                )
+        try:
+            answer = msgspec.json.decode(out, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            tail = err.decode(errors="replace").strip().splitlines()[-1:]
+            answer = {"error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"}
+        if "error" in answer:
+            held = sorted(entry.name for entry in self._folder.iterdir())
+            listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
+            missing = "" if "tokenizer.json" in held else " It has no tokenizer.json."
+            raise TokenizerError(
+                f"transformers cannot load a tokenizer from {self._folder}: {answer['error']}."
+                f"{missing} The folder holds: {listing}"
+            )
+        if self._memo is not None:
+            _write_atomically(self._memo, seal(out))
+            _user_cache().keep({"folder": self._key}, out)
+        return answer
+
+
+def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
+    # -P: a folder called transformers in the working directory must not be imported instead.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", tokenizer_child.__name__, str(folder.absolute())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | _CHILD_ENVIRONMENT,
+    )
+
+
+def load_tokenizer(
+    folder: Path, *, chat_template: str | Path | None = None, cache: Path | None = None
+) -> TokenizerSpec:
+    """Load a tokenizer and wait for it; the arguments and errors of `TokenizerLoading`."""
+    return TokenizerLoading.start(folder, chat_template=chat_template, cache=cache).result()
+
+
+_CHILD_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+    "PYTHONIOENCODING": "utf-8",
+}
+
+
+def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
+    templates = answer["chat_template"]
+    names: tuple[str, ...] = ()
+    if isinstance(templates, dict):
+        template = templates.get("default")
+        names = () if template is not None else tuple(sorted(templates))
+    else:
+        template = templates
+    around = {key: answer[key] for key in sorted(ANSWER_KEYS - {"chat_template", "format", "json"})}
+    identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
+    pad = answer["pad_id"]
+    return TokenizerSpec(
+        name=tokenizer_name(folder),
+        json=answer["json"],
+        chat_template=template,
+        template_names=names,
+        special_tokens=dict(answer["special_tokens"]),
+        bos_id=answer["bos_id"],
+        eos_token=answer["special_tokens"].get("eos_token"),
+        eos_id=answer["eos_id"],
+        pad_id=pad if pad is not None else answer["eos_id"],
+        prefix_ids=tuple(answer["prefix_ids"]),
+        suffix_ids=tuple(answer["suffix_ids"]),
+        hash=_blake3(identity),
+        template_hash=_blake3(template.encode()) if template is not None else "",
+    )
+
+
+def _template_source(chat_template: str | Path | None) -> str | None:
+    if chat_template is None:
+        return None
+    if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
+        return chat_template
+    path = Path(chat_template)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {str(path)!r}: {reason}; "
+            "give the path of a jinja file, or the template itself"
+        ) from error
+
+
+def _is_there(chat_template: str | Path) -> bool:
+    """Whether it is a template, or the path of a file."""
+    if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
+        return True
+    try:
+        return Path(chat_template).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _named_template(templates: Any, name: str, tokenizer: str) -> str:
+    """One of a tokenizer's templates.
+
+    Raises:
+        TokenizerError: it has none of that name.
+    """
+    own = templates if isinstance(templates, dict) else {"default": templates} if templates else {}
+    if name not in own:
+        has = f"its templates are {', '.join(sorted(own))}" if own else "it has none"
+        raise TokenizerError(
+            f"tokenizer.chat_template: cannot read {name!r}: there is no such file, and no template of that name in "
+            f"the tokenizer {tokenizer}: {has}; "
+            "give the path of a jinja file, one of these names, or the template itself"
+        )
+    return str(own[name])
+
+
+def _folder_key(folder: Path) -> str:
+    """blake3 of the folder's own files, weights apart, and of the versions that read them."""
+    from blake3 import blake3
+
+    digest = blake3()
+    versions = f"{FORMAT} transformers {version('transformers')} tokenizers {version('tokenizers')}"
+    digest.update(versions.encode())
+    for base in (folder, *(folder / name for name in _SUBFOLDERS)):
+        for path in sorted(base.iterdir()) if base.is_dir() else ():
+            if path.is_file() and path.suffix not in _NOT_TOKENIZER:
+                content = path.read_bytes()
+                digest.update(f"\n{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+                digest.update(content)
+    return str(digest.hexdigest())
+
+
+def _read_memo(memo: Path | None) -> dict[str, Any] | None:
+    """The answer kept there, or None; a memo that cannot be read is as good as none."""
+    if memo is None:
+        return None
+    try:
+        return _whole_answer(unseal(memo.read_bytes()) or b"")
+    except OSError:
+        return None
+
+
+def _of_user(key: str, memo: Path) -> dict[str, Any] | None:
+    """The answer that another run of this user was given, which becomes the memo, too."""
+    kept = _user_cache().read({"folder": key})
+    answer = _whole_answer(kept) if kept is not None else None
+    if kept is not None and answer is not None:
+        _write_atomically(memo, seal(kept))
+    return answer
+
+
+def _whole_answer(content: bytes) -> dict[str, Any] | None:
+    try:
+        answer = msgspec.json.decode(content, type=dict[str, Any])
+    except ValueError:
+        return None
+    return answer if answer.keys() >= ANSWER_KEYS and answer["format"] == FORMAT else None
+
+
+def _user_cache() -> "UserCache":
+    from ..store.user_cache import UserCache  # the child has no use for it
+
+    return UserCache("tokenizers")
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Best effort: a cache that cannot be written must not stop a run."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)  # noqa: PTH105
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def _blake3(content: bytes) -> str:
+    from blake3 import blake3
+
+    return str(blake3(content).hexdigest())

@@ -1,0 +1,64 @@
+"""The program that asks transformers what a tokenizer folder is, and prints the answer as JSON.
+
+It is a process of its own, because importing transformers takes seconds and what it prints must not reach ours.
+"""
+
+import contextlib
+import sys
+from typing import Any
+
+import msgspec
+
+FORMAT = 1
+"""Version of the child's answer; increase it whenever the answer changes."""
+ANSWER_KEYS = {
+    "format", "json", "chat_template", "special_tokens",
+    "bos_id", "eos_id", "pad_id", "prefix_ids", "suffix_ids",
+}  # fmt: skip
+
+
+def _resolve(folder: str) -> dict[str, Any]:
+    # Nothing here needs torch, and importing it would cost most of the time.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
+    whole = tokenizer("a")["input_ids"]
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), None)
+    if at is None:
+        raise ValueError(f"its special tokens are not only before and after the text: {inner} becomes {whole}")
+    backend.no_truncation()
+    backend.no_padding()
+    return {
+        "format": FORMAT,
+        "json": backend.to_str(),
+        "chat_template": tokenizer.chat_template,
+        # An older transformers also lists the additional tokens here, which no template takes by name.
+        "special_tokens": {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)},
+        "bos_id": tokenizer.bos_token_id,
+        "eos_id": tokenizer.eos_token_id,
+        "pad_id": tokenizer.pad_token_id,
+        "prefix_ids": whole[:at],
+        "suffix_ids": whole[at + len(inner) :],
+    }
+
+
+def _main(folder: str) -> None:
+    # Libraries may print; the answer must stand alone on the standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            answer = _resolve(folder)
+        except Exception as error:
+            if "trust_remote_code" in str(error):
+                error = ValueError("it needs code from the folder, which packtrain never runs")
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answer = {"error": f"{type(error).__name__}: {' '.join(lines)[:600]}".rstrip(".: ")}
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,64 @@
+"""Reports conversations that a mask cannot be applied to, or ends the run."""
+
+from collections.abc import Sequence
+
+from ...schemas.config import MaskConfig
+from ...schemas.errors import InputError
+from ...schemas.hints import setting
+from ...stages.mask.policy import Mask
+from ..inputs.scan import InputFile
+from .driver import Encoded
+
+
+def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
+    """Describe what a mask leaves out because turns could not be located; None if nothing.
+
+    Args:
+        files: the encoded files, in order.
+
+    Raises:
+        InputError: `mask.on_unproved: error`, and there is such a conversation.
+    """
+    count = sum(record.unproved for record in encoded.records)
+    if not count or not Mask.of(mask).needs_turns:
+        return None
+    blocks = [(file, block) for file in files for block in file.blocks]
+    pairs = zip(blocks, encoded.records, strict=True)
+    (file, block), record = next(pair for pair in pairs if pair[1].unproved_rows)
+    line, _, why = record.unproved_rows[0]
+    what = (
+        f"the assistant's turns cannot be located with certainty in {count:,} conversations, which mask "
+        f"{mask.policy} needs. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
+    )
+    marks = "put {% generation %} and {% endgeneration %} around them in the template"
+    fix = f"{marks}, or take {setting('mask', 'completion')}"
+    if mask.on_unproved == "error":
+        leave = setting("mask.on_unproved", "reject")
+        raise InputError(f"{what}. To leave them out: {leave}; to use them, {fix}")
+    return f"{what}. They are left out; to use them, {fix}"
+
+
+def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
+    """Describe conversations whose prompt is rendered differently alone than within the conversation; None if there are
+    none.
+
+    Args:
+        files: whose blocks are encoded, in their order.
+    """
+    count = sum(record.rewritten for record in encoded.records)
+    if not count or mask.policy == "all":
+        return None
+    blocks = [(file, block) for file in files for block in file.blocks]
+    pairs = zip(blocks, encoded.records, strict=True)
+    (file, block), record = next(pair for pair in pairs if pair[1].rewritten_rows)
+    line = block.first_line + record.rewritten_rows[0][0]
+    what = (
+        f"the chat template '{encoded.spec.template_name}' renders the prompts of {count:,} conversations differently "
+        f"alone than within the conversation. The first: {file.shown}, line {line + 1}"
+    )
+    if mask.on_rewritten == "reject":
+        return f"{what}. They are left out"
+    return (
+        f"{what}. Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
+        f"alone has, whatever they say). To leave them out: {setting('mask.on_rewritten', 'reject')}"
+    )

@@ -1,0 +1,96 @@
+"""Checks that files of earlier runs are intact before they are used.
+
+A matching size does not prove that a file is right: disks and memory flip bits. Hashing costs a fraction of packing the
+same bytes, and each file is read once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ...schemas.errors import IntegrityError, StoreError
+from ..store.local import LocalStore, hash_file
+from ..store.open import Store, StoredFile
+from .executor import Executor, perform
+
+TASK_BYTES = 256 << 20
+"""Bytes of one task, about a tenth of a second of work."""
+ALONE_BYTES = 64 << 20
+"""Up to this many bytes are checked in this process, which is faster than waiting for workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """Files to read."""
+
+    store: Store
+    files: tuple[StoredFile, ...]
+
+    def run(self) -> "CheckResult":
+        """See `check_files`."""
+        return check_files(self)
+
+    def __str__(self) -> str:
+        return f"checking {len(self.files):,} files of {self.store.url}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check."""
+
+    damaged: tuple[str, ...]
+    """Names of files that do not match their hash, or are missing."""
+
+
+def check_files(task: CheckTask) -> CheckResult:
+    """Run one task.
+
+    Raises:
+        StoreError: a file cannot be read, for a reason that making it again would not fix.
+    """
+    found = []
+    for file in task.files:
+        try:
+            put = hash_file(task.store.local(file.name, bytes=file.bytes, hash=file.hash))
+        except (FileNotFoundError, IntegrityError):
+            found.append(file.name)
+            continue
+        except PermissionError as error:
+            raise StoreError(
+                f"{task.store.where(file.name)} cannot be read: {error.strerror}; fix its permissions, and run again"
+            ) from error
+        except OSError:  # an unreadable block of the disk
+            found.append(file.name)
+            continue
+        if (put.bytes, put.hash) != (file.bytes, file.hash):
+            found.append(file.name)
+    return CheckResult(tuple(found))
+
+
+def damaged(executor: Executor, store: Store, files: Iterable[StoredFile]) -> set[str]:
+    """Names of the files that do not match their hash.
+
+    Files of remote stores are not read: copies are checked when they are fetched.
+    """
+    listed = sorted(set(files), key=lambda file: file.name)
+    if not isinstance(store, LocalStore) or not listed:
+        return set()
+    if sum(file.bytes for file in listed) <= ALONE_BYTES:
+        return set(check_files(CheckTask(store, tuple(listed))).damaged)
+    found: set[str] = set()
+    for result in executor.map(perform, _tasks(store, listed)):
+        assert isinstance(result, CheckResult)
+        found.update(result.damaged)
+    return found
+
+
+def _tasks(store: Store, files: list[StoredFile]) -> Iterator[CheckTask]:
+    group: list[StoredFile] = []
+    size = 0
+    for file in files:
+        if group and size + file.bytes > TASK_BYTES:
+            yield CheckTask(store, tuple(group))
+            group, size = [], 0
+        group.append(file)
+        size += file.bytes
+    if group:
+        yield CheckTask(store, tuple(group))

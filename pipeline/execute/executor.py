@@ -1,0 +1,182 @@
+"""The interface of executors, which apply a function to tasks and return results as they come.
+
+Tasks and results are small (names, ranges, counts); the data goes through the store. A task is a pure function of
+its argument, so running it again after a death, twice at once, or on another machine is harmless.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Generic, Literal, Protocol, TypeVar
+
+from ...schemas.errors import PacktrainError, TaskError
+from ...schemas.hints import setting
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+TRIES = 3
+"""How many workers may die over a task before the run gives it up."""
+_SHOWN = 50
+"""Maximum number of tasks that a message names."""
+
+ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""One tokenizer thread per process, because processes run in parallel. Read when an engine is loaded."""
+
+
+def limit_threads() -> None:
+    """Limit the tokenizer engines of this process to one thread each. Call before loading them."""
+    os.environ.update(ENGINE_THREADS)
+
+
+def never(_task: object) -> bool:
+    """Always false: no task is known to be done."""
+    return False
+
+
+class Work(Protocol):
+    """The interface of a run's tasks. Those that put a record also have `destination`, a store, and `record`."""
+
+    def run(self) -> object:
+        """Do the task; a pure function of its fields."""
+        ...
+
+
+def perform(task: Work) -> object:
+    """Run a task. This is the function passed to executors."""
+    return task.run()
+
+
+class TaskQueue(ABC, Generic[Task, Result]):
+    """The tasks of one stage in an executor, which applies one function to all of them.
+
+    Must be closed; closing early abandons the running tasks.
+    """
+
+    @abstractmethod
+    def submit(self, task: Task) -> list[Result]:
+        """Submit a task as soon as there is room. Returns results that came meanwhile, in any order.
+
+        Raises:
+            TaskError: several workers died over a task; says which. Also raises errors of tasks.
+        """
+
+    @abstractmethod
+    def drain(self) -> Iterator[Result]:
+        """The results of all running tasks. Nothing may be submitted afterwards.
+
+        Raises:
+            TaskError: as `submit` does.
+        """
+
+    def close(self) -> None:
+        """Abandon running tasks."""
+
+
+class Executor(Protocol):
+    """Runs tasks somewhere."""
+
+    def start(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the workers call a function in the background, to get ready."""
+        ...
+
+    def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
+        """A queue for all tasks of one stage, including finished ones; the same tasks in every driver.
+
+        If other drivers work on the same tasks, those that they finish give no result here; their records are in the
+        store.
+
+        Args:
+            made: whether a task is already done; called just before it would begin.
+        """
+        ...
+
+    def map(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+    ) -> Iterator[Result]:
+        """Results of tasks. Tasks are taken from the iterable one by one as there is room; see `queue`.
+
+        Raises:
+            TaskError: several workers died over tasks; says which. Also raises errors of tasks.
+        """
+        with closing(self.queue(function, made)) as queue:
+            for task in tasks:
+                yield from queue.submit(task)
+            yield from queue.drain()
+
+    def limit(self, workers: int) -> None:
+        """Set the number of workers, for the needs of the next tasks. Only between two queues."""
+        ...
+
+    def isolate(self) -> None:
+        """Run no more tasks in this process, because they may never end. Only between two queues."""
+        ...
+
+    def close(self) -> None:
+        """Free the workers."""
+        ...
+
+
+class Quarantine:
+    """Handles tasks whose workers die.
+
+    Args:
+        policy: `stop` ends the run at the first task without tries left; `continue` skips the task, runs all others,
+            and fails at the end.
+    """
+
+    def __init__(self, policy: Literal["stop", "continue"] = "stop") -> None:
+        self.policy = policy
+        self._lost: list[str] = []
+
+    def give_up(self, task: object, why: str, tries: int) -> bool:
+        """Count a death. Returns whether the task has no tries left.
+
+        Args:
+            why: how the worker ended, such as `killed by SIGSEGV`.
+            tries: deaths over this task, including this one.
+
+        Raises:
+            TaskError: it has none left, and the policy is to stop.
+        """
+        if tries < TRIES:
+            return False
+        self._lost.append(f"a worker died {tries} times over {task}: {why}")
+        if self.policy == "stop":
+            self.check()
+        return True
+
+    def check(self) -> None:
+        """Fail if anything was left out.
+
+        Raises:
+            TaskError: names every skipped task with its input.
+        """
+        if not self._lost:
+            return
+        lost, self._lost = self._lost, []
+        kept = (
+            "All other tasks are done, and their results are kept for the next run. "
+            if self.policy == "continue"
+            else ""
+        )
+        fix = (
+            f"{kept}Fix or leave out the input that is named, use fewer workers so that each gets more memory "
+            f"({setting('run.workers', 1)}), or the reference engine ({setting('tokenizer.engine', 'tokenizers')})"
+        )
+        if len(lost) == 1:
+            raise TaskError(f"{lost[0]}. {fix}")
+        shown = "".join(f"\n  {line}" for line in lost[:_SHOWN])
+        more = f"\n  and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
+        raise TaskError(f"{len(lost):,} tasks were given up:{shown}{more}\n{fix}")
+
+
+def named(error: Exception, task: object) -> Exception:
+    """Add the task's name to an unexpected error; packtrain's own errors name their origin."""
+    if isinstance(error, PacktrainError):
+        return error
+    return TaskError(
+        f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete "
+        "the cache and run again; if that does not help, please report it with the input that is named"
+    )

@@ -1,0 +1,63 @@
+"""Holds interruptions back where they would leave incomplete work or orphaned processes."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def deaf_to_interrupts() -> Iterator[None]:
+    """Have processes started inside ignore interruptions from the beginning.
+
+    Terminals and schedulers interrupt the whole process group; the driver handles it, and lets the others finish.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # elsewhere Python sets no handlers
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTIONS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Hold interruptions back while a worker starts or is sent a task, so that it stays usable."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[Any] = []
+    handlers: dict[int, Any] = {}
+    for number in INTERRUPTIONS:
+        if callable(signal.getsignal(number)):  # ignored signals and kernel defaults stay so
+            handlers[number] = signal.signal(number, lambda *signalled: held.append(signalled))
+    try:
+        yield
+    finally:
+        for replaced, handler in handlers.items():
+            signal.signal(replaced, handler)
+    if held:
+        handlers[held[0][0]](*held[0])
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Hide `__main__` while a worker starts.
+
+    multiprocessing runs the main script again in every worker, to find functions defined there. Ours are not there, and
+    a user's script that calls `packtrain.run` without a `__main__` guard would start itself endlessly.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,73 @@
+"""A process of the local executor: runs tasks from its pipe until the pipe ends."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Collection
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+from ...schemas.hints import configured_by
+from .executor import limit_threads
+from .interrupts import INTERRUPTIONS
+
+
+class WorkerError(Exception):
+    """The traceback of an error in a worker, attached as the error's cause."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collection[str] | None = ()) -> None:
+    """Run tasks until the pipe ends.
+
+    Args:
+        place: memory of its `RenderingNote`, shared with the driver.
+        typed: see `schemas.hints.configured_by`.
+    """
+    from .template_watchdog import (
+        may_be_killed,
+    )  # here, because the driver imports this module and should not import jinja2
+
+    _settle()
+    may_be_killed(place)
+    configured_by(typed)
+    with suppress(EOFError, OSError):
+        pipe.send_bytes(b"here")
+        while True:
+            pipe.send_bytes(_answer(pipe.recv_bytes()))
+
+
+def _answer(data: bytes) -> bytes:
+    try:
+        function, arguments = pickle.loads(data)
+        return pickle.dumps((True, function(*arguments), ""))
+    except Exception as error:
+        where = "".join(traceback.format_exception(error))
+        try:
+            answer = pickle.dumps((False, error, where))
+            pickle.loads(answer)
+        except Exception:  # an error that cannot be pickled
+            answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), where))
+        return answer
+
+
+def _settle() -> None:
+    """Prepare a new worker: one thread per engine, ignore interruptions, and end with the driver."""
+    limit_threads()
+    for number in INTERRUPTIONS:
+        signal.signal(number, signal.SIG_IGN)
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    # Without this, workers of a killed driver would first finish their tasks.
+    connection.wait([sentinel])
+    os._exit(1)

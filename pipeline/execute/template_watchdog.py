@@ -1,0 +1,168 @@
+"""The watch over templates: limits enforced by the kernel while a template renders.
+
+- Processor time: a timer signal, which Python handles between instructions. The handler reads the clock instead of
+  counting signals, because one long instruction swallows many of them.
+- Memory: RLIMIT_AS, so that any large allocation fails at once.
+- An endless instruction (such as comparing deeply nested lists), during which the process handles no signals. In a
+  worker, a second timer makes the kernel kill the process, and the driver says why.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from ...stages.template.limits import MachineLimitError, watch_by
+from .rendering_note import RENDERING_KILLED, note
+
+SECONDS = 5.0
+"""Seconds of processor time per rendering; most take a millisecond."""
+MAX_GROWTH = 1 << 30
+"""Bytes by which the process may grow during one rendering."""
+SPACE_GROWTH = 2 << 30
+"""Bytes of address space that one rendering may add; an allocation beyond fails at once."""
+TICK = 0.1
+"""Seconds between checks of the clock and the memory."""
+KILL_SECONDS = 15.0
+"""Seconds of processor time after which the kernel kills a worker that does not respond."""
+_AGAIN = 1.0
+"""Further seconds after which a rendering that ignored the error is ended again."""
+_NEVER = float("-inf")
+_SPACE_SECONDS = 0.05
+"""Seconds for which a measured address space is reused."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class _TemplateWatch:
+    """The timers and limits of this process. Renderings are not nested."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+        """Deadline in the main thread's processor time; 0 if nothing renders."""
+        self.ceiling = 0
+        self.installed: Any = None
+        self.kills = False
+        """Whether the kernel may kill this process, because it is a worker."""
+        self.space = 0
+        """Bytes of address space that a rendering may reach; looked at `looked`."""
+        self.limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        """Soft and hard, of the address space while nothing renders; looked at with `space`."""
+        self.looked = _NEVER
+
+    def install(self) -> bool:
+        """Install the timer's signal handler. False if the signal is in use, or this thread gets no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        handler = signal.getsignal(signal.SIGPROF)
+        if handler == self.ring:
+            return True
+        if handler not in (signal.SIG_DFL, signal.SIG_IGN):
+            return False
+        signal.signal(signal.SIGPROF, self.ring)
+        return True
+
+    def ring(self, _number: int, _frame: FrameType | None) -> None:
+        """Called by the timer, and once more after it is stopped."""
+        if not self.deadline:
+            return
+        if time.thread_time() >= self.deadline:
+            self.deadline += _AGAIN  # raised again later, in case this error is swallowed, as in a destructor
+            raise MachineLimitError(f"it ran for more than {SECONDS:g} seconds of processor time")
+        size = _resident()
+        if not self.ceiling:
+            self.ceiling = size + MAX_GROWTH
+        elif size > self.ceiling:
+            self.ceiling += MAX_GROWTH
+            raise MachineLimitError(f"it made the process grow by more than {MAX_GROWTH >> 20} MiB")
+
+    def start(self) -> None:
+        """Begin to watch a rendering."""
+        self.ceiling = 0
+        self.deadline = time.thread_time() + SECONDS
+        now = time.monotonic()
+        if now > self.looked + _SPACE_SECONDS:
+            self.looked = now
+            self.space = _address_space() + SPACE_GROWTH
+            self.limits = resource.getrlimit(resource.RLIMIT_AS)
+        signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
+        if self.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, KILL_SECONDS)
+
+    def stop(self) -> None:
+        """End watching a rendering."""
+        self.deadline = 0.0
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        if self.kills:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+
+
+_watch = _TemplateWatch()
+
+
+def _resident() -> int:
+    """Resident bytes of the process; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - this runs within a signal's handler
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _address_space() -> int:
+    """Bytes of address space of the process; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - asked often
+            return int(file.read().split()[0]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """End the body after SECONDS, or if it allocates more than SPACE_GROWTH of memory.
+
+    Works in the main thread of a process, as in every worker. Elsewhere only counted limits apply.
+
+    Raises:
+        MachineLimitError: it took too long, or grew too much.
+        MemoryError: a single allocation was too large.
+    """
+    if _watch.deadline or not _watch.install():
+        yield
+        return
+    _watch.start()
+    soft, hard = _watch.limits
+    limited = _watch.space > SPACE_GROWTH and (soft == resource.RLIM_INFINITY or _watch.space < soft)
+    if limited:
+        resource.setrlimit(resource.RLIMIT_AS, (_watch.space, hard))
+    try:
+        yield
+    finally:
+        _watch.stop()
+        _watch.looked = _NEVER if isinstance(sys.exc_info()[1], MemoryError) else _watch.looked
+        if limited:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def watch_templates() -> None:
+    """Watch all renderings of this process from now on."""
+    watch_by(watched)
+
+
+def may_be_killed(place: Any) -> None:
+    """Let the kernel kill this process if a rendering does not respond.
+
+    Called by a worker, whose driver reads the note and says why.
+
+    Args:
+        place: memory of the `RenderingNote` that it shares with the driver.
+    """
+    signal.signal(RENDERING_KILLED, signal.SIG_DFL)
+    _watch.kills = True
+    note.move_to(place)

@@ -1,0 +1,1 @@
+"""One example, from its source row to its packed row."""

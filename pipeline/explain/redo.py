@@ -1,0 +1,160 @@
+"""Prepare, render and tokenize one row again, with the run's own functions.
+
+Rendering and tokenizing always use the references, jinja2 and `tokenizers`. So comparing the result with the cache also
+checks the traced template and the engine that the run used.
+"""
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import ConfigError, PacktrainError
+from ...schemas.rows import Example
+from ...stages.prep import FORMATS, Options, PreparedBlock, ReaderOptions, make_format
+from ...stages.template.nested_values import nests_values
+from ...stages.template.rendered import Rendered, Runs, solid
+from ...stages.tokenize.encode import Batch, EncodeCounts, Refused
+from ...stages.tokenize.engines import make_engine
+from ..dataset.open import Finished
+from ..dataset.output_folder import REQUEST
+from ..dataset.run_notes import refuse_code
+from ..encode.task import EncodeSpec, make_encoder
+from ..execute.local import LocalExecutor
+from ..inputs.blocks import BlockRows, Records
+from ..inputs.scan import columns_of, prepare_rows
+from ..inputs.user_reader import is_reader, reader_file, reader_options
+
+
+@dataclass(frozen=True, slots=True)
+class Reencoded:
+    """One example, rendered and tokenized again."""
+
+    text: str
+    runs: Runs | None
+    """Runs over characters; None for a row that came as tokens."""
+    unproved: str
+    ids: list[int]
+    token_runs: list[tuple[int, int, int, bool]]
+    digest: bytes
+
+
+def prepare_row(
+    dataset: Finished, config: RunConfig, given: tuple[RunConfig, Path] | None, source: str, rows: BlockRows
+) -> PreparedBlock:
+    """Prepare a source row with the run's format and filter condition.
+
+    Args:
+        given: the run's configuration and its folder, if the user gave them; only their reader functions are run.
+        rows: this row only.
+
+    Raises:
+        ConfigError: the source's reader function is gone, has changed, or is named by the dataset only.
+    """
+    noted = dataset.manifest.plan["formats"][source]
+    form = make_format(noted["format"], _options(dataset, noted, config, given, source))
+    columns = columns_of(form)
+    if columns is not None and rows.records is not None:  # a run reads only these columns of a table
+        cut: Records = [(at, {key: value for key, value in row.items() if key in columns}) for at, row in rows.records]
+        rows = replace(rows, records=cut)
+    prepared = prepare_rows(rows, form)
+    where = next(one.where for one in config.sources if one.name == source)
+    if where is None:
+        return prepared
+    from ...stages.select.where import Where  # imports polars
+
+    return Where(where).wanted(prepared)
+
+
+def _options(
+    dataset: Finished,
+    noted: dict[str, Any],
+    config: RunConfig,
+    configured: tuple[RunConfig, Path] | None,
+    source: str,
+) -> Options:
+    options_type = FORMATS[noted["format"]].options_type
+    if options_type is not ReaderOptions:
+        return msgspec.convert(noted["options"], options_type)
+    if configured is None:
+        refuse_code(config, dataset.store.where(REQUEST))
+        raise AssertionError("its format names a reader")
+    given, base = configured
+    written = next((one.format for one in given.sources if one.name == source), "")
+    if not is_reader(written) or written.split(":")[2] != noted["options"]["function"]:
+        raise ConfigError(
+            f"--config: the run read source {source} with the function {noted['options']['function']}(), not as "
+            f"{written or 'nothing'}; give the run's configuration"
+        )
+    path = reader_file(written, base, f"sources.{source}.format")
+    try:
+        code = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}, which reads source {source}, cannot be read: {error}; restore the file") from None
+    if blake2b(code.encode(), digest_size=16).hexdigest() != noted["options"]["code"]:
+        raise ConfigError(
+            f"{path}, which reads source {source}, has changed since the run, so it is not run; restore the old file"
+        )
+    return reader_options(written, base, f"sources.{source}.format", per_turn=noted["options"]["per_turn"])
+
+
+class ReferenceEncoder:
+    """Renders and encodes single examples as a run did, but with the reference implementations.
+
+    Args:
+        spec: how the run encoded.
+        apart: whether to render a template that might not terminate in another process, which can be killed.
+    """
+
+    def __init__(self, spec: EncodeSpec, *, apart: bool = True) -> None:
+        self._apart = spec if apart and spec.template is not None and nests_values(spec.template) else None
+        if self._apart is not None:
+            return
+        self._encoder = make_encoder(replace(spec, trace=False), make_engine("tokenizers", spec.tokenizer_json))
+
+    def __call__(self, example: Example) -> Reencoded | str:
+        """The encoded example, or why it cannot be encoded, for example because the template refuses it."""
+        if self._apart is not None:
+            executor = LocalExecutor(1)
+            try:
+                return next(executor.map(_apart, [_Task(self._apart, example)]))
+            except PacktrainError as error:
+                return str(error)
+            finally:
+                executor.close()
+        counts, refused = EncodeCounts(), list[Refused]()
+        try:
+            rendered = None if example.ids is not None else self._encoder.rendered(example, Batch(), counts)
+            for encoded in self._encoder.encode([example], counts, refused, []):
+                return _reencoded(rendered, encoded)
+        except PacktrainError as error:
+            return str(error)
+        return f"{refused[0].reason}: {refused[0].detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A request to encode one example in another process."""
+
+    spec: EncodeSpec
+    example: Example
+
+    def __str__(self) -> str:
+        return f"row {self.example.line + 1:,}"
+
+
+def _apart(task: _Task) -> Reencoded | str:
+    return ReferenceEncoder(task.spec, apart=False)(task.example)
+
+
+def _reencoded(rendered: Rendered | None, encoded: pa.RecordBatch) -> Reencoded:
+    row = encoded.to_pylist()[0]
+    token_runs = [(run["end"], run["kind"], run["turn"], run["train"]) for run in row["runs"]]
+    if rendered is None:
+        return Reencoded("", None, "", row["input_ids"], token_runs, row["digest"])
+    runs = solid(rendered.runs)
+    return Reencoded(rendered.text, runs, rendered.unproved, row["input_ids"], token_runs, row["digest"])

@@ -1,0 +1,124 @@
+"""What happened to every token of a document: trained, or why not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.rows import IGNORE_INDEX, RunKind
+from ...stages.mask.policy import Mask, supervised_runs
+from .packed_rows import Standing
+
+
+class Fate(StrEnum):
+    """What happened to a token. If it is in several pieces, the best result counts."""
+
+    TRAINED = "trained"
+    MASKED = "masked"
+    """The mask leaves it out."""
+    FLAGGED = "masked: its message says train: false"
+    HEAD = "head of a piece"
+    """Selected by the mask, but first in its piece, so it cannot have a label."""
+    OVERLAP = "overlap"
+    """Selected by the mask, but repeated here, and the piece that would train it is left out."""
+    CUT = "cut"
+    """The token is in no packed row, although other tokens of its document are."""
+    DROPPED = "dropped"
+    """The token's whole document is left out."""
+    NOT_TRAINED = "not trained"
+    """Without a label. Without the cache, the reason is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a document."""
+
+    index: int
+    """Position in the document, from 0."""
+    id: int
+    text: str
+    kind: RunKind | None
+    """Kind of the run; None without the cache."""
+    turn: int
+    """Index of its message, or -1."""
+    fate: Fate
+    trained: int
+    """Number of pieces that train it."""
+    stands: int
+    """Number of pieces that contain it."""
+
+
+Run = tuple[int, int, int, bool]
+"""(end, kind, turn, train)"""
+
+
+def asked_for(runs: Sequence[Run], mask: Mask) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(T,) which tokens the mask selects, and (T,) which it would select without the train flag of their message."""
+    ends, kinds, turns, trains = (np.array(column) for column in zip(*runs, strict=True))
+    offsets = np.array([0, len(runs)])
+    sizes = np.diff(ends, prepend=0)
+    supervised = supervised_runs(kinds.astype(np.int8), turns.astype(np.int16), trains.astype(np.bool_), offsets, mask)
+    always = supervised_runs(kinds.astype(np.int8), turns.astype(np.int16), np.ones(len(runs), np.bool_), offsets, mask)
+    return np.repeat(supervised, sizes), np.repeat(always & ~supervised, sizes)
+
+
+def tokens_of(
+    ids: Sequence[int], texts: Sequence[str], runs: Sequence[Run], mask: Mask, standings: Sequence[Standing]
+) -> list[Token]:
+    """All tokens of a document that is in the cache.
+
+    Args:
+        runs: the runs over its tokens.
+        standings: its pieces; empty for a dropped document.
+    """
+    supervised, flagged = asked_for(runs, mask)
+    ends = np.array([run[0] for run in runs])
+    owner = np.searchsorted(ends, np.arange(len(ids)), side="right")
+    trained, stands = _counts(len(ids), standings)
+    heads = {standing.start for standing in standings}
+    out = []
+    for index, (id, text) in enumerate(zip(ids, texts, strict=True)):
+        _, kind, turn, _ = runs[int(owner[index])]
+        if trained[index]:
+            fate = Fate.TRAINED
+        elif not standings:
+            fate = Fate.DROPPED
+        elif not stands[index]:
+            fate = Fate.CUT
+        elif not supervised[index]:
+            fate = Fate.FLAGGED if flagged[index] else Fate.MASKED
+        else:
+            fate = Fate.HEAD if index in heads else Fate.OVERLAP
+        out.append(Token(index, id, text, RunKind(kind), turn, fate, int(trained[index]), int(stands[index])))
+    return out
+
+
+def tokens_of_pieces(count: int, standings: Sequence[Standing], texts: Sequence[Sequence[str]]) -> list[Token]:
+    """A document's tokens in packed rows, for when the cache is gone: kinds and cut tokens are unknown.
+
+    Args:
+        count: tokens of the whole document.
+        texts: the texts of each piece's tokens.
+    """
+    trained, stands = _counts(count, standings)
+    known: dict[int, tuple[int, str]] = {}
+    for standing, mine in zip(standings, texts, strict=True):
+        for offset, (id, text) in enumerate(zip(standing.ids, mine, strict=True)):
+            known[standing.start + offset] = id, text
+    out = []
+    for index, (id, text) in sorted(known.items()):
+        fate = Fate.TRAINED if trained[index] else Fate.NOT_TRAINED
+        out.append(Token(index, id, text, None, -1, fate, int(trained[index]), int(stands[index])))
+    return out
+
+
+def _counts(count: int, standings: Sequence[Standing]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(T,) how many pieces train each token, and (T,) how many contain it."""
+    trained, stands = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for standing in standings:
+        here = slice(standing.start, standing.start + len(standing.labels))
+        trained[here] += np.array(standing.labels) != IGNORE_INDEX
+        stands[here] += 1
+    return trained, stands

@@ -1,0 +1,187 @@
+"""Checks of the inputs' first rows before encoding: conditions, preference pairs, prompts without a separator."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+
+from ...schemas.config import MaskConfig, PackConfig, RunConfig, SourceConfig
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.hints import setting
+from ...schemas.versions import version
+from ...stages.prep import Options, make_format
+from ...stages.select.where import Where
+from .blocks import InputFile
+from .format_options import SourceFormat
+from .misfits import LOOKED_AT, misfit
+from .scan import read_rows, sample_rows
+
+SAMPLE_ROWS = 200
+"""How many first rows of a source's first file to check."""
+_CONDITION_ROWS = 100
+_PREFERENCE = "preference"
+_ENDS = ".,;:!?…)"
+"""Punctuation that a space should follow."""
+_AROUND = 20
+"""How many characters of each side to show."""
+_NO_SPACES = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "CJK", "HIRAGANA", "KATAKANA")
+"""Scripts without spaces between words, by the beginning of their characters' names."""
+_NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object")
+"""Reasons that may apply to a whole file, because it is something else."""
+_COLUMNS = 12
+"""Maximum number of columns to name."""
+
+
+def check_conditions(
+    sources: Sequence[SourceConfig], files: Sequence[InputFile], formats: Mapping[str, SourceFormat]
+) -> None:
+    """Try every source's condition on the first rows of its first file.
+
+    Raises:
+        ConfigError: a condition is wrong, or polars is missing.
+    """
+    for source in sources:
+        if source.where is None:
+            continue
+        where = Where(source.where, f"sources.{source.name}.where")
+        form = make_format(formats[source.name].name, formats[source.name].options)
+        first = next(file for file in files if file.source == source.name)
+        where.check(form.prepare_rows(enumerate(sample_rows(first, _CONDITION_ROWS, source.max_row_bytes))).examples)
+
+
+def polars_version() -> str:
+    """The installed version of polars, for the keys of parts; empty if it is not installed."""
+    try:
+        return version("polars")
+    except PackageNotFoundError:
+        return ""
+
+
+def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files: Sequence[InputFile]) -> bool:
+    """Whether all sources are preference data. For a user's own reader, its first example decides.
+
+    Raises:
+        ConfigError: only some sources are, or the configuration has options that only apply to packed rows.
+    """
+    kinds = {
+        name: _gives_pairs(form, next(file for file in files if file.source == name)) for name, form in formats.items()
+    }
+    pairs = [name for name, kind in kinds.items() if kind]
+    if not pairs:
+        return False
+    others = [name for name, kind in kinds.items() if kind is False]
+    if others:
+        raise ConfigError(
+            f"sources.{others[0]} is not preference data, but sources.{pairs[0]} is: pairs are not packed, and are "
+            "written in other columns. Use two runs"
+        )
+    _check(config)
+    return True
+
+
+def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
+    """Whether a source gives pairs; None if no row shows it."""
+    if form.name != "python":
+        return form.name == _PREFERENCE
+    reader = make_format(form.name, form.options)
+    for number, row in enumerate(sample_rows(file, SAMPLE_ROWS)):
+        for example in reader.prepare_rows([(number, row)]).examples:
+            return example.rejected is not None
+    return None
+
+
+def _check(config: RunConfig) -> None:
+    """Raise ConfigError for options that do not apply and would be ignored silently."""
+    why = "preference pairs are not packed, each is a row of its own"
+    unused = {
+        "pack.strategy": (config.pack.strategy, PackConfig().strategy, why),
+        "pack.max_docs": (config.pack.max_docs, None, why),
+        "pack.align": (config.pack.align, 1, why),
+        "pack.window_tokens": (config.pack.window_tokens, None, why),
+        "mask": (config.mask, MaskConfig(), "a preference loss is over the two completions, whatever the mask"),
+        "keep_untrained": (config.keep_untrained, False, "a pair has two completions, or it is left out"),
+    }
+    for key, (value, default, reason) in unused.items():
+        if value != default:
+            raise ConfigError(f"{key}: {reason}; leave it out")
+    if config.truncate.overlong == "split":
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate, drop or error")
+
+
+def joined_words(prompt: str, completion: str) -> bool:
+    """Whether joining two texts merges two words or sentences."""
+    if not prompt or not completion:
+        return False
+    last, first = prompt[-1], completion[0]
+    return (last in _ENDS or _in_word(last)) and _in_word(first)
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() and not unicodedata.name(character, "").startswith(_NO_SPACES)
+
+
+def about_joints(source: SourceConfig, form: str, options: Options, file: InputFile, rows: int) -> str | None:
+    """A warning if most prompts among a file's first rows run into their completions; else None.
+
+    Args:
+        source: whose file it is.
+        form, options: its format.
+        rows: how many rows of the first block to check.
+    """
+    if form not in ("prompt_completion", "python") or not file.blocks:
+        return None
+    block = file.blocks[0]
+    found = read_rows(file.where(block), block, source.max_row_bytes, limit=rows)
+    reader = make_format(form, options)
+    made = reader.prepare(found.lines) if found.lines is not None else reader.prepare_rows(found.records or ())
+    pairs = [
+        (one.prompt, one.completion)
+        for one in made.examples
+        if isinstance(one.prompt, str) and isinstance(one.completion, str)
+    ]
+    joined = [pair for pair in pairs if joined_words(*pair)]
+    if 2 * len(joined) <= len(pairs):
+        return None
+    prompt, completion = joined[0]
+    shown = repr(f"{prompt[-_AROUND:]}{completion[:_AROUND]}")
+    count = f"{len(joined):,} of the first {len(pairs):,} prompts run" if len(pairs) > 1 else "the prompt runs"
+    # Without a file there is one source; for a file the key below the source is shown.
+    turns = f"; {setting('sources.0.style', 'chat')} makes two turns of them" if form != "python" else ""
+    return (
+        f"source {source.name}: {count} into the completion without a space or a line break between them, such as "
+        f"{shown}: end prompts or begin completions with one{turns}"
+    )
+
+
+def what_it_is(file: InputFile, reason: str, *, line: bool = True) -> str:
+    """A sentence about a file: its columns, or what it may be instead of JSON lines; "" if unknown.
+
+    Args:
+        line: name the line; not for samples, whose line numbers differ from the input's.
+    """
+    table = any(block.place is not None for block in file.blocks)
+    if reason != "missing_key" if table else reason not in _NO_ROW:
+        return ""
+    try:
+        if table:
+            names = [f"`{name}`" for row in sample_rows(file, 1) for name in row]
+            return f" Its columns are {', '.join(names[:_COLUMNS])}{', …' if len(names) > _COLUMNS else ''}."
+        if sample_rows(file, 1):
+            return ""
+        found = first_misfit(file)
+    except InputError:  # it has changed in the meantime
+        return ""
+    return "" if found is None else f" {f'In line {found[0]:,}' if line else 'There'}, {found[1]}."
+
+
+def first_misfit(file: InputFile, max_row_bytes: int = 16 << 20) -> tuple[int, str] | None:
+    """(number from 1, what it is and what to do) of the first non-blank line in a file without rows."""
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, max_row_bytes)
+        if rows.rejects:
+            number, reason, detail = rows.rejects[0]
+            return block.first_line + number + 1, f"{reason}: {detail}"
+        for place, (number, line) in enumerate(rows.lines or ()):
+            if line.strip():
+                following = b"\n".join(one for _, one in (rows.lines or ())[place : place + 5000])
+                return block.first_line + number + 1, misfit(line, following[:LOOKED_AT])
+    return None

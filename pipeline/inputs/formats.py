@@ -1,0 +1,180 @@
+"""The format of each source, from the configuration or from its first rows."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...schemas.config import RunConfig, SourceConfig
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.formats import AUTO, FORMAT_KEYS
+from ...schemas.hints import setting
+from ...schemas.units import plural
+from ...stages.prep import make_format
+from ...stages.prep.detect import Detection, detect
+from ..configfile import with_format
+from .first_rows import SAMPLE_ROWS, about_joints, first_misfit, what_it_is
+from .format_options import SourceFormat, format_options
+from .scan import InputFile, read_rows, sample_rows
+from .user_reader import is_reader, reader_options
+
+_MISFITS = ("missing_key", "wrong_type")
+"""Reasons that mean a row is in another format."""
+_DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
+"""Reasons that mean a line is not a row."""
+
+
+def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
+    """The format of every source, by the source's name.
+
+    Raises:
+        ConfigError: a source's rows fit no format or several, or its reader cannot be used.
+        NoRowsError: a source's rows do not fit its configured format.
+    """
+    out = {}
+    for source in config.sources:
+        own = [file for file in files if file.source == source.name]
+        out[source.name] = resolve_format(source, base, own)
+        joints = about_joints(source, out[source.name].name, out[source.name].options, own[0], SAMPLE_ROWS)
+        if joints is not None:
+            out[source.name] = replace(out[source.name], joints=joints)
+        if source.format != AUTO and not is_reader(source.format):
+            _check_columns(config, source, out[source.name], own)
+    return out
+
+
+def resolve_format(
+    source: SourceConfig, base: Path, files: Sequence[InputFile], *, prompt_only: bool = False
+) -> SourceFormat:
+    """The format of a source.
+
+    Args:
+        files: those of the source; `auto` looks into the first.
+        prompt_only: completions are not needed.
+
+    Raises:
+        ConfigError: its rows fit no format or several, or its reader cannot be used.
+        InputError: it has no rows.
+    """
+    where = f"sources.{source.name}"
+    if is_reader(source.format):
+        options = reader_options(source.format, base, f"{where}.format", per_turn=source.expand == "per_turn")
+        return SourceFormat("python", options)
+    if source.format != AUTO:
+        return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
+    rows = sample_rows(files[0], SAMPLE_ROWS)
+    if not rows:
+        raise _no_rows(files[0], where)
+    try:
+        found = detect(rows, {str(key): name for key, name in source.keys.items()})
+    except ConfigError as error:
+        raise ConfigError(f"{where}: format auto: of {files[0].shown}, {error}") from None
+    try:
+        resolved = with_format(source, found.format, found.keys)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
+    said = f"source {source.name}: format {found.format}, because {found.why}, in {files[0].shown}"
+    said += _about_style(resolved, found, rows)
+    return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
+
+
+def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, files: Sequence[InputFile]) -> None:
+    """Refuse a source without a row that has the columns of its format, before anything is encoded.
+
+    Checks all rows of the source's first block, and the first rows of every other, until one fits.
+
+    Raises:
+        NoRowsError: no row fits; says what the first row has, and which format it would fit.
+    """
+    reader, looked = make_format(form.name, form.options), 0
+    first: tuple[InputFile, int, str, str] | None = None
+    for file in files:
+        for block in file.blocks:
+            limit = SAMPLE_ROWS if looked else None
+            rows = read_rows(file.where(block), block, source.max_row_bytes, limit=limit)
+            seen = reader.prepare(rows.lines) if rows.lines is not None else reader.prepare_rows(rows.records or ())
+            misfits = [one for one in seen.rejects if one[1] in _MISFITS]
+            if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
+                return
+            looked += len(misfits)
+            if first is None and misfits:
+                line, reason, detail = misfits[0]
+                first = file, block.first_line + line + 1, reason, detail
+    if first is None:
+        return
+    file, line, reason, detail = first
+    fix = what_fits(files, {source.name: form}) or _name_columns(config, source, detail)
+    said = f"{reason}: {detail}.{what_it_is(file, reason)} None of the {plural(looked, 'row')} looked at fits "
+    said += f"format {form.name}. {fix}"
+    raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
+
+
+def _name_columns(config: RunConfig, source: SourceConfig, detail: str) -> str:
+    """What to do if rows fit no format, or several."""
+    found = re.match("the row has no `(.+?)`", detail)
+    keys = FORMAT_KEYS[source.format]
+    if found is None or not keys:
+        return "Choose another format, or leave it out to detect it"
+    key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
+    key = key if key in keys else keys[0]
+    named = setting(f"sources.{config.sources.index(source)}.keys.{key}", "COLUMN")
+    return f"If that column has another name here, say which: {named}"
+
+
+def what_fits(files: Sequence[InputFile], formats: Mapping[str, SourceFormat]) -> str:
+    """A sentence that names the format that the rows of a source fit, if another is configured; else ""."""
+    for name, form in formats.items():
+        file = next((one for one in files if one.source == name), None)
+        if file is None or form.name == "python":
+            continue
+        try:
+            found = detect(sample_rows(file, SAMPLE_ROWS))
+        except (ConfigError, InputError):  # none or several fit, or the file has changed
+            continue
+        if found.format != form.name:
+            return (
+                f"The rows of source {name} fit format {found.format}, not {form.name}: {found.why}; leave the format "
+                "out to detect it"
+            )
+    return ""
+
+
+class NoRowsError(InputError):
+    """A file has no row that is an object, or none that fits the format of its source.
+
+    Args:
+        path: of the file.
+        line: the first row's line, from 1; None if unknown.
+        said: what was found there, and what to do.
+    """
+
+    def __init__(self, where: str, path: str, line: int | None, said: str) -> None:
+        super().__init__(f"{where}: {path}{f', line {line:,}' if line is not None else ''}: {said}")
+        self.where, self.path, self.line, self.said = where, path, line, said
+
+
+def _no_rows(file: InputFile, where: str) -> NoRowsError:
+    found = first_misfit(file)
+    path = file.origin or str(file.path)
+    if found is None:
+        return NoRowsError(where, path, None, f"none of its {file.lines:,} lines has content; remove it, or fill it")
+    line, said = found
+    every = (
+        "its only line is not a JSON object"
+        if file.lines == 1
+        else f"none of its {file.lines:,} lines is a JSON object"
+    )
+    if any(block.place is not None for block in file.blocks):
+        every = f"none of its {plural(file.lines, 'row')} can be read"
+    return NoRowsError(where, path, line, f"{said} ({every})")
+
+
+def _about_style(source: SourceConfig, found: Detection, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A hint that texts are joined as they are, for users who expect turns."""
+    if found.format not in ("prompt_completion", "preference") or source.style is not None:
+        return ""
+    prompt = found.keys.get("prompt", "prompt")
+    if not any(isinstance(row.get(prompt), str) for row in rows):
+        return ""
+    return f"; texts are joined as they are ({setting('sources.0.style', 'chat')} makes turns of them)"

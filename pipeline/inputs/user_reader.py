@@ -1,0 +1,70 @@
+"""Finds a user's own reader: `python:module:function` → the file and its source, without importing it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from ...schemas.errors import ConfigError
+from ...schemas.formats import PYTHON
+from ...stages.prep import ReaderOptions
+from ...stages.prep.reader import reader_of
+
+
+def is_reader(format: str) -> bool:
+    """Whether a format names a user's own function."""
+    return format.startswith(PYTHON)
+
+
+def reader_file(format: str, base: Path, where: str) -> Path:
+    """The file of a reader's module, in the configuration's folder or on Python's path.
+
+    Args:
+        where: the key of the configuration, for errors.
+
+    Raises:
+        ConfigError: there is none, or it is not written in Python.
+    """
+    module = format.split(":")[1]
+    relative = Path(*module.split("."))
+    for folder in (base, *map(Path, sys.path)):
+        for file in (folder / relative.with_suffix(".py"), folder / relative / "__init__.py"):
+            if file.is_file():
+                return file.absolute()
+    try:
+        spec = importlib.util.find_spec(module)  # editable installs and the like have their own finders
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.origin and spec.origin.endswith(".py"):
+        return Path(spec.origin)
+    state = "is not written in Python" if spec is not None else f"is neither in {base} nor on Python's path"
+    raise ConfigError(
+        f"{where}: the module {module} {state}; check its name, or put {relative}.py beside the configuration"
+    )
+
+
+def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> ReaderOptions:
+    """The options of a reader, including its module's source. Runs the module once as a check.
+
+    Raises:
+        ConfigError: it cannot be found, read or run, or has no such function.
+    """
+    _, module, function = format.split(":")
+    file = reader_file(format, base, where)
+    try:
+        code = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: {file} cannot be read: {error}; fix that, or name another reader") from None
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    options = ReaderOptions(
+        function=function,
+        code=code,
+        per_turn=per_turn,
+        path=str(file),
+        package=package,
+        folder=str(base.absolute()),
+    )
+    try:
+        reader_of(options)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error.__cause__
+    return options

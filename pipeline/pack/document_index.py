@@ -1,0 +1,222 @@
+"""The driver's table of encoded documents: lengths and positions, but no tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of
+from ...stages.arrays import booleans, view
+from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
+from ...stages.select.truncate import Limits, Overlong
+from ...stages.tokenize.run_kinds import completion_starts
+from ..encode.parts import EncodedPart, PartPlace, Segment
+
+if TYPE_CHECKING:  # workers read parts, and need no pydantic for it
+    from ...schemas.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """N documents, ordered by source, file, block and row. A document's index is its doc id."""
+
+    parts: tuple[PartPlace, ...]
+    part_starts: NDArray[np.int64]
+    """(parts + 1,) over documents."""
+    segment_starts: NDArray[np.int64]
+    """(segments + 1,) over documents. A segment is one record batch of a part."""
+    lengths: NDArray[np.int32]
+    """(N,) tokens, before any cut."""
+    supervised: NDArray[np.int32]
+    """(N,) supervised tokens."""
+    head: NDArray[np.bool_]
+    """(N,) whether the first token is supervised."""
+    low: NDArray[np.int32]
+    """(N,) first token kept by truncation."""
+    high: NDArray[np.int32]
+    """(N,) one past the last token kept."""
+    supervised_kept: NDArray[np.int32]
+    """(N,) supervised tokens kept by truncation."""
+    head_kept: NDArray[np.bool_]
+    """(N,) whether the first token kept is supervised."""
+    prompt_cut: NDArray[np.int32] | None
+    """(N,) tokens removed by the prompt's own limit; None without one."""
+    completion_cut: NDArray[np.int32] | None
+    """(N,) tokens removed by the completion's own limit; None without one."""
+    begins: NDArray[np.int32]
+    """(N,) first token within the segment."""
+    run_begins: NDArray[np.int32]
+    """(N,) first run within the segment."""
+    run_counts: NDArray[np.int32]
+    """(N,) number of runs."""
+    held_out: NDArray[np.bool_]
+    """(N,) whether each document is held out."""
+    unlocated_turns: NDArray[np.bool_]
+    """(N,) whether the assistant's turns could not be located."""
+    rewritten: NDArray[np.bool_]
+    """(N,) whether the prompt is rendered differently alone than within the conversation."""
+    turns: NDArray[np.int32]
+    """(N,) trained assistant turns."""
+    turns_without_end: NDArray[np.int32]
+    """(N,) trained turns without an end-of-turn token."""
+    digests: NDArray[np.uint64] | None
+    """(N, 2) the halves of each digest; None if duplicates are kept."""
+
+    @property
+    def part_segments(self) -> NDArray[np.int64]:
+        """(parts + 1,) over segments."""
+        return np.searchsorted(self.segment_starts, self.part_starts)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def source_of(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The index of each document's source."""
+        sources = np.array([part.source for part in self.parts], dtype=np.int32)
+        part = np.searchsorted(self.part_starts, documents, side="right") - 1
+        return sources[part]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """Which documents are held out."""
+
+    fraction: float
+    by_group: bool
+    seed: int
+
+    @classmethod
+    def of(cls, config: "RunConfig") -> "Holdout":
+        """The configured holdout."""
+        return cls(config.holdout.fraction, config.holdout.by == "group", config.seed)
+
+
+def read_catalogue(
+    parts: Sequence[PartPlace],
+    mask: Mask,
+    limits: Limits,
+    holdout: Holdout,
+    names: Sequence[str],
+    *,
+    digests: bool = False,
+) -> Catalogue:
+    """Read the lengths and runs of all parts, one part in memory at a time.
+
+    Args:
+        names: names of the sources; a group is identified by source and group name.
+        digests: whether to read the digests.
+    """
+    columns: dict[str, list[NDArray[Any]]] = {}
+    part_sizes: list[int] = []
+    segment_sizes: list[int] = []
+    for place in parts:
+        part = EncodedPart(place.path)
+        documents = 0
+        for batch, segment in zip(part.batches, part.segments(mask), strict=True):
+            found = _read_segment(batch, segment, limits)
+            found["held_out"] = _held_out(batch, names[place.source], holdout)
+            if digests:
+                found["digests"] = digest_halves(batch).copy()
+            for name, values in found.items():
+                columns.setdefault(name, []).append(values)
+            segment_sizes.append(batch.num_rows)
+            documents += batch.num_rows
+        part_sizes.append(documents)
+
+    def joined(name: str, kind: type[np.generic]) -> NDArray[Any]:
+        values = columns.pop(name, None)
+        return np.concatenate(values) if values else np.zeros(0, dtype=kind)
+
+    return Catalogue(
+        parts=tuple(parts),
+        part_starts=offsets_of(part_sizes),
+        segment_starts=offsets_of(segment_sizes),
+        lengths=joined("lengths", np.int32),
+        supervised=joined("supervised", np.int32),
+        head=joined("head", np.bool_),
+        low=joined("low", np.int32),
+        high=joined("high", np.int32),
+        supervised_kept=joined("supervised_kept", np.int32),
+        head_kept=joined("head_kept", np.bool_),
+        prompt_cut=joined("prompt_cut", np.int32) if limits.max_prompt is not None else None,
+        completion_cut=joined("completion_cut", np.int32) if limits.max_completion is not None else None,
+        begins=joined("begins", np.int32),
+        run_begins=joined("run_begins", np.int32),
+        run_counts=joined("run_counts", np.int32),
+        held_out=joined("held_out", np.bool_),
+        unlocated_turns=joined("unlocated_turns", np.bool_),
+        rewritten=joined("rewritten", np.bool_),
+        turns=joined("turns", np.int32),
+        turns_without_end=joined("turns_without_end", np.int32),
+        digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
+    )
+
+
+def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> dict[str, NDArray[Any]]:
+    """The columns of a segment's documents, from their runs."""
+    supervised_flag = segment.runs >= 0
+    ends = np.where(supervised_flag, segment.runs, ~segment.runs)
+    run_offsets = segment.run_offsets.astype(np.int64)
+    lengths = np.diff(segment.offsets)
+    boundaries = None
+    if limits.needs_boundaries:
+        boundaries = completion_starts(view(batch.column("runs").values.field("kind")), ends, run_offsets)
+    stretch = limits.stretch(lengths, boundaries)
+    supervised, head = supervised_tokens(supervised_flag, ends, run_offsets)
+    structs = batch.column("runs").values
+    kind = view(structs.field("kind"))
+    turns, turns_without_end = supervised_turns(kind, view(structs.field("turn")), supervised_flag, run_offsets)
+    if boundaries is None and limits.overlong is not Overlong.TRUNCATE:
+        supervised_kept, head_kept = supervised, head
+    else:
+        supervised_kept, head_kept = supervised_tokens(supervised_flag, ends, run_offsets, stretch.low, stretch.high)
+    found = {
+        "lengths": lengths,
+        "supervised": supervised,
+        "head": head,
+        "low": stretch.low,
+        "high": stretch.high,
+        "supervised_kept": supervised_kept,
+        "head_kept": head_kept,
+        "begins": segment.offsets[:-1].copy(),
+        "run_begins": segment.run_offsets[:-1].copy(),
+        "run_counts": np.diff(segment.run_offsets),
+        "unlocated_turns": unlocated_documents(kind, run_offsets),
+        "rewritten": booleans(batch.column("rewritten")),
+        "turns": turns,
+        "turns_without_end": turns_without_end,
+    }
+    if stretch.prompt_cut is not None:
+        found["prompt_cut"] = stretch.prompt_cut
+    if stretch.completion_cut is not None:
+        found["completion_cut"] = stretch.completion_cut
+    return found
+
+
+def digest_halves(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    """(N, 2) the digests of a batch of `schemas.rows.ENCODED`, as two numbers each."""
+    column = batch.column("digest")
+    data = np.frombuffer(column.buffers()[1], dtype=np.uint64).reshape(-1, 2)
+    return data[column.offset : column.offset + len(column)]
+
+
+def _held_out(batch: pa.RecordBatch, source: str, holdout: Holdout) -> NDArray[np.bool_]:
+    """(N,) whether each document is held out, by a hash of its group or of its content.
+
+    So adding data does not move documents, and equal examples are in the same split.
+    """
+    rows = batch.num_rows
+    if holdout.fraction <= 0:
+        return np.zeros(rows, dtype=np.bool_)
+    limit = int(holdout.fraction * 2**64)
+    groups = batch.column("group").to_pylist() if holdout.by_group else [""] * rows
+    keys = (
+        f"{source}\n{group}".encode() if group else digest
+        for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True)
+    )
+    hashes = (xxhash.xxh3_64_intdigest(key, seed=holdout.seed) < limit for key in keys)
+    return np.fromiter(hashes, np.bool_, rows)

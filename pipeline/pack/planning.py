@@ -1,0 +1,232 @@
+"""Plans layout files: which pieces go into which rows, and which rows into which shard."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.layout import Certificate, LayoutPlan
+from ...schemas.ragged import offsets_of, ranges
+from ...stages.arrays import numbers, view
+from ...stages.pack.plan import plan_rows
+from ...stages.select.sections import Sections
+from ..encode.parts import PartList
+from ..store.open import Store
+from .windows import Window, mix64, window_seed
+
+if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
+    from ...schemas.config import RunConfig
+
+PIECES_AT_ONCE = 1 << 20
+"""Pieces of a layout to write at once."""
+TOKEN_BYTES = 12
+"""input_ids, labels and position_ids, four bytes each."""
+
+PIECES = pa.schema(
+    [
+        pa.field("doc_id", pa.int64(), nullable=False),
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+        pa.field("repeated", pa.int32(), nullable=False),
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("begin", pa.int32(), nullable=False),
+        pa.field("run_begin", pa.int32(), nullable=False),
+        pa.field("run_count", pa.int32(), nullable=False),
+    ]
+)
+"""One planned piece: its document and tokens, how many first tokens an earlier piece already has, and where the
+document is in its segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One shard to lay out: rows `first_row:last_row` of one window's layout file."""
+
+    window: int
+    index: int
+    """Number of the shard within its split."""
+    first_row: int
+    last_row: int
+    first_piece: int
+    last_piece: int
+    tokens: int
+    """Tokens, alignment padding included."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """One planned window of a split."""
+
+    name: str
+    """Name of its layout files below the run's folder: `{name}-pieces.arrow` and `{name}-rows.arrow`."""
+    certificate: Certificate | None
+    """Proof of the bound on rows; None for preference pairs."""
+    shards: tuple[ShardPlan, ...]
+    cuts: tuple[int, ...] = ()
+    """Number of cuts that the strategy made through trained turns, for each source."""
+
+    @property
+    def parts(self) -> str:
+        """Name of the file that lists the window's parts."""
+        return f"{self.name}-parts.json"
+
+
+def plan_window(
+    store: Store, split: str, number: int, first_shard: int, config: "RunConfig", window: Window
+) -> tuple[WindowPlan, LayoutPlan]:
+    """Plan a window of a split, and put its layout and the list of its parts for the shard tasks.
+
+    Args:
+        number: number of the window within the split.
+        first_shard: how many shards the windows before have.
+    """
+    plan = arrange(window.sections, config, window_seed(config.seed, number))
+    name = f"_run/layout/{split}-{number:05d}"
+    _save(store, name, plan, window)
+    padded = -(-plan.lengths.astype(np.int64) // config.pack.align) * config.pack.align
+    ends = np.cumsum(padded)[plan.row_offsets[1:] - 1]
+    shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES, config)
+    return WindowPlan(name, plan.certificate, shards), plan
+
+
+def arrange(sections: Sections, config: "RunConfig", seed: int) -> LayoutPlan:
+    """Plan which piece goes into which row.
+
+    Args:
+        seed: seed of the order of rows, if they are shuffled.
+    """
+    pack = config.pack
+    plan = plan_rows(
+        sections.lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=pack.align
+    )
+    return permute_rows(plan, seed) if pack.shuffle else plan
+
+
+def inner_cuts(plan: LayoutPlan, sections: Sections) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """(cuts,) the document of each cut made by the strategy, and (cuts,) the token before which it cuts.
+
+    Args:
+        sections: the planned sections.
+    """
+    inner = np.flatnonzero(plan.starts)
+    which = plan.order[inner]
+    return sections.documents[which], plan.starts[inner].astype(np.int32) + sections.starts[which]
+
+
+def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
+    """The same rows in another order, chosen by the seed.
+
+    Rows are sorted by a hash of their index and the seed, so the order does not depend on the machine or on a library's
+    random generator. The mixer is SplitMix64's finaliser (Steele, Lea, Flood, 2014).
+    """
+    rows = plan.rows
+    keys = mix64(np.arange(rows, dtype=np.uint64), seed)
+    order = np.argsort(keys, kind="stable")
+    sizes = np.diff(plan.row_offsets)[order]
+    take = ranges(plan.row_offsets[:-1][order], sizes)
+    return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets_of(sizes), plan.certificate)
+
+
+def columns_of(plan: LayoutPlan, window: Window, here: slice) -> list[NDArray[Any]]:
+    """The columns of `PIECES` for some pieces of a plan."""
+    sections = window.sections
+    section = plan.order[here]
+    document = sections.documents[section]
+    return [
+        window.documents[document],
+        plan.starts[here].astype(np.int32) + sections.starts[section],
+        plan.lengths[here],
+        # Only sections packed whole have repeated tokens; strategies that cut get none.
+        sections.repeats_of(section),
+        (np.searchsorted(window.segment_starts, document, side="right") - 1).astype(np.int32),
+        window.begins[document],
+        window.run_begins[document],
+        window.run_counts[document],
+    ]
+
+
+def _save(store: Store, name: str, plan: LayoutPlan, window: Window) -> None:
+    listed = PartList(
+        window.parts[0].cache.url if window.parts else "",
+        [place.part for place in window.parts],
+        [place.source for place in window.parts],
+    )
+    store.replace_bytes(f"{name}-parts.json", msgspec.json.encode(listed))
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
+            columns = columns_of(plan, window, slice(first, first + PIECES_AT_ONCE))
+            yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=PIECES)
+
+    put_batches(store, f"{name}-pieces.arrow", PIECES, pieces())
+    rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"])
+    put_arrow(store, f"{name}-rows.arrow", rows)
+
+
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
+    """Put one record batch as a mappable Arrow file."""
+    put_batches(store, name, batch.schema, iter([batch]))
+
+
+def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Put record batches as a mappable Arrow file, with one in memory at a time."""
+    with store.draft(name.rpartition("/")[0]) as draft:
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        store.put(draft, name, replace_damaged=True)
+
+
+def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
+    """Rows first .. last - 1 of such a file by column; columns must be numbers without nulls."""
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all().slice(first, last - first)
+    columns = []
+    for column in table.columns:
+        chunks = [view(chunk) for chunk in column.chunks]
+        columns.append(chunks[0] if len(chunks) == 1 else np.concatenate(chunks))
+    return columns
+
+
+def cut_shards(
+    ends: NDArray[np.int64],
+    row_offsets: NDArray[np.int64],
+    window: int,
+    first_index: int,
+    token_bytes: int,
+    config: "RunConfig",
+) -> tuple[ShardPlan, ...]:
+    """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`; at least one shard.
+
+    Args:
+        ends: (R,) tokens of the first r rows, for r from 1.
+        row_offsets: (R + 1,) over pieces.
+    """
+    if not len(ends):
+        return (ShardPlan(window, first_index, 0, 0, 0, 0, 0),)
+    cuts = cut_rows(ends, token_bytes, config.output.shard_bytes)
+    tokens = np.diff(ends[cuts[1:] - 1], prepend=0).tolist()
+    pieces = row_offsets[cuts].tolist()
+    rows = cuts.tolist()
+    return tuple(
+        ShardPlan(window, first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1], tokens[i])
+        for i in range(len(tokens))
+    )
+
+
+def cut_rows(ends: NDArray[np.int64], token_bytes: int, shard_bytes: int) -> NDArray[np.int64]:
+    """(shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
+
+    Args:
+        ends: (R,) tokens of the first r rows, for r from 1; at least one row.
+    """
+    total = int(ends[-1])
+    count = max(1, -(-total * token_bytes // shard_bytes))
+    targets = np.arange(1, count + 1, dtype=np.int64) * total // count
+    cuts = np.searchsorted(ends, targets, side="left") + 1
+    return np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))

@@ -1,0 +1,209 @@
+"""Decides what to pack of each document separately, starting from the catalogue. Nothing is tokenized."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.config import FilterConfig, RunConfig
+from ...schemas.errors import InputError
+from ...schemas.hints import setting
+from ...schemas.ragged import offsets_of
+from ...stages.arrays import view
+from ...stages.mask.policy import Mask
+from ...stages.select.sections import Sections, lay_open
+from ...stages.select.selection import Selection
+from ...stages.select.truncate import Keep, Limits, Overlong
+from ..encode.parts import REWRITTEN, UNPROVED, EncodedPart, PartPlace
+from .document_index import Catalogue
+from .split import SplitDocuments, Splitter, split_documents
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """Which documents are packed, how often, and which parts of them."""
+
+    catalogue: Catalogue
+    selection: Selection
+    split: SplitDocuments | None
+    """Documents split before packing; some may be left out for another reason."""
+
+    @property
+    def packed(self) -> NDArray[np.bool_]:
+        """(N,) which documents are packed."""
+        return self.selection.copies > 0
+
+    def sections(self, which: NDArray[np.bool_], *, copies: bool = True) -> Sections:
+        """The sections to plan of packed documents in `which`, (N,); once each without `copies`."""
+        often = self.selection.copies if copies else np.minimum(self.selection.copies, 1)
+        split = self.split.sections if self.split is not None else None
+        return lay_open(which, self.catalogue.low, self.catalogue.high, split, often)
+
+    def packed_tokens(self) -> NDArray[np.int64]:
+        """(N,) packed tokens of one copy of each document; 0 for documents left out."""
+        out = np.where(self.packed, self.catalogue.high - self.catalogue.low, 0).astype(np.int64)
+        if self.split is not None:
+            sections, documents = self.split.sections, self.split.documents
+            sums = offsets_of(sections.lengths)
+            begins = np.searchsorted(sections.documents, documents, side="left")
+            ends = np.searchsorted(sections.documents, documents, side="right")
+            out[documents] = np.where(self.packed[documents], sums[ends] - sums[begins], 0)
+        return out
+
+
+def mask_rejects(config: RunConfig) -> frozenset[str]:
+    """The reasons for which the mask rejects conversations."""
+    return frozenset(
+        reason
+        for reason, applies in (
+            (UNPROVED, Mask.of(config.mask).needs_turns),
+            (REWRITTEN, config.mask.on_rewritten == "reject"),
+        )
+        if applies
+    )
+
+
+def limits_of(config: RunConfig) -> Limits:
+    """The configured length limits."""
+    cuts = config.pack.strategy in ("bfd_split", "wrapped")
+    return Limits(
+        config.truncate.max_length,
+        Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),
+        Keep(config.truncate.keep),
+        config.truncate.max_prompt_length,
+        config.truncate.max_completion_length,
+    )
+
+
+def select_alone(
+    catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: str, refused: "OverlongExamples | None" = None
+) -> Chosen:
+    """Decide what does not depend on other documents; see `decide` for the rest.
+
+    The first reason in order of the steps counts.
+
+    Args:
+        refused: collects documents that are too long with `overlong: error`, instead of raising.
+
+    Raises:
+        InputError: `overlong: error`, and a document is too long.
+    """
+    limits = limits_of(config)
+    selection = Selection.of(len(catalogue))
+    selection.leave_out(catalogue.lengths == 0, "empty")
+    if mask.needs_turns:
+        selection.leave_out(catalogue.unlocated_turns, UNPROVED)
+    if config.mask.on_rewritten == "reject":
+        selection.leave_out(catalogue.rewritten, REWRITTEN)
+    leave_out_lengths(selection, catalogue, config)
+    if not config.keep_untrained:
+        # The first token never counts, because a piece's first token has no label.
+        selection.leave_out(catalogue.supervised - catalogue.head <= 0, "untrained")
+    long = catalogue.high - catalogue.low > limits.max_length
+    if limits.overlong is Overlong.DROP:
+        selection.leave_out(long, "overlong")
+    if limits.overlong is Overlong.ERROR:
+        found = refused or OverlongExamples()
+        found.add(catalogue, long & selection.stays)
+        if refused is None:
+            found.check(config)
+    split = None
+    labels = catalogue.supervised_kept - catalogue.head_kept
+    if limits.overlong is Overlong.SPLIT:
+        split = _split(catalogue, np.flatnonzero(long & selection.stays), config, mask, tokenizer_json)
+        labels[split.documents] = split.labels
+    if not config.keep_untrained:
+        selection.leave_out(labels <= 0, "cut_untrained")
+    return Chosen(catalogue, selection, split)
+
+
+def source_bounds(part_starts: NDArray[np.int64], owners: Sequence[int], sources: int) -> list[tuple[int, int]]:
+    """(first document, one past the last) of each source; parts are in the order of sources.
+
+    Args:
+        part_starts: (parts + 1,) over documents.
+        owners: the source of each part.
+        sources: number of sources.
+    """
+    first = part_starts[np.searchsorted(owners, np.arange(sources), side="left")]
+    last = part_starts[np.searchsorted(owners, np.arange(sources), side="right")]
+    return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def leave_out_lengths(selection: Selection, catalogue: Catalogue, config: RunConfig) -> None:
+    """Leave out documents shorter or longer than their source's filter allows."""
+    filters = [_effective(source.filter, config.filter) for source in config.sources]
+    if all(least is None and most is None for least, most in filters):
+        return
+    sizes = np.diff(catalogue.part_starts)
+    sources = [part.source for part in catalogue.parts]
+
+    def spread(values: Sequence[int]) -> NDArray[np.int64]:
+        return np.repeat(np.array([values[source] for source in sources], dtype=np.int64), sizes)
+
+    selection.leave_out(catalogue.lengths < spread([least or 0 for least, _ in filters]), "min_tokens")
+    unlimited = np.iinfo(np.int64).max
+    selection.leave_out(catalogue.lengths > spread([unlimited if m is None else m for _, m in filters]), "max_tokens")
+
+
+def _effective(own: FilterConfig, general: FilterConfig) -> tuple[int | None, int | None]:
+    return (
+        own.min_tokens if own.min_tokens is not None else general.min_tokens,
+        own.max_tokens if own.max_tokens is not None else general.max_tokens,
+    )
+
+
+def _split(
+    catalogue: Catalogue, documents: NDArray[np.int64], config: RunConfig, mask: Mask, tokenizer_json: str
+) -> SplitDocuments:
+    return split_documents(catalogue, documents, splitter_of(config, mask, tokenizer_json))
+
+
+def splitter_of(config: RunConfig, mask: Mask, tokenizer_json: str) -> Splitter:
+    """The configured splitting."""
+    how = config.truncate
+    return Splitter(how.max_length, how.split.at, how.split.overlap, mask, config.keep_untrained, tokenizer_json)
+
+
+class OverlongExamples:
+    """Counts examples that are too long with `overlong: error`, and remembers the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: tuple[PartPlace, int, int] | None = None
+        self._longest = 0
+
+    def add(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:
+        """Count the documents of `long`, (N,)."""
+        found = np.flatnonzero(long)
+        self.count += len(found)
+        if len(found):
+            self._longest = max(self._longest, int((catalogue.high - catalogue.low)[found].max()))
+        if len(found) and self._first is None:
+            first = int(found[0])
+            self._first = (*where_from(catalogue, first), int(catalogue.high[first] - catalogue.low[first]))
+
+    def check(self, config: RunConfig) -> None:
+        """Raise if there is any.
+
+        Raises:
+            InputError: names the first.
+        """
+        if self._first is None:
+            return
+        place, line, tokens = self._first
+        raise InputError(
+            f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
+            f"one has {tokens:,} tokens and stands in {place.file} of source {config.sources[place.source].name!r}, "
+            f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
+            f"or raise the length ({setting('truncate.max_length', self._longest)})"
+        )
+
+
+def where_from(catalogue: Catalogue, document: int) -> tuple[PartPlace, int]:
+    """The part of a document, and its line in the file, from 1."""
+    part = int(np.searchsorted(catalogue.part_starts, document, side="right")) - 1
+    place = catalogue.parts[part]
+    lines = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])
+    return place, place.first_line + int(lines[document - int(catalogue.part_starts[part])]) + 1

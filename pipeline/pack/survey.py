@@ -1,0 +1,248 @@
+"""The survey of a run: decides which documents to pack, and adds up the counts, in bounded memory.
+
+Documents are read one chunk at a time, in order, keeping only a few numbers per part. Decisions that depend on other
+documents need earlier passes: one for duplicates, one or two for weights. Later steps read a chunk again and get the
+same decisions (`Surveyor.chunks`); if a run has only one chunk, it is read once and kept.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import IntegrityError
+from ...schemas.ledger import Ledger
+from ...schemas.ragged import offsets_of, sums_of
+from ...stages.arrays import numbers
+from ...stages.mask.policy import Mask
+from ..encode.parts import PartPlace
+from .accounts import account_documents
+from .decide import Decisions, Repeats
+from .document_index import Catalogue, Holdout, read_catalogue
+from .select import Chosen, OverlongExamples, limits_of, select_alone, source_bounds
+from .split import turns_cut
+from .windows import CHUNK_DOCUMENTS, CHUNK_PARTS, DocumentChunk, Gathering, Window, groups, parts_in
+
+
+@dataclass(slots=True)
+class Survey:
+    """Total counts of what a run packs."""
+
+    ledger: Ledger
+    """The ledger before packing; it closes when the shards are added."""
+    splits: tuple[str, ...]
+    parts: int
+    tokens: int = 0
+    """Tokens of all rows, with alignment padding."""
+    cuts: list[int] = field(default_factory=list)
+    """Number of cuts through trained turns, by truncation and splitting, for each source."""
+    heads: list[int] = field(default_factory=list)
+    """Number of supervised tokens that are first in a piece, for each source; without pieces cut by the strategy."""
+    totals: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """(parts,) packed tokens of each part, for each split."""
+    sections: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """(parts,) planned sections of each part, for each split."""
+    packed: list[pa.Array] = field(default_factory=list)
+    """(documents,) whether each is packed, as bits, one array per chunk."""
+    repeats: Repeats | None = None
+    """Counts repeated documents, if duplicates are kept."""
+
+    def add(self, chunk: DocumentChunk, names: Sequence[str], config: RunConfig, *, cuts: bool = True) -> None:
+        """Add the decisions about a chunk.
+
+        Args:
+            names: of the sources.
+            cuts: whether to count cuts through turns.
+        """
+        chosen, catalogue = chunk.chosen, chunk.chosen.catalogue
+        which = splits_of(config, catalogue)
+        heads = account_documents(self.ledger, names, chosen, which)
+        self.heads = [a + b for a, b in zip(self.heads or [0] * len(heads), heads, strict=True)]
+        for split in self.splits:
+            sections = chosen.sections(which[split])
+            at = np.searchsorted(sections.documents, catalogue.part_starts)
+            self.totals.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = sums_of(sections.lengths, at)
+            self.sections.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = np.diff(at)
+            align = config.pack.align
+            self.tokens += int((-(-sections.lengths // align)).sum(dtype=np.int64)) * align
+        if cuts:
+            self.cuts = [a + b for a, b in zip(self.cuts, cuts_before_packing(chosen, config, len(names)), strict=True)]
+        self.packed.append(numbers(chosen.packed))
+        if self.repeats is not None and catalogue.digests is not None:
+            self.repeats.add(catalogue.digests[chosen.packed])
+
+
+class Surveyor:
+    """Reads the documents of a run as often as needed; those of a small run once.
+
+    Args:
+        places: places of all parts.
+        sizes: (parts,) documents of each part.
+        tokenizer_json: its vocabulary shows where long documents may be split.
+        scratch: a folder for anonymous files.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        places: Sequence[PartPlace],
+        sizes: Sequence[int],
+        tokenizer_json: str,
+        scratch: Path,
+    ) -> None:
+        self.config = config
+        self.places = places
+        self._tokenizer_json = tokenizer_json
+        self._scratch = scratch
+        self._names = [source.name for source in config.sources]
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self.starts = offsets_of(self._sizes)
+        """(parts + 1,) over documents."""
+        bounds = source_bounds(self.starts, [place.source for place in places], len(self._names))
+        self.decisions = Decisions(config.seed, bounds)
+        self._few = int(self.starts[-1]) <= CHUNK_DOCUMENTS and len(places) <= CHUNK_PARTS
+        self._kept: list[DocumentChunk] | None = None
+
+    def survey(self, ledger: Ledger, *, only: str | None = None) -> Survey:
+        """Decide about every document, and add up the counts.
+
+        Args:
+            ledger: what encoding counted.
+            only: the only split to pack; then duplicates are not counted.
+
+        Raises:
+            InputError: `overlong: error`, and a document is too long.
+            ConfigError: a weight asks for too many copies.
+        """
+        config = self.config
+        splits = tuple(split_names(config)) if only is None else (only,)
+        survey = Survey(ledger, splits, len(self.places), cuts=[0] * len(self._names))
+        if config.duplicates == "keep" and only is None:
+            survey.repeats = Repeats(int(self.starts[-1]))
+        self.decide()
+        self.decisions.only = only
+        for chunk in self.chunks(digests=survey.repeats is not None):
+            survey.add(chunk, self._names, config)
+        if survey.repeats is not None:
+            survey.repeats.count()
+        return survey
+
+    def decide(self) -> None:
+        """Make the earlier passes, for decisions that depend on other documents.
+
+        Raises:
+            InputError, ConfigError: as `survey` does.
+        """
+        chunks = partial(self.chunks, digests=self.config.duplicates == "drop")
+        self.decisions.find(chunks, self.config, int(self.starts[-1]), self._scratch)
+
+    def window(self, parts: NDArray[np.int64], split: str) -> Window:
+        """The packed documents of a split in some parts, ascending."""
+        gathering = Gathering()
+        for chunk in self.chunks(parts):
+            among, which = parts_in(chunk, parts)
+            gathering.add(chunk, which & splits_of(self.config, chunk.chosen.catalogue)[split], among)
+        return gathering.window()
+
+    def chunks(self, parts: NDArray[np.int64] | None = None, *, digests: bool = False) -> Iterator[DocumentChunk]:
+        """Chunks with all documents of some parts, ascending, and the decisions about them so far.
+
+        Args:
+            parts: by default all of them.
+
+        Raises:
+            InputError: `overlong: error`, and a document is too long.
+        """
+        everything = np.arange(len(self.places))
+        if self._few:
+            if self._kept is None:
+                self._kept = list(self._read(everything, digests=True))
+            chunks: Iterable[DocumentChunk] = self._kept
+        else:
+            chunks = self._read(everything if parts is None else parts, digests=digests)
+        for chunk in chunks:
+            self.decisions.apply(chunk)
+            yield chunk
+
+    def _read(self, parts: NDArray[np.int64], *, digests: bool) -> Iterator[DocumentChunk]:
+        """Read parts, ascending, and decide what does not depend on other documents."""
+        config, mask, refused = self.config, Mask.of(self.config.mask), OverlongExamples()
+        holdout = Holdout.of(config)
+        for group in groups(parts, self._sizes, CHUNK_DOCUMENTS):
+            places = [self.places[index] for index in group.tolist()]
+            catalogue = read_catalogue(places, mask, limits_of(config), holdout, self._names, digests=digests)
+            sizes = np.diff(catalogue.part_starts)
+            if not np.array_equal(sizes, self._sizes[group]):
+                wrong = int(np.flatnonzero(sizes != self._sizes[group])[0])
+                raise IntegrityError(
+                    f"the encoded part {places[wrong].part.name} has {int(sizes[wrong]):,} examples, but its record "
+                    f"says {int(self._sizes[group][wrong]):,}; delete both and run again; they will be made again"
+                )
+            shift = self.starts[group] - catalogue.part_starts[:-1]
+            documents = np.arange(len(catalogue), dtype=np.int64) + np.repeat(shift, sizes)
+            yield DocumentChunk(group, documents, select_alone(catalogue, config, mask, self._tokenizer_json, refused))
+        refused.check(config)
+
+
+def split_names(config: RunConfig) -> list[str]:
+    """The splits that a run writes."""
+    return ["train", "holdout"] if config.holdout.fraction > 0 else ["train"]
+
+
+def splits_of(config: RunConfig, catalogue: Catalogue) -> Mapping[str, NDArray[np.bool_]]:
+    """(N,) whether each document belongs to the split, for each split."""
+    if config.holdout.fraction > 0:
+        return {"train": ~catalogue.held_out, "holdout": catalogue.held_out}
+    return {"train": np.ones(len(catalogue), dtype=np.bool_)}
+
+
+def cuts_before_packing(chosen: Chosen, config: RunConfig, sources: int) -> list[int]:
+    """Number of cuts through trained turns for each source, by truncation (once for all copies) and by splitting."""
+    catalogue, copies = chosen.catalogue, chosen.selection.copies
+    begins = np.flatnonzero(chosen.packed & (catalogue.low > 0))
+    ends = np.flatnonzero(chosen.packed & (catalogue.high < catalogue.lengths))
+    documents = np.concatenate([begins, ends])
+    places = np.concatenate([catalogue.low[begins], catalogue.high[ends]])
+    order = np.argsort(documents, kind="stable")
+    documents, places = documents[order], places[order]
+    through = np.zeros(len(catalogue), dtype=np.int64)
+    np.add.at(through, documents, turns_cut(catalogue, documents, places, Mask.of(config.mask)) * copies[documents])
+    if chosen.split is not None:
+        through[chosen.split.documents] += chosen.split.cuts * copies[chosen.split.documents]
+    return by_source(catalogue, np.flatnonzero(through), through[through > 0], sources)
+
+
+def cuts_by_packing(
+    placed: "Catalogue | Window",
+    documents: NDArray[np.int64],
+    places: NDArray[np.integer[Any]],
+    config: RunConfig,
+    sources: int,
+) -> list[int]:
+    """By source, cuts through trained turns by the strategy, counted for every copy.
+
+    Args:
+        documents, places: (cuts,) from `planning.inner_cuts`.
+    """
+    order = np.argsort(documents, kind="stable")
+    documents, places = documents[order], places[order]
+    cut = turns_cut(placed, documents, places, Mask.of(config.mask))
+    return by_source(placed, documents, cut.astype(np.int64), sources)
+
+
+def by_source(
+    placed: "Catalogue | Window", documents: NDArray[np.int64], values: NDArray[Any], sources: int
+) -> list[int]:
+    """The sum of (K,) values by the source of their (K,) documents."""
+    owners = np.array([part.source for part in placed.parts], dtype=np.int64)
+    part = np.searchsorted(placed.part_starts, documents, side="right") - 1
+    totals = np.zeros(sources, dtype=np.int64)
+    np.add.at(totals, owners[part], values)
+    out: list[int] = totals.tolist()
+    return out

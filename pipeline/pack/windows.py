@@ -1,0 +1,216 @@
+"""Windows: the parts that are planned together, and their documents during planning.
+
+A window holds whole parts. It keeps only position and length of a document, and only of documents packed in its split,
+so that its memory depends only on what it plans.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of
+from ...schemas.splitmix import GOLDEN, mix
+from ...stages.select.sections import Sections
+from ..encode.parts import PartPlace
+
+if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
+    from .select import Chosen
+
+WINDOW_TOKENS = 4_000_000_000
+"""Default tokens of a window: one window for most datasets, with about 500 MB of plan."""
+CHUNK_DOCUMENTS = 1 << 19
+"""Documents of a chunk: about 100 MB with all counts."""
+CHUNK_PARTS = 1 << 12
+"""Maximum number of parts of a chunk."""
+
+
+def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed: int) -> list[NDArray[np.int64]]:
+    """Group the parts of one split into windows: the parts of each window, ascending.
+
+    With several windows, parts are assigned in an order chosen by the seed, interleaving the sources, so that every
+    window has parts of every source.
+
+    Args:
+        totals: (parts,) packed tokens of each part.
+        sources: (parts,) source of each part.
+        limit: tokens of a window. A part with more is a separate window.
+    """
+    if int(totals.sum()) <= limit:
+        return [np.arange(len(totals))]  # also without parts: an empty split still has one shard
+    owners = np.array(sources)
+    keys = mix64(np.arange(len(totals), dtype=np.uint64), seed)
+    # The position of a part in its source, as a share: sorting by it interleaves sources of any sizes evenly.
+    share = np.zeros(len(totals))
+    for source in np.unique(owners):
+        mine = np.flatnonzero(owners == source)
+        mine = mine[np.argsort(keys[mine], kind="stable")]
+        share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
+    windows: list[NDArray[np.int64]] = []
+    window: list[int] = []
+    size = 0
+    for part in np.lexsort((owners, share)).tolist():
+        if window and size + int(totals[part]) > limit:
+            windows.append(_rising(window))
+            window, size = [], 0
+        window.append(part)
+        size += int(totals[part])
+    if window and size:
+        windows.append(_rising(window))
+    return windows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DocumentChunk:
+    """Some parts of the run, and the decisions about their N documents."""
+
+    parts: NDArray[np.int64]
+    """The parts, ascending."""
+    documents: NDArray[np.int64]
+    """(N,) doc ids of their documents, ascending."""
+    chosen: "Chosen"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """D documents that are packed together, in order; see `document_runs.LocatedDocuments`."""
+
+    parts: tuple[PartPlace, ...]
+    part_starts: NDArray[np.int64]
+    """(parts + 1,) over documents."""
+    part_segments: NDArray[np.int64]
+    """(parts + 1,) over segments."""
+    segment_starts: NDArray[np.int64]
+    """(segments + 1,) over documents. A segment is one record batch of a part."""
+    documents: NDArray[np.int64]
+    """(D,) their doc ids."""
+    lengths: NDArray[np.int32]
+    """(D,) tokens, before any cut."""
+    begins: NDArray[np.int32]
+    """(D,) first token within the segment."""
+    run_begins: NDArray[np.int32]
+    """(D,) first run within the segment."""
+    run_counts: NDArray[np.int32]
+    """(D,)"""
+    sections: Sections
+    """The sections to plan; `sections.documents` are indices within D."""
+
+
+class Gathering:
+    """Builds a window, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[NDArray[Any]]] = {}
+        self._parts: list[PartPlace] = []
+        self._sizes: dict[str, list[NDArray[np.int64]]] = {"parts": [], "segments": [], "documents": []}
+        self._repeated = False
+        self._count = 0
+
+    def add(self, chunk: DocumentChunk, which: NDArray[np.bool_], parts: NDArray[np.bool_]) -> None:
+        """Add the packed documents of a chunk that are in `which`, (N,).
+
+        Args:
+            parts: (parts of the lot,) which of them belong to the window; `which` has no documents of others.
+        """
+        catalogue, sections = chunk.chosen.catalogue, chunk.chosen.sections(which)
+        first = np.ones(len(sections), dtype=np.bool_)
+        first[1:] = sections.documents[1:] != sections.documents[:-1]
+        kept = sections.documents[first]
+        columns: dict[str, NDArray[Any]] = {
+            "documents": chunk.documents[kept],
+            "lengths": catalogue.lengths[kept],
+            "begins": catalogue.begins[kept],
+            "run_begins": catalogue.run_begins[kept],
+            "run_counts": catalogue.run_counts[kept],
+            "section_documents": np.cumsum(first) + (self._count - 1),
+            "section_starts": sections.starts,
+            "section_lengths": sections.lengths,
+            "section_repeats": sections.repeats if sections.repeated is not None else np.zeros(0, np.int32),
+        }
+        if sections.repeated is not None and not self._repeated:
+            # Earlier chunks had none.
+            self._repeated = True
+            before = sum(map(len, self._columns.get("section_lengths", [])))
+            self._columns.setdefault("section_repeats", []).append(np.zeros(before, np.int32))
+        elif sections.repeated is None and self._repeated:
+            columns["section_repeats"] = np.zeros(len(sections), np.int32)
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+        self._count += len(kept)
+        self._parts += [catalogue.parts[index] for index in np.flatnonzero(parts).tolist()]
+        segments = np.diff(catalogue.part_segments)
+        self._sizes["parts"].append(np.diff(np.searchsorted(kept, catalogue.part_starts))[parts])
+        self._sizes["segments"].append(segments[parts])
+        of_segments = np.diff(np.searchsorted(kept, catalogue.segment_starts))
+        self._sizes["documents"].append(of_segments[np.repeat(parts, segments)])
+
+    def window(self) -> Window:
+        """The window. This object is empty afterwards."""
+        joined = self._joined
+        return Window(
+            tuple(self._parts),
+            _starts(self._sizes["parts"]),
+            _starts(self._sizes["segments"]),
+            _starts(self._sizes["documents"]),
+            joined("documents", np.int64),
+            joined("lengths"),
+            joined("begins"),
+            joined("run_begins"),
+            joined("run_counts"),
+            Sections(
+                joined("section_documents", np.int64),
+                joined("section_starts"),
+                joined("section_lengths"),
+                joined("section_repeats") if self._repeated else None,
+            ),
+        )
+
+    def _joined(self, name: str, kind: type[np.generic] = np.int32) -> NDArray[Any]:
+        # One column after another, so that only one exists twice at a time.
+        values = self._columns.pop(name, None)
+        if not values:
+            return np.zeros(0, dtype=kind)
+        return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def _rising(parts: list[int]) -> NDArray[np.int64]:
+    return np.array(sorted(parts), dtype=np.int64)
+
+
+def parts_in(chunk: DocumentChunk, parts: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(parts of the lot,) which of them are among `parts`, ascending, and (N,) which documents are in these."""
+    among = np.isin(chunk.parts, parts, assume_unique=True)
+    return among, np.repeat(among, np.diff(chunk.chosen.catalogue.part_starts))
+
+
+def groups(parts: NDArray[np.int64], sizes: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    """Groups of consecutive parts with about `most` documents each.
+
+    Args:
+        sizes: documents of every part of the run.
+    """
+    ends = np.cumsum(sizes[parts])
+    first = 0
+    while first < len(parts):
+        base = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, base + most, side="right")))
+        last = min(last, first + CHUNK_PARTS)
+        yield parts[first:last]
+        first = last
+
+
+def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
+    with np.errstate(over="ignore"):
+        return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
+
+
+def window_seed(seed: int, number: int) -> int:
+    """The seed of one window's order. Mixed, not added, because SplitMix64 seeds must not differ by its step."""
+    return int(mix64(np.array([number], dtype=np.uint64), seed)[0])
+
+
+def _starts(sizes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return offsets_of(np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64))

@@ -1,0 +1,1 @@
+"""The numbers of a report, read from a dataset or a run."""

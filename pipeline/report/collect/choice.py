@@ -1,0 +1,205 @@
+"""Which `max_length`: the sweep over lengths and strategies, as the report shows it."""
+
+from dataclasses import asdict, fields, replace
+
+from ....schemas.config import RunConfig
+from ....schemas.errors import ConfigError
+from ....schemas.report import Choice, Point, ReportShape, SourceLoss
+from ....schemas.units import exact, plural, share
+from ....stages.forecast.length_stats import Compose, LengthStats
+from ....stages.forecast.lost_by_source import lost_by_source
+from ....stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
+from ....stages.select.truncate import Keep
+from ...pack.windows import WINDOW_TOKENS, compose
+from ..draw.choice_notes import notes_on
+from ..draw.remedies import closed_early, remedies
+from ..options import ReportOptions
+from .advice import advise
+from .by_source import loss_words, planned, with_sources
+from .histograms import Tally
+
+LEAST, MOST = 2, 1 << 24
+"""Limits of `truncate.max_length`."""
+_FULLER = 0.02
+"""Fill that a length beyond the longest document must gain over the first such length to be shown."""
+_FURTHER = 16
+"""Lengths up to so many times the longest document are shown."""
+
+
+def choose(stock: LengthStats, config: RunConfig, options: ReportOptions, *, documents_in_all: int) -> Choice:
+    """Compare lengths and strategies.
+
+    Args:
+        stock: the result of `read_stock`.
+        documents_in_all: number of all documents, which is larger than the stock's if that is a sample.
+
+    Raises:
+        ConfigError: a length is out of range.
+    """
+    how = SweepOptions(
+        batch=min(options.batch, max(len(stock.lengths), 1)),  # no batch is larger than all documents
+        keep=Keep(config.truncate.keep),
+        drop=config.truncate.overlong == "drop",
+        split=config.truncate.overlong == "split",
+        keep_untrained=config.keep_untrained,
+        max_docs=config.pack.max_docs,
+        align=config.pack.align,
+        seed=config.seed,
+    )
+    documents = len(stock.lengths)
+    together = _composed(stock, config) if documents >= documents_in_all else None
+    outcomes = sweep(stock, candidates(config, options.lengths), options=how, compose=together)
+    shown = set(_shown(outcomes, int(stock.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
+    points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
+    lengths = Tally()
+    lengths.add(stock.lengths)
+    histogram = lengths.logarithmic(exact=documents == documents_in_all)
+    more = max(documents_in_all / documents, 1.0) if documents else 1.0
+    limit = options.max_length_limit
+    advice = advise(points, config, histogram, options.batch, more, limit) if documents else None
+    sources = _sources(stock, config, advice.max_length, advice.strategy, how) if advice is not None else []
+    configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
+    if advice is not None and own != (advice.max_length, advice.strategy):
+        configured = _sources(stock, config, *own, how)
+    if advice is not None:
+        advice = replace(advice, reasons=[*advice.reasons, *remedies(stock, points, config)])
+        advice = with_sources(advice, sources, pieces=how.split or advice.strategy == "bfd_split")
+    return Choice(
+        sentence=_with_loss(_sentence(points, config, documents, documents_in_all), configured),
+        documents=documents,
+        documents_in_all=max(documents, documents_in_all),
+        lengths=histogram,
+        batch=options.batch,
+        shape=options.shape,
+        points=points,
+        strategy=config.pack.strategy,
+        max_length=config.truncate.max_length,
+        overlong=config.truncate.overlong,
+        advice=advice,
+        notes=[
+            *notes_on(points, config, stock, max(documents, documents_in_all)),
+            *closed_early(stock, points, config, how, together),
+        ],
+        sources=sources,
+        sources_configured=configured if configured is not sources else [],
+    )
+
+
+def _composed(stock: LengthStats, config: RunConfig) -> Compose | None:
+    """A function that says which parts a run plans together; None if it plans all in one window at every length."""
+    limit, parts = config.pack.window_tokens or WINDOW_TOKENS, stock.parts
+    grows = config.truncate.overlong == "split" and config.truncate.split.overlap > 0
+    if parts is None or (stock.tokens <= limit and not grows):
+        return None
+    sources = parts.sources.tolist()
+    return lambda tokens: compose(tokens, sources, limit, config.seed)
+
+
+def _sources(stock: LengthStats, config: RunConfig, length: int, strategy: str, how: SweepOptions) -> list[SourceLoss]:
+    """What each source loses at a length; empty if there is only one source."""
+    found = lost_by_source(stock, length, strategy, how)
+    if len(found) < 2:
+        return []
+    return [SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in found]
+
+
+def _with_loss(sentence: str, sources: list[SourceLoss]) -> str:
+    """Add which source loses much at the configured length, since the total may not show it."""
+    words = loss_words(sources)
+    return f"{sentence} {words[0].upper()}{words[1:]}." if words else sentence
+
+
+def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
+    """The lengths to compare, in ascending order: multiples of `pack.align`, and the configured length.
+
+    Raises:
+        ConfigError: a length is out of range.
+    """
+    align = config.pack.align
+    out = {config.truncate.max_length}
+    for length in lengths:
+        check_length(length)
+        if length - length % align >= LEAST:
+            out.add(length - length % align)
+    return sorted(out)
+
+
+def check_length(length: int) -> None:
+    """Refuse a length that rows cannot have.
+
+    Raises:
+        ConfigError: the length is out of range.
+    """
+    if not LEAST <= length <= MOST:
+        raise ConfigError(f"--lengths: {length:,} is out of range; give lengths from {LEAST} to {MOST:,}")
+
+
+def point_of(outcome: PackingEstimate, shape: ReportShape) -> Point:
+    """The outcome, with the work it means for a model of this shape."""
+    same = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
+    attention, total = shape.model.attention(outcome.squares), shape.model.flops(outcome.computed, outcome.squares)
+    return Point(**same, fill=outcome.fill, gap=outcome.gap, attention_flops=attention, flops=total)
+
+
+def _shown(outcomes: list[PackingEstimate], longest: int, configured: int, asked: tuple[int, ...]) -> list[int]:
+    """The lengths worth showing: up to the first that no document exceeds, then on while rows get fuller."""
+    from ..options import ReportOptions
+
+    fills = {one.max_length: one.fill for one in outcomes if one.strategy == "bfd"}
+    kept = [length for length in fills if length <= longest]
+    beyond = [length for length in fills if longest < length <= max(_FURTHER * longest, configured)]
+    beyond = beyond or [length for length in fills if length > longest][:1]
+    fuller = [length for length in beyond if fills[length] >= fills[beyond[0]] + _FULLER]
+    kept += beyond[: beyond.index(fuller[-1]) + 1 if fuller else 1]
+    # Lengths that the user named are all shown.
+    return [*kept, configured] if asked == ReportOptions().lengths else list(fills)
+
+
+def _sentence(points: list[Point], config: RunConfig, documents: int, documents_in_all: int) -> str:
+    """What the configured length does, in a sentence. The section on packing says how full the rows are."""
+    length, strategy, overlong = config.truncate.max_length, config.pack.strategy, config.truncate.overlong
+    known = strategy if strategy != "none" else "bfd"
+    point = next(one for one in points if (one.strategy, one.max_length) == (known, length))
+    if not point.documents and not point.documents_lost:
+        return "There are no documents to choose a length for."
+    begin = ""
+    if documents < documents_in_all:
+        begin = f"Of about {exact(documents_in_all)} documents, {exact(documents)} were read. "
+    among = f"{exact(point.documents_cut)} of {plural(documents, 'document')}"
+    lost = f"{share(labels_lost(point))} of the {'trained ' if point.labels + point.labels_lost else ''}tokens"
+    if not point.documents_cut and not point.documents_lost:
+        did = f"At {length:,} with {known}, no document is cut and no token is lost"
+    elif strategy in ("bfd_split", "wrapped"):
+        did = f"{strategy} at {length:,} loses no token and cuts {among} into pieces"
+    elif overlong == "drop":
+        did = f"At {length:,}, {exact(point.documents_lost)} of {plural(documents, 'document')} are dropped, "
+        did += f"and {lost} with them"
+    elif overlong == "error":
+        did = f"At {length:,}, {exact(point.documents_cut + point.documents_lost)} of {plural(documents, 'document')} "
+        did += "are longer than a row, which stops the run"
+    elif overlong == "split" and point.documents_cut:
+        pieces = point.pieces - (point.documents - point.documents_cut)
+        did = f"At {length:,}, {among} are split into {plural(pieces, 'piece')} and {lost} lost"
+        if point.documents_lost:
+            did += f" ({plural(point.documents_lost, 'document')} left out, as nothing trained remains)"
+    else:
+        did = f"At {length:,}, {among} are cut and {lost} lost"
+        if not point.documents_cut:
+            are = "is" if point.documents_lost == 1 else "are"
+            did = f"At {length:,}, {exact(point.documents_lost)} of {plural(documents, 'document')} {are} left out, "
+            did += f"as nothing trained remains, and {lost} lost with "
+            did += "it" if point.documents_lost == 1 else "them"
+        elif point.documents_lost:
+            did += f" ({plural(point.documents_lost, 'document')} left out, as nothing trained remains)"
+    if strategy == "none":
+        each = "documents" if point.pieces == point.documents else "pieces"
+        return f"{begin}{did}; each of the {exact(point.pieces)} {each} is a row of its own."
+    return f"{begin}{did}."
+
+
+def labels_lost(point: Point) -> float:
+    """The share of trained tokens that is lost; of all tokens, if none is trained."""
+    total = point.labels + point.labels_lost
+    if total:
+        return point.labels_lost / total
+    return point.tokens_lost / max(point.tokens + point.tokens_lost, 1)

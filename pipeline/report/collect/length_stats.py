@@ -1,0 +1,245 @@
+"""Lengths and trained spans of a run's documents, read from encoded parts.
+
+They are the documents of the train split after filters, prompt and completion limits, duplicates and copies, but before
+`max_length`, so that the sweep can compare other lengths. The number of copies is that of the configured length: source
+weights are shares of packed tokens, which another length would shift slightly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....schemas.config import RunConfig
+from ....schemas.errors import ConfigError, IntegrityError, StoreError
+from ....schemas.ragged import offsets_of, ranges, sums_of
+from ....stages.forecast.length_stats import LengthStats, Parts
+from ....stages.mask.policy import Mask
+from ...dataset.open import Finished
+from ...dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
+from ...encode.parts import EncodedPart, PartPlace, Segment
+from ...pack.decide import MixtureSampler
+from ...pack.select import splitter_of
+from ...pack.survey import Surveyor, splits_of
+from ...pack.windows import DocumentChunk, mix64
+from ...store.open import scratch_of
+from ..options import ReportOptions
+from .choice import candidates
+from .pieces import PieceTable
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStock:
+    """The lengths of a finished run, as the cache still has them."""
+
+    config: RunConfig
+    stock: LengthStats
+    documents_in_all: int
+    """Number of all documents, which is larger than the stock's if that is a sample."""
+
+
+def read_stock(
+    config: RunConfig,
+    places: Sequence[PartPlace],
+    sizes: Sequence[int],
+    tokenizer_json: str,
+    scratch: Path,
+    options: ReportOptions,
+) -> tuple[LengthStats, int]:
+    """The lengths, and the number of all documents, which is estimated if only `options.documents` are read.
+
+    A sample consists of whole parts, chosen by the seed. Duplicates are found only within it.
+
+    Args:
+        places, sizes, tokenizer_json, scratch: as for `Surveyor`.
+
+    Raises:
+        ConfigError: a source weight needs too many copies.
+        IntegrityError: a part cannot be read, or differs from its record.
+    """
+    parts = _some(np.array(sizes, dtype=np.int64), options.documents, config.seed)
+    some = [places[index] for index in parts.tolist()], [sizes[index] for index in parts.tolist()]
+    table = None
+    if config.truncate.overlong == "split":
+        splitter = splitter_of(config, Mask.of(config.mask), tokenizer_json)
+        table = PieceTable(splitter, candidates(config, options.lengths))
+    stock = _gathered(config, *some, tokenizer_json, scratch, table)
+    read, every = sum(some[1]), sum(sizes)
+    return stock, len(stock.lengths) if read == every else round(len(stock.lengths) * every / max(read, 1))
+
+
+def stock_of(dataset: Finished, options: ReportOptions) -> FoundStock | str:
+    """The lengths of a finished run, from the cache; or why they are not available."""
+    if "pairs" in dataset.manifest.plan["encode"]:
+        return "preference pairs are not packed: each is a row of its own"
+    asked, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
+    if asked is None:
+        return f"{dataset.store.where(CONFIG)} no longer says what this was packed from"
+    if isinstance(noted, str):
+        return noted
+    cache, parts = noted
+    spec = recall_spec(cache, dataset.manifest.plan)
+    if spec is None:
+        return f"the cache is gone: {cache.where('specs')} no longer says how its parts were encoded"
+    places, examples = [part.place for part in parts], [part.documents for part in parts]
+    try:
+        found = read_stock(asked.config, places, examples, spec.tokenizer_json, scratch_of(cache).root, options)
+    except (StoreError, IntegrityError, ConfigError, OSError) as error:
+        return f"the encoded parts can no longer be read: {error}"
+    except ValueError:
+        return "the cache is gone: another version wrote its parts"
+    return FoundStock(asked.config, *found)
+
+
+def _some(sizes: NDArray[np.int64], most: int | None, seed: int) -> NDArray[np.int64]:
+    """Indices of the parts to read, ascending: all, or enough for about `most` documents."""
+    if most is None or int(sizes.sum()) <= most:
+        return np.arange(len(sizes))
+    order = np.argsort(mix64(np.arange(len(sizes), dtype=np.uint64), seed), kind="stable")
+    count = max(1, int(np.searchsorted(np.cumsum(sizes[order]), most, side="right")))
+    return np.sort(order[:count])
+
+
+def _unlimited(config: RunConfig) -> RunConfig:
+    """The configuration without `max_length`, and with every document once."""
+    return config.model_copy(
+        update={
+            "truncate": config.truncate.model_copy(update={"overlong": "truncate"}),
+            "pack": config.pack.model_copy(update={"strategy": "bfd_split"}),  # selects whole documents
+            "sources": tuple(one.model_copy(update={"weight": None, "repeat": None}) for one in config.sources),
+        }
+    )
+
+
+def _gathered(
+    config: RunConfig,
+    places: Sequence[PartPlace],
+    sizes: Sequence[int],
+    tokenizer_json: str,
+    scratch: Path,
+    table: PieceTable | None,
+) -> LengthStats:
+    """The documents of the train split, selected as a run does, but before `max_length`.
+
+    Args:
+        config: with its `max_length`, because the number of copies depends on it.
+        table: cuts long documents if they are split before packing; else None.
+    """
+    whole = Surveyor(_unlimited(config), places, sizes, tokenizer_json, scratch)
+    whole.decide()
+    if MixtureSampler.needed(config):
+        mixed = Surveyor(config.model_copy(update={"duplicates": "keep"}), places, sizes, tokenizer_json, scratch)
+        mixed.decisions.duplicates = whole.decisions.duplicates
+        mixed.decide()
+        whole.decisions.quotas = mixed.decisions.quotas
+    gathered = _Gathering(table)
+    for lot in whole.chunks():
+        gathered.add(lot, whole.config)
+    return gathered.stock([place.source for place in places])
+
+
+class _Gathering:
+    """Collects the lengths chunk by chunk."""
+
+    def __init__(self, table: PieceTable | None) -> None:
+        self._table = table
+        self._lengths: list[NDArray[np.int32]] = []
+        self._copies: list[NDArray[np.int32]] = []
+        self._runs: list[tuple[NDArray[np.int32], ...]] = []
+        self._sizes: list[NDArray[np.int64]] = []
+        """(parts,) per chunk: documents of each part, with copies."""
+        self._count = 0
+        self._held_out = 0
+
+    def add(self, lot: DocumentChunk, config: RunConfig) -> None:
+        """Add the packed documents of a chunk."""
+        chosen, catalogue = lot.chosen, lot.chosen.catalogue
+        taken = chosen.packed & splits_of(config, catalogue)["train"]
+        numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
+        first = 0
+        for segment in self._segments(lot, config):
+            last = first + len(segment.offsets) - 1
+            here = slice(first, last)
+            runs = _asked(segment, taken[here], catalogue.low[here], catalogue.high[here])
+            self._runs.append((numbers[here][runs[0]], *runs[1:]))
+            first = last
+        if self._table is not None:
+            self._table.add(catalogue, taken, numbers)
+        self._lengths.append((catalogue.high - catalogue.low)[taken])
+        self._copies.append(chosen.selection.copies[taken])
+        self._sizes.append(sums_of(np.where(taken, chosen.selection.copies, 0), catalogue.part_starts))
+        self._count += int(taken.sum())
+        self._held_out += int(np.count_nonzero(chosen.packed)) - int(taken.sum())
+
+    def stock(self, sources: Sequence[int]) -> LengthStats:
+        """Everything collected; this object is empty afterwards.
+
+        Args:
+            sources: the source index of each part.
+        """
+        lengths, copies = _joined(self._lengths), _joined(self._copies)
+        owners, begins, ends = (
+            (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
+        )
+        starts = offsets_of(np.concatenate([np.zeros(0, np.int64), *self._sizes]))
+        parts = Parts(starts, np.array(sources, dtype=np.int32))
+        pieces = self._table.pieces() if self._table is not None else {}
+        self._lengths, self._copies, self._runs, self._table = [], [], [], None
+        if len(copies) and copies.max() > 1:
+            documents = np.repeat(np.arange(len(lengths)), copies)
+            lengths = lengths[documents]
+            pieces = {length: one.take(*_copied(one.owners, documents)) for length, one in pieces.items()}
+            take, owners = _copied(owners, documents)
+            begins, ends = begins[take], ends[take]
+        return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out)
+
+    def _segments(self, lot: DocumentChunk, config: RunConfig) -> Iterator[Segment]:
+        mask = Mask.of(config.mask)
+        for place in lot.chosen.catalogue.parts:
+            yield from EncodedPart(place.path).segments(mask)
+
+
+def _asked(
+    segment: Segment, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], ...]:
+    """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
+
+    Args:
+        taken, low, high: (N,) of the segment's documents: whether it is taken, and the range of tokens that is kept.
+            Starts and ends count from `low`.
+    """
+    owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(segment.run_offsets))
+    asked = segment.runs >= 0
+    every = np.where(asked, segment.runs, ~segment.runs)
+    begins = np.empty_like(every)
+    begins[1:] = every[:-1]
+    begins[segment.run_offsets[:-1]] = 0  # a document has at least one run
+    mine = asked & taken[owners]
+    owners = owners[mine]
+    begins = np.maximum(begins[mine], low[owners]) - low[owners]
+    ends = np.minimum(every[mine], high[owners]) - low[owners]
+    there = begins < ends
+    owners, begins, ends = owners[there], begins[there], ends[there]
+    new = np.ones(len(owners), dtype=np.bool_)
+    new[1:] = (owners[1:] != owners[:-1]) | (begins[1:] != ends[:-1])
+    last = np.ones(len(owners), dtype=np.bool_)
+    last[:-1] = new[1:]
+    return owners[new], begins[new], ends[last]
+
+
+def _copied(owners: NDArray[np.int32], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Repeat items that belong to documents for every copy of their document: (item indices, their new owners).
+
+    Args:
+        owners: the document of each item, ascending.
+        documents: (N,) the document that each copy is of, ascending.
+    """
+    starts = np.searchsorted(owners, documents, side="left")
+    counts = np.searchsorted(owners, documents, side="right") - starts
+    return ranges(starts, counts), np.repeat(np.arange(len(documents), dtype=np.int32), counts)
+
+
+def _joined(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int32)

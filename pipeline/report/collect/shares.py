@@ -1,0 +1,133 @@
+"""What is trained of each source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ....schemas.ledger import Ledger, SourceLedger
+from ....schemas.report import Histogram, SourceShare, Training
+from ....schemas.units import plural, share
+from .flow import asked_left, is_packed
+from .histograms import Tally
+from .lengths import Spread, Spreads
+from .shown import Shown
+
+_UNTRAINED = ("untrained", "cut_untrained")
+_DROPPED = {
+    "reasoning": "reasoning of the assistant",
+    "system": "the system message",
+    "assistant": "contents of the assistant",
+    "tool_calls": "tool calls",
+    "tool_results": "tool results",
+    "tools": "the list of tools",
+}
+"""Key of `template_dropped` → words for a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Tokens that the mask selects but that are first in their piece, so never trained; as known before packing."""
+
+    by_source: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False
+    """Whether the strategy will add more of them, because it cuts documents itself."""
+
+
+def training_of(
+    ledger: Ledger, spreads: Spreads | None = None, shown: Shown | None = None, heads: Heads | None = None
+) -> Training:
+    """What is trained, of a finished run or before packing.
+
+    Args:
+        spreads: length statistics of examples; None if unknown.
+        shown: packed rows or pairs as text; None before packing.
+        heads: needed before packing only; the ledger of a finished run has them.
+    """
+    most = max((one.lengths.most for one in spreads.sources.values()), default=0) if spreads is not None else 0
+    heads = heads or Heads()
+    sources = []
+    for name, entry in ledger.sources.items():
+        spread = spreads.sources.get(name) if spreads is not None else None
+        sources.append(_share(name, entry, spread, spreads, most, heads))
+    shown = shown or Shown(absent="There are no rows yet: the data is not packed.")
+    return Training(_sentence(ledger.total(), spreads, heads), sources, shown.rows, shown.absent, shown.pairs)
+
+
+def _share(
+    name: str, entry: SourceLedger, spread: Spread | None, spreads: Spreads | None, most: int, heads: Heads
+) -> SourceShare:
+    """One source. The bins of all histograms reach to `most`, so that sources can be compared."""
+    exact, exact_runs = (spreads.exact, spreads.exact_runs) if spreads is not None else (True, True)
+    return SourceShare(
+        source=name,
+        examples=sum(entry.examples_packed.values()),
+        tokens=entry.tokens_packed,
+        labels=labels_of(entry, heads.by_source.get(name, 0)),
+        turns=entry.turns_trained,
+        turns_without_end=entry.turns_without_end,
+        turns_cut=entry.turns_cut,
+        straddles=entry.straddles,
+        boundaries=entry.boundaries,
+        without_labels=entry.examples_without_labels,
+        untrained=sum(entry.examples_dropped.get(reason, 0) for reason in _UNTRAINED),
+        lengths=_logarithmic(spread.lengths, exact, most) if spread is not None else None,
+        prompts=_logarithmic(spread.prompts, exact_runs, most) if spread is not None else None,
+        completions=_logarithmic(spread.completions, exact_runs, most) if spread is not None else None,
+        turns_each=spread.turns.even(exact=exact_runs) if spread is not None and spread.turns.count else None,
+        truncated=entry.examples_truncated + entry.examples_split,
+    )
+
+
+def labels_of(entry: SourceLedger, heads: int = 0) -> int:
+    """The number of trained tokens.
+
+    Args:
+        heads: before packing, the selected tokens that are first in their piece.
+    """
+    return entry.labels_trained if is_packed(entry) else asked_left(entry) - heads
+
+
+def _logarithmic(tally: Tally, exact: bool, most: int) -> Histogram | None:
+    return tally.logarithmic(exact=exact, most=most) if tally.count else None
+
+
+def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads) -> str:
+    if not total.tokens_packed:
+        return "Nothing is packed, so nothing is trained."
+    labels = labels_of(total, sum(heads.by_source.values()))
+    words = [f"The loss falls on {share(labels / total.tokens_packed)} of the packed tokens, {plural(labels, 'token')}"]
+    if total.turns_trained:
+        words[0] += f" in {plural(total.turns_trained, 'turn')} of the assistant"
+    words[0] += "."
+    if heads.more:
+        words.append("This still counts first tokens of the pieces that the strategy cuts, which are never trained.")
+    if total.turns_without_end:
+        what = "of them has" if total.turns_without_end == 1 else "of them have"
+        words.append(f"{total.turns_without_end:,} {what} no end-of-turn token, so the model does not learn to stop.")
+    if total.turns_cut:
+        words.append(f"{plural(total.turns_cut, 'cut')} went through trained turns.")
+    dropped = sum(total.examples_dropped.get(reason, 0) for reason in _UNTRAINED)
+    if dropped:
+        words.append(
+            f"{plural(dropped, 'example')} without a trained token {'was' if dropped == 1 else 'were'} dropped."
+        )
+    if total.examples_without_labels:
+        words.append(f"{plural(total.examples_without_labels, 'packed example')} without a trained token are kept.")
+    if total.straddles:
+        words.append(
+            f"{total.straddles:,} of {plural(total.boundaries, 'prompt/answer boundary', 'prompt/answer boundaries')} "
+            f"{'falls' if total.straddles == 1 else 'fall'} inside a token; such tokens are trained."
+        )
+    for what, number in sorted(total.template_dropped.items()):
+        words.append(
+            f"The chat template leaves out {_DROPPED.get(what, what)} in {plural(number, 'example')}; the model never "
+            "sees it."
+        )
+    if total.prompts_rewritten:
+        words.append(
+            f"The chat template renders {plural(total.prompts_rewritten, 'prompt')} differently alone than within the "
+            "conversation, so training starts there at the assistant's own words. TRL would mask as many tokens as the "
+            "prompt has alone, whatever their text."
+        )
+    if spreads is not None and spreads.missing_runs is not None:
+        words.append(f"The lengths of prompts and completions are no longer known: {spreads.missing_runs}.")
+    return " ".join(words)

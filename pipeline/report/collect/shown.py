@@ -1,0 +1,169 @@
+"""A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
+
+from dataclasses import dataclass, field
+
+from ....schemas.errors import IntegrityError, PacktrainError
+from ....schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
+from ...dataset.decode import Decoder, Piece, load_decoder, pieces
+from ...dataset.open import Finished
+from ...dataset.output_folder import tokenizer_folder
+from ...dataset.run_notes import recall, recall_spec
+from ...store.open import open_store
+from .packed_documents import PackedDocuments
+from .rows_look import RowLook
+
+ROW_CHARACTERS = 4_000
+"""About the most text of one row."""
+ALL_CHARACTERS = 60_000
+"""Maximum characters of text of all rows together."""
+LEAST_CHARACTERS = 160
+"""Least text of a document that is shown with text."""
+TEXTS = 40
+"""Maximum number of documents of a row that are shown with text."""
+LISTED = 200
+"""Maximum number of documents of a row that are listed."""
+_STRETCHES = 8
+"""Maximum number of stretches of a document that are shown: half from its start, half from its end."""
+_GAP = " … "
+_WORD = 24
+"""Longest text at a cut that counts as a cut word and is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Rows as text, or the reason why there are none."""
+
+    rows: list[ShownRow] = field(default_factory=list)
+    absent: str | None = None
+    pairs: list[ShownPair] = field(default_factory=list)
+    """Pairs to show instead of rows, for preference data."""
+
+
+def shown_rows(dataset: Finished, split: str, look: RowLook, wanted: int, *, cut: bool) -> Shown:
+    """Some evenly chosen rows of a split, with one that has a cut document if there is any.
+
+    Args:
+        look: the rows to choose from.
+        wanted: how many rows.
+        cut: whether any document was cut.
+    """
+    if wanted < 1:
+        return Shown(absent="No rows were requested.")
+    if not len(look.rows):
+        return Shown(absent=f"No row of {dataset.store.url} can be read from here.")
+    try:
+        decoder = find_decoder(dataset)
+        documents = PackedDocuments(dataset)
+        chosen = _chosen(dataset, documents, split, look, wanted, cut=cut)
+        room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // len(chosen)), LEAST_CHARACTERS)
+        found = [pieces(dataset, row, split) for row in chosen]
+        names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
+        capacity = dataset.manifest.max_length
+        rows = [
+            ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder, room))
+            for row, mine in zip(chosen, found, strict=True)
+        ]
+        return Shown(rows)
+    except PacktrainError as error:
+        return Shown(absent=str(error))
+
+
+def find_decoder(dataset: Finished) -> Decoder:
+    """The run's tokenizer, from the cache or from the folder that the run read.
+
+    Raises:
+        InputError: the folder has none.
+        IntegrityError: both are gone.
+    """
+    asked = recall(dataset.store)
+    if asked is not None:
+        spec = recall_spec(open_store(asked.cache), dataset.manifest.plan)
+        if spec is not None:
+            return Decoder.of_json(spec.tokenizer_json)
+    folder = tokenizer_folder(dataset.store)
+    if folder is None:
+        raise IntegrityError("The run's tokenizer is gone; `packtrain inspect --tokenizer FOLDER` shows rows.")
+    return load_decoder(folder)
+
+
+def _chosen(
+    dataset: Finished, documents: PackedDocuments, split: str, look: RowLook, wanted: int, *, cut: bool
+) -> list[int]:
+    count = len(look.rows)
+    places = {count * number // wanted for number in range(wanted)}
+    if cut:
+        row = _with_cut(dataset, documents, split, look)
+        if row is not None:
+            places = {*sorted(places)[: max(wanted - 1, 0)], row}
+    return [int(look.rows[place]) for place in sorted(places)]
+
+
+def _with_cut(dataset: Finished, documents: PackedDocuments, split: str, look: RowLook) -> int | None:
+    """The index in `look` of a row with a cut document; None if none is found."""
+    found = look.continued.nonzero()[0]
+    if len(found):
+        return int(found[0])
+    # A truncated document fills its row, unless another limit cut it.
+    full = ((look.pieces == 1) & (look.longest == dataset.manifest.max_length)).nonzero()[0][:8]
+    for place in full.tolist():
+        piece = pieces(dataset, int(look.rows[place]), split)[0]
+        named = documents.named([piece.doc_id])
+        if piece.doc_id in named and named[piece.doc_id][2] > len(piece.ids):
+            return int(place)
+    return None
+
+
+def _documents(
+    found: list[Piece], names: dict[int, tuple[str, str, int]], decoder: Decoder, room: int
+) -> list[ShownDocument]:
+    """The documents of a row, with about `room` characters of text in total."""
+    listed = found[:LISTED]
+    each = max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
+    out = []
+    for number, piece in enumerate(listed):
+        id, source, _ = names.get(piece.doc_id, (str(piece.doc_id), "", 0))
+        trained = sum(len(ids) for flag, ids in piece.spans() if flag)
+        texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
+        out.append(ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), trained, texts, shortened))
+    return out
+
+
+def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece], bool]:
+    """A document's stretches as text, and whether text was left out."""
+    spans = list(piece.spans())
+    if len(piece.ids) <= room:
+        texts = decoder.spans([ids for _, ids in spans])
+        if sum(map(len, texts)) <= room:
+            return [ShownPiece(text, flag, len(ids)) for (flag, ids), text in zip(spans, texts, strict=True)], False
+    half = _STRETCHES // 2
+    kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
+    each = max(room // len(kept), 40)
+    out = [ShownPiece(short_text(decoder, ids, each), flag, len(ids)) for flag, ids in kept]
+    if len(kept) < len(spans):
+        left = sum(len(ids) for _, ids in spans[half:-half])
+        out.insert(half, ShownPiece(_GAP, False, left))
+    return out, True
+
+
+def short_text(decoder: Decoder, ids: list[int], room: int) -> str:
+    """The start and the end of a stretch's text, about `room` characters."""
+    if len(ids) <= room:
+        text = decoder.text(ids)
+        if len(text) <= room:
+            return text
+    half = room // 2
+    # Nearly all tokens have at least one character, so `room` tokens are enough.
+    head, tail = decoder.text(ids[:room]), decoder.text(ids[-room:])
+    return _to_word_end(head[:half].rstrip("\ufffd")) + _GAP + _from_word(tail[-half:].lstrip("\ufffd"))
+
+
+def _to_word_end(text: str) -> str:
+    """Drop the cut word at the end, unless it is long."""
+    cut = max(text.rfind(" "), text.rfind("\n"))
+    return text[:cut] if len(text) - cut <= _WORD else text
+
+
+def _from_word(text: str) -> str:
+    """Drop the cut word at the start, unless it is long."""
+    found = [at for at in (text.find(" "), text.find("\n")) if at >= 0]
+    return text[min(found) + 1 :] if found and min(found) <= _WORD else text

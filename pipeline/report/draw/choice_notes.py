@@ -1,0 +1,64 @@
+"""Notes on the comparison of lengths: what it leaves out, and where it differs from a run."""
+
+from collections.abc import Sequence
+
+from ....schemas.config import RunConfig
+from ....schemas.report import Choice, Point
+from ....schemas.units import exact, plural, share
+from ....stages.forecast.length_stats import LengthStats
+from ...pack.windows import WINDOW_TOKENS
+
+_WITH = "padded, padding-free and bfd"
+
+
+def own_way(choice: Choice) -> str:
+    """The configured strategy, and how it treats long documents. For `none`, that is `bfd`, which packs the same
+    tokens."""
+    strategy = choice.strategy if choice.strategy in {one.strategy for one in choice.points} else "bfd"
+    return f"{strategy} with overlong: {choice.overlong}" if strategy == "bfd" else strategy
+
+
+def notes_on(points: Sequence[Point], config: RunConfig, stock: LengthStats, documents_in_all: int) -> list[str]:
+    """The notes that apply, one sentence each."""
+    out = []
+    if stock.held_out:
+        more = documents_in_all / max(len(stock.lengths), 1)
+        held = round(stock.held_out * more)
+        about = "" if more == 1 else "about "
+        out.append(
+            f"{about}{exact(held)} of {plural(documents_in_all + held, 'document')} {'is' if held == 1 else 'are'} "
+            "held out and not compared: all numbers here are of the train split."
+        )
+    if config.truncate.overlong == "split":
+        out.append(
+            f"With {_WITH}, documents longer than a row are split at {config.truncate.split.at}, as configured; "
+            "bfd_split and wrapped cut after a fixed number of tokens instead."
+        )
+    elif config.truncate.overlong == "drop":
+        out.append(f"With {_WITH}, documents longer than a row are left out, as configured.")
+    elif config.truncate.overlong == "error":
+        out.append(f"With {_WITH}, documents longer than a row are truncated here; as configured, they stop a run.")
+    out += _alignment(points, config)
+    limit = config.pack.window_tokens or WINDOW_TOKENS
+    if documents_in_all > len(stock.lengths) > 0 and stock.tokens / len(stock.lengths) * documents_in_all > limit:
+        out.append(
+            f"A run plans windows of {exact(limit)} tokens, this comparison all documents at once: a run has at most "
+            "a few more rows per window."
+        )
+    return [one[:1].upper() + one[1:] for one in out]
+
+
+def _alignment(points: Sequence[Point], config: RunConfig) -> list[str]:
+    align, length = config.pack.align, config.truncate.max_length
+    out = []
+    known = config.pack.strategy if config.pack.strategy in ("bfd", "bfd_split") else "bfd"
+    own = next((one for one in points if (one.strategy, one.max_length) == (known, length)), None)
+    if align > 1 and own is not None and own.tokens:
+        out.append(
+            f"Pieces are padded to multiples of {align:,}: at {length:,} with {known} that adds "
+            f"{share(own.padding / own.tokens, 2)} to the tokens. Rows and work include it, fill does not."
+        )
+    limits = [f"pack.{name}" for name, on in (("align", align > 1), ("max_docs", config.pack.max_docs)) if on]
+    if limits:
+        out.append(f"strategy wrapped is compared without {' and '.join(limits)}, which it does not support.")
+    return out

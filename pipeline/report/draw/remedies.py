@@ -1,0 +1,57 @@
+"""Settings other than the length that would help: against lost trained tokens, and against rows closed early."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....schemas.config import RunConfig
+from ....schemas.report import Point
+from ....schemas.units import exact, plural, share
+from ....stages.forecast.length_stats import Compose, LengthStats
+from ....stages.forecast.sweep import SweepOptions, sweep
+from ....stages.select.truncate import Keep
+
+LOSES = 0.01
+"""Lost share of trained tokens from which the report says what would keep them."""
+
+
+def own_point(points: Sequence[Point], config: RunConfig) -> Point:
+    """The configuration's point. For `none` it is that of `bfd`, which packs the same tokens."""
+    strategy = "bfd" if config.pack.strategy == "none" else config.pack.strategy
+    return next(one for one in points if (one.strategy, one.max_length) == (strategy, config.truncate.max_length))
+
+
+def remedies(stock: LengthStats, points: Sequence[Point], config: RunConfig) -> list[str]:
+    """Settings that keep more trained tokens at the configured length."""
+    point, length = own_point(points, config), config.truncate.max_length
+    total = point.labels + point.labels_lost
+    overlong = config.truncate.overlong
+    if (
+        point.labels_lost < LOSES * total
+        or not total
+        or point.strategy != "bfd"
+        or overlong not in ("truncate", "drop")
+    ):
+        return []
+    ways = []
+    if overlong == "truncate" and config.truncate.keep == "start":
+        kept = int(stock.cut(length, Keep.END)[1].sum())
+        if kept > point.labels:
+            ways.append(f"truncate.keep: end would keep {share(kept / total)} of the trained tokens")
+    ways.append("truncate.overlong: split would keep all but first tokens of pieces")
+    return [f"At the configured {length:,}, which keeps {share(point.labels / total)}, {'; '.join(ways)}."]
+
+
+def closed_early(
+    stock: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
+) -> list[str]:
+    """How many rows there would be without `pack.max_docs`, if it costs rows."""
+    point = own_point(points, config)
+    if config.pack.max_docs is None or config.pack.strategy == "none" or not point.rows:
+        return []
+    free = sweep(stock, [point.max_length], [point.strategy], replace(how, max_docs=None), compose)[0]
+    if free.rows >= point.rows:
+        return []
+    return [
+        f"pack.max_docs: {config.pack.max_docs} closes rows before they are full: at {point.max_length:,} there are "
+        f"{plural(point.rows, 'row')}, and without it there would be {exact(free.rows)}."
+    ]

@@ -1,0 +1,1 @@
+"""A few rows of all inputs, for a plan that looks at a sample."""

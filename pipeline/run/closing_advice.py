@@ -1,0 +1,145 @@
+"""Advice at the end of a run: trained tokens lost to limits, prompts glued to completions, and duplicates."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...schemas.config import RunConfig
+from ...schemas.hints import setting
+from ...schemas.ledger import SourceLedger
+from ...schemas.units import share
+from ...stages.mask.policy import Mask
+from ..encode.driver import Encoded
+from ..encode.parts import PartPlace
+from ..inputs.format_options import SourceFormat
+from ..pack.document_index import Holdout, read_catalogue
+from ..pack.select import Chosen, limits_of, select_alone
+from ..pack.survey import Survey
+from ..pack.windows import CHUNK_DOCUMENTS, groups
+
+_CUT = "cut_untrained"
+_DOUBLINGS = 4
+"""How many doublings of `max_length` are tried."""
+_BY_LENGTH = {_CUT, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
+"""Reasons for dropped tokens that the limits cause, or that drop no trained token."""
+_MUCH = 0.01
+"""A larger share of trained tokens lost is reported."""
+
+
+def closing_advice(
+    config: RunConfig,
+    survey: Survey,
+    formats: Mapping[str, SourceFormat],
+    encoded: Encoded,
+    total: SourceLedger,
+) -> list[str]:
+    """What the user may want to change, most important first.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    sizes = [record.examples for record in encoded.records]
+    found = (
+        on_lost(config, total),
+        on_untrained(config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
+        # Repeated from the start of the run, because it has scrolled away by now.
+        *(form.joints for form in formats.values()),
+        on_duplicates(survey, total),
+    )
+    return [line for line in found if line is not None]
+
+
+def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
+    """How many trained tokens the configured length loses; None if at most 1 %.
+
+    The ledger does not say how many trained tokens each reason dropped. So if examples were dropped for other reasons
+    than length, only tokens cut off packed examples are counted.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    asked = total.asked_encoded + total.asked_repeated
+    exact = total.tokens_dropped.keys() <= _BY_LENGTH
+    lost = total.asked_truncated + (total.asked_dropped if exact else 0)
+    if lost <= _MUCH * asked:
+        return None
+    limits = config.truncate.max_completion_length is not None or config.truncate.max_prompt_length is not None
+    where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
+    least = "" if exact else "at least "
+    return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
+
+
+def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
+    """How many packed examples repeat an earlier one; None if there are none, or duplicates are dropped.
+
+    Args:
+        total: the finished run's ledger over all sources.
+    """
+    count = survey.repeats.count() if survey.repeats is not None else 0
+    packed = sum(total.examples_packed.values())
+    if survey.repeats is None or not count:
+        return None
+    about = "about " if survey.repeats.share > 1 else ""
+    return (
+        f"{about}{count:,} of {packed:,} packed examples ({count / packed:.1%}) are duplicates of an earlier one; "
+        f"{setting('duplicates', 'drop')} drops them"
+    )
+
+
+def on_untrained(
+    config: RunConfig, places: Sequence[PartPlace], sizes: Sequence[int], tokenizer_json: str, total: SourceLedger
+) -> str | None:
+    """Which settings would keep examples that truncation left without a trained token, and how many each keeps.
+
+    Repeats the run's selection under each setting; with very many examples, only for the first ones.
+
+    Args:
+        places, sizes: all encoded parts, and the number of documents in each.
+        total: the finished run's ledger over all sources.
+    """
+    dropped = total.examples_dropped.get(_CUT, 0)
+    if not dropped:
+        return None
+    ways = list(_alternatives(config))
+    kept, found, looked = [0] * len(ways), 0, 0
+    for group in groups(np.arange(len(places)), np.array(sizes, dtype=np.int64), CHUNK_DOCUMENTS):
+        parts = [places[index] for index in group.tolist()]
+        cut = _decided(parts, config, tokenizer_json).selection.left_out(_CUT)
+        for number, (_, changed) in enumerate(ways if cut.any() else ()):
+            kept[number] += int((cut & _decided(parts, changed, tokenizer_json).packed).sum())
+        found, looked = found + int(cut.sum()), looked + len(cut)
+        if looked >= CHUNK_DOCUMENTS:
+            break
+    of = "them" if looked == sum(sizes) else f"the {found:,} among the first {looked:,}"
+    said, most = [], 0
+    for (hint, changed), count in zip(ways, kept, strict=True):
+        longer = changed.truncate.max_length > config.truncate.max_length
+        if count and not (longer and count <= most):  # another doubling must keep more
+            said.append(f"{hint} keeps {count:,}")
+        most = max(most, count) if longer else most
+    what = f"truncation left nothing to train in {dropped:,} of {total.examples_made:,} examples, which were dropped"
+    return f"{what}; of {of}, {', '.join(said)}" if said else what
+
+
+def _alternatives(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
+    """Settings that may keep what is cut: (how the user would write it, the configuration with it)."""
+    truncate = config.truncate
+    if config.mask.policy in ("completion", "last_assistant") and all(s.expand == "none" for s in config.sources):
+        yield setting("mask", "assistant"), _with(config, "mask", policy="assistant")
+    if truncate.keep == "start" and truncate.overlong == "truncate" and config.pack.strategy in ("bfd", "none"):
+        yield setting("truncate.keep", "end"), _with(config, "truncate", keep="end")
+    for power in range(1, _DOUBLINGS + 1):
+        if (length := truncate.max_length << power) <= 1 << 24:
+            yield setting("truncate.max_length", length), _with(config, "truncate", max_length=length)
+
+
+def _with(config: RunConfig, section: str, **keys: Any) -> RunConfig:
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=keys)})
+
+
+def _decided(parts: Sequence[PartPlace], config: RunConfig, tokenizer_json: str) -> Chosen:
+    """What the run keeps of the documents of some parts, each document decided alone."""
+    names = [source.name for source in config.sources]
+    catalogue = read_catalogue(parts, Mask.of(config.mask), limits_of(config), Holdout.of(config), names)
+    return select_alone(catalogue, config, Mask.of(config.mask), tokenizer_json)

@@ -1,0 +1,64 @@
+"""The last step of a run: write what makes the folder a dataset, with the manifest last."""
+
+import hashlib
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.errors import IntegrityError
+from ...schemas.fingerprint import fingerprint, hash_bytes
+from ...schemas.manifest import FileRecord, Manifest
+from ..dataset.huggingface import dataset_dict, dataset_info, dataset_state
+from ..dataset.output_folder import MANIFEST
+from ..pack.driver import Packed
+from ..store.open import Store
+
+
+def commit(
+    store: Store, format: str, plan: dict[str, Any], packed: Packed, rejects: FileRecord, schema: pa.Schema
+) -> Manifest:
+    """Write the files by which `datasets` reads the folder, then the manifest.
+
+    Args:
+        format: the shards' format, `arrow` or `parquet`.
+        plan: what the written bytes depend on.
+        rejects: the record of the rejects file, which is already written, like the shards.
+        schema: the shards' schema.
+
+    Raises:
+        IntegrityError: an earlier run with the same plan wrote another manifest.
+    """
+    plan_hash = fingerprint(plan)
+    files = [packed.documents, *packed.row_sizes, rejects]
+    if format == "arrow":
+        several = len(packed.splits) > 1
+        for split, record in packed.splits.items():
+            folder = f"{split}/" if several else ""
+            mark = fingerprint([plan_hash, split])
+            files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(split, record, schema)))
+            files.append(put_record(store, f"{folder}state.json", dataset_state(split, folder, record, mark)))
+        if several:
+            files.append(put_record(store, "dataset_dict.json", dataset_dict(sorted(packed.splits))))
+    manifest = Manifest(
+        plan_hash=plan_hash,
+        plan=plan,
+        schema={field.name: str(field.type) for field in schema},
+        splits=packed.splits,
+        files=tuple(sorted(files, key=lambda file: file.name)),
+        ledger=packed.ledger,
+    )
+    data = manifest.to_bytes()
+    store.sweep()  # drafts of workers that died
+    if not store.put_bytes(MANIFEST, data) and store.read(MANIFEST) != data:
+        raise IntegrityError(
+            f"the run is not deterministic: {store.where(MANIFEST)} already exists with other content; "
+            "please report this bug with the configuration"
+        )
+    return manifest
+
+
+def put_record(store: Store, name: str, data: bytes) -> FileRecord:
+    """Write a small file, replacing different content, and return its manifest entry."""
+    if not store.put_bytes(name, data) and store.read(name) != data:
+        store.replace_bytes(name, data)
+    return FileRecord(name, len(data), hash_bytes(data), hashlib.sha256(data).hexdigest())

@@ -1,0 +1,179 @@
+"""The run: sources → encoded parts → plan → shards → manifest.
+
+1. Look at the folder: is it finished, interrupted, or another run's?
+2. Prepare: scan the inputs, load the tokenizer, choose the engine.
+3. Encode the blocks that the cache lacks.
+4. Read lengths, and decide what is kept of each document.
+5. Plan the rows and write the shards, with documents.parquet beside them.
+6. Close the ledger and write the manifest last. Then write the report, which is not part of the dataset.
+
+Steps 3 and 5 run in an executor. Each of their tasks is a pure function of its argument, and the next run finds its
+result after a crash.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.config import RunConfig
+from ...schemas.manifest import Manifest
+from ..configfile import load_config
+from ..dataset.open import Finished
+from ..dataset.output_folder import (
+    Request,
+    all_there,
+    check_config,
+    check_folder,
+    claim,
+    plan_inputs,
+    read_manifest,
+)
+from ..dataset.run_notes import remember
+from ..dataset.timings import NAME as TIMINGS
+from ..encode.prepared import Prepared
+from ..inputs.scan_cache import scan_inputs
+from ..observer import Observer, Silent
+from ..report.files import HTML as REPORT
+from ..store.cache_lock import mark_cache
+from ..store.driver_lock import DriverLock, driving
+from ..store.open import require_conditional
+from .closing_advice import closing_advice
+from .commit import commit
+from .disk_space import require_room
+from .estimate import RunEstimate, estimate_run
+from .prepare import prepare
+from .steps import (
+    encode_inputs,
+    pack,
+    packtrain_version,
+    plan_of,
+    prepare_inputs,
+    select,
+    write_rejects,
+)
+from .workspace import Workspace, open_workers, open_workspace
+
+if TYPE_CHECKING:
+    from ..report.at_end import AtEnd
+
+
+def run(
+    config: "RunConfig | Mapping[str, Any] | str | Path",
+    *,
+    observer: Observer | None = None,
+    base: Path | None = None,
+) -> Manifest:
+    """Run packtrain and return the manifest of the finished dataset.
+
+    A finished dataset is left as it is; an interrupted run continues where it stopped.
+
+    Args:
+        config: a RunConfig, the same as plain data, or the path of a YAML file.
+        observer: receives progress and notes; silent by default.
+        base: the folder where relative paths of the configuration start. By default the folder of the file, or
+            the working directory.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError, OutputError: something that the user can fix.
+        StoreError, IntegrityError, TaskError: a failure.
+    """
+    loaded, folder = load_config(config, base)
+    work = open_workspace(loaded, folder, observer or Silent())
+    return find_finished(loaded, work) or make_dataset(loaded, work).manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A finished run, with its report and its advice."""
+
+    manifest: Manifest
+    report: "AtEnd | None" = None
+    advice: tuple[str, ...] = ()
+    """Sentences on what the user may want to change."""
+
+
+def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = False) -> Manifest | None:
+    """The manifest if this same run is already finished, else None. Takes milliseconds: inputs are compared by size
+    and time.
+
+    Args:
+        verify_inputs: compare the inputs by content, too.
+
+    Raises:
+        OutputError: the folder holds something else.
+    """
+    check_folder(work.out)
+    check_config(work.out, config)
+    request = Request.of(config, work.base, packtrain_version())
+    manifest = read_manifest(work.out)
+    if manifest is None or not request.matches(work.out) or not all_there(work.out, manifest):
+        return None
+    if verify_inputs:
+        files = scan_inputs(config.sources, work.base, work.scratch, trust=False)
+        if plan_inputs(files) != manifest.plan["inputs"]:
+            return None
+    mark_cache(work.scratch)
+    work.observer.note(f"{work.out.url} is already finished; nothing to do")
+    if config.run.report and not work.out.exists(REPORT):
+        work.observer.note(f"its report is missing; packtrain report {work.out.url} writes it")
+    return manifest
+
+
+def make_dataset(config: RunConfig, work: Workspace) -> Made:
+    """Do the work that is not done yet.
+
+    Raises:
+        BusyError: another driver is working on the same output folder.
+    """
+    require_conditional(work.out, work.cache)
+    with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
+        finished = find_finished(config, work) if lock.waited else None
+        return Made(finished) if finished is not None else _make(config, work, lock)
+
+
+def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
+    out, observer = work.out, work.observer
+    # Before anything is read: a file that changes later counts as another input.
+    request = Request.of(config, work.base, packtrain_version())
+    with open_workers(config.run, work) as executor:
+        prepared, estimate = prepare_inputs(config, work, executor)
+        require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
+        encoded = encode_inputs(config, prepared, estimate, work, executor)
+        selected = select(config, prepared, encoded, work, executor)
+
+        # Claimed only now: a run that fails over its configuration or data leaves the folder free for a corrected one.
+        lock.check()
+        plan = plan_of(config, prepared, encoded)
+        claim(out, plan)
+        remember(out, config, work.base, work.cache, prepared.files)
+        rejects = write_rejects(config, prepared, encoded, work)
+        packed = pack(selected, work, executor)
+    lock.check()
+    manifest = commit(out, config.output.format, plan, packed, rejects, selected.rows.schema)
+    for why in estimate.why_missing:  # only now: if the run failed, this would hide the error
+        observer.note(why)
+    advice = closing_advice(config, selected.survey, prepared.formats, encoded, manifest.ledger.total())
+    request.save(out)
+    out.replace_bytes(TIMINGS, work.timings.to_json())
+    return Made(manifest, write_report(config, work, manifest), tuple(advice))
+
+
+def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
+    """Prepare and estimate, then stop. Writes only notes in the cache."""
+    here = config.run.model_copy(update={"executor": "local", "shard": None})
+    with open_workers(here, work) as executor:
+        prepared = prepare(config, work, executor)
+        estimate = estimate_run(prepared, work)
+    for why in estimate.why_missing:
+        work.observer.note(why)
+    return prepared, estimate
+
+
+def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+    """Write the report unless the configuration turns it off. Failures are noted and never fail a finished run."""
+    if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
+        return None  # turned off, or written by another run that shares the work
+    from ..report.at_end import try_report
+
+    return try_report(Finished(work.out, manifest), work.observer)

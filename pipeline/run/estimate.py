@@ -1,0 +1,52 @@
+"""An estimate of what a run has to do, before it starts."""
+
+from dataclasses import dataclass
+
+from ..encode.cache_misses import why_missing
+from ..encode.prepared import Prepared
+from ..pack.planning import TOKEN_BYTES
+from .disk_space import shards_written
+from .memory import Need, encoding_need
+from .workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class RunEstimate:
+    """What a run has to encode, and the disk space and memory it needs."""
+
+    blocks: int
+    cached: int
+    """Blocks whose encoded parts are in the cache."""
+    missing_bytes: int
+    """Input bytes that must be encoded."""
+    why_missing: tuple[str, ...]
+    """One sentence per source: why parts that the cache has of the same rows cannot be used."""
+    tokens: int
+    """Estimated tokens of all blocks, cached ones included."""
+    room_needed: int
+    """Bytes of disk space."""
+    room_free: int
+    """Bytes free on the fuller of the disks."""
+    memory: Need | None
+    """The memory that encoding needs; None if nothing must be encoded."""
+
+
+def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
+    """Look up which parts are missing, and estimate tokens and space from their bytes."""
+    tasks = prepared.tasks(work.cache)
+    missing = work.parts.missing(tasks)
+    missing_bytes = sum(task.block.end - task.block.start for task in missing)
+    tokens = int(sum(task.block.end - task.block.start for task in tasks) * prepared.tokens_per_byte)
+    new_tokens = int(missing_bytes * prepared.tokens_per_byte)
+    rooms = [room for one in (work.out, work.scratch) if (room := one.free_bytes()) is not None]
+    return RunEstimate(
+        blocks=len(tasks),
+        cached=len(tasks) - len(missing),
+        missing_bytes=missing_bytes,
+        why_missing=tuple(why_missing(work.cache, prepared.files, tasks, missing)),
+        tokens=tokens,
+        # 1.2 because the sample may be off by a fifth. Parts hold ids of 4 bytes; shards hold all columns of a token.
+        room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - shards_written(work.out)),
+        room_free=min(rooms),
+        memory=encoding_need((task.block for task in missing), prepared.spec.engine) if missing else None,
+    )

@@ -1,0 +1,137 @@
+"""How much memory a run needs, and how many workers fit into it.
+
+Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, notes of the survey) are in the
+page cache, which the system frees when it needs room.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import ConfigError
+from ...schemas.run_section import RunSection
+from ...schemas.units import size
+from ..encode.parts import PartPlace
+from ..inputs.blocks import Block
+from ..pack.survey import Survey
+from ..pack.windows import WINDOW_TOKENS, compose
+
+WORKER_BYTES = 384 << 20
+"""Need of a worker: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it writes."""
+DRIVER_BYTES = 512 << 20
+"""Base need of the driver: the reference tokenizer, and one chunk of documents."""
+PART_BYTES = 4 << 10
+"""What the driver keeps per encoded part: its block, task and record."""
+PIECE_BYTES = {"wrapped": 192}
+"""What planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
+_PIECE_BYTES = 128
+PIECES_FREE = 1_000_000
+"""Pieces that DRIVER_BYTES already covers."""
+PAIR_BYTES = 256
+"""What planning needs per preference pair. All pairs are planned together."""
+ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
+"""Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
+_ENGINE_FACTOR = 48
+_GRAIN = 16 << 20
+"""The driver's need is rounded down to this, so that the limit one stage suggests is enough for the next one."""
+FEW_ROWS = 4
+"""A block of at most so many rows may consist of one long row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Peak memory of one stage of a run, in bytes."""
+
+    driver: int
+    worker: int
+    """Per worker."""
+    why: str
+    """What makes the need large, and how to reduce it; empty if it is not large."""
+
+    @property
+    def least(self) -> int:
+        """Memory needed with one worker."""
+        return self.driver + self.worker
+
+
+def encoding_need(blocks: Iterable[Block], engine: str) -> Need:
+    """What encoding needs, which depends on the longest row."""
+    count, longest = 0, 0
+    for block in blocks:
+        count += 1
+        if block.lines <= FEW_ROWS and not block.too_long:
+            longest = max(longest, block.end - block.start)
+    factor = ENGINE_FACTOR.get(engine, _ENGINE_FACTOR)
+    worker = max(WORKER_BYTES, WORKER_BYTES // 2 + factor * longest)
+    why = ""
+    if worker > WORKER_BYTES:
+        why = (
+            f"a row has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
+            "smaller max_row_bytes for its source rejects such rows, and encodes the source again"
+        )
+    return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)
+
+
+def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig, *, pairs: bool) -> Need:
+    """What planning the largest window needs, while workers pack the window before it.
+
+    Args:
+        places: all encoded parts.
+        pairs: whether this is preference data, which has a single window.
+    """
+    most = 0
+    sources = [place.source for place in places]
+    limit, strategy = config.pack.window_tokens or WINDOW_TOKENS, config.pack.strategy
+    for split, totals in survey.totals.items():
+        windows = [np.arange(survey.parts)] if pairs else compose(totals, sources, limit, config.seed)
+        for parts in windows:
+            pieces = int(survey.sections[split][parts].sum())
+            if strategy in ("bfd_split", "wrapped"):
+                pieces += int(totals[parts].sum()) // config.truncate.max_length  # at most as many cuts
+            most = max(most, pieces)
+    each = PAIR_BYTES if pairs else PIECE_BYTES.get(strategy, _PIECE_BYTES)
+    flags = sum(map(len, survey.packed)) // 8
+    driver = DRIVER_BYTES + PART_BYTES * survey.parts + flags + each * max(0, most - PIECES_FREE)
+    if pairs:
+        why = f"{most:,} pairs are ordered together"
+    else:
+        why = (
+            f"the largest window has {most:,} pieces to plan together; a smaller pack.window_tokens needs less memory, "
+            "but gives other rows, so it needs another `out`"
+        )
+    return Need(driver, WORKER_BYTES, why)
+
+
+def count_workers(section: RunSection, need: Need | None = None) -> int:
+    """The number of workers: at most the configured number, and at most what fits into memory.
+
+    Without `run.memory`, the limit is half of the machine's memory; a single worker may use all of it.
+
+    Raises:
+        ConfigError: not even one worker fits. The message says how much memory is needed.
+    """
+    need = need or Need(DRIVER_BYTES, WORKER_BYTES, "")
+    total = psutil.virtual_memory().total
+    memory = section.memory or total // 2
+    driver = need.driver // _GRAIN * _GRAIN
+    fit = (memory - driver) // need.worker
+    if fit < 1 and (section.memory is not None or need.least > total):
+        enough = -(-(driver + need.worker) // 2**20)
+        given = f"run.memory ({size(memory)})" if section.memory else f"this machine ({size(total)})"
+        raise ConfigError(
+            f"{given} is too small for the driver and one worker; "
+            f"{'give it at least' if section.memory else 'the run needs at least'} {enough:,} MiB"
+            f"{f': {need.why}' if need.why else ''}"
+        )
+    return max(1, min(section.workers or _cores(), int(fit)))
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

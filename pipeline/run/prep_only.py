@@ -1,0 +1,152 @@
+"""Prep only: source rows → examples in the public form that TRL and others read. No tokenizer is needed."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.config import SourceConfig
+from ...schemas.errors import ConfigError, InputError, OutputError
+from ...schemas.formats import AUTO
+from ...stages.prep import Format, make_format, public_row
+from ...stages.select.where import Where
+from ..inputs.first_rows import what_it_is
+from ..inputs.formats import resolve_format
+from ..inputs.scan import InputFile, prepare_block, scan_source
+from ..observer import Observer, Silent
+from ..store.local import LocalStore
+
+_PARQUET_ROWS = 4096
+
+
+@dataclass(slots=True)
+class PrepCounts:
+    """Counts of rows and examples by what happened to them."""
+
+    rows: int = 0
+    examples: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+    """The first rejected rows, with file, line and reason."""
+
+
+_SHOWN_REJECTS = 20
+
+
+def prepare_source(
+    source: SourceConfig, base: Path, target: Path, *, prompt_only: bool = False, observer: Observer | None = None
+) -> PrepCounts:
+    """Write a source's examples to one file: JSONL or Parquet, by its suffix.
+
+    The file appears only when it is complete, and never replaces another.
+
+    Raises:
+        ConfigError: the suffix is neither .jsonl nor .parquet, an input is missing, or the rows have no common
+            schema for Parquet.
+        InputError: an input is empty or cannot be read, or no row gave an example.
+        OutputError: the file exists.
+    """
+    if target.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--output {target}: end its name in .jsonl or .parquet, so that the format is clear")
+    if not (there := next(path for path in target.absolute().parents if path.exists())).is_dir():
+        raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
+    if target.exists():
+        raise OutputError(f"--output {target} exists; remove it, or choose another file")
+    if prompt_only and source.format not in ("apps", "prompt_completion", AUTO):
+        raise ConfigError(f"--prompt-only: a row of format {source.format} has no prompt of its own; leave it out")
+    observer = observer or Silent()
+    store = LocalStore(target.absolute().parent)
+    # Only compressed and remote inputs are copied there.
+    with TemporaryDirectory(prefix="packtrain-prep-") as spool:
+        files = scan_source(source, base, Path(spool))
+        found = resolve_format(source, base, files, prompt_only=prompt_only)
+        if found.said is not None:
+            observer.note(found.said)
+        if prompt_only and found.name not in ("apps", "prompt_completion"):
+            raise ConfigError(f"--prompt-only: a row of format {found.name} has no prompt of its own; leave it out")
+        form = make_format(found.name, found.options)
+        counts = PrepCounts()
+        observer.begin("prep", sum(file.size for file in files), "B")
+        with store.draft("") as draft:
+            if target.suffix == ".jsonl":
+                for row in _rows(files, source, form, counts, observer):
+                    draft.file.write(msgspec.json.encode(row) + b"\n")
+            else:
+                try:
+                    schema = _schema(_groups(_rows(files, source, form, PrepCounts(), Silent())))
+                    _write_parquet(_groups(_rows(files, source, form, counts, observer)), schema, draft.file)
+                except pa.ArrowException as error:
+                    raise ConfigError(
+                        f"these rows do not fit one Parquet schema ({error}); write --output with the suffix .jsonl"
+                    ) from error
+            if not counts.examples:
+                first = counts.rejects[0] if counts.rejects else None
+                why = ""
+                if first:
+                    why = f" The first: {first['file']}, line {first['line']}: {first['detail']}."
+                    why += what_it_is(files[0], first["reason"])
+                reasons = (counts.rejected + counts.filtered).most_common()
+                what = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
+                raise InputError(
+                    f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{why} "
+                    "Check the source's format and keys"
+                )
+            if not store.put(draft, target.name):
+                raise OutputError(f"--output {target} appeared during the run; remove it, or choose another file")
+    observer.end()
+    return counts
+
+
+def _rows(
+    files: list[InputFile], source: SourceConfig, form: Format[Any, Any], counts: PrepCounts, observer: Observer
+) -> Iterator[dict[str, Any]]:
+    where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
+    for file in files:
+        for block in file.blocks:
+            prepared = prepare_block(file.where(block), block, form, source.max_row_bytes)
+            if where is not None:
+                prepared = where.wanted(prepared)
+            counts.rows += prepared.rows
+            counts.examples += len(prepared.examples)
+            counts.filtered += prepared.filtered
+            counts.skipped += prepared.skipped
+            for line, reason, detail in prepared.rejects:
+                counts.rejected[reason] += 1
+                if len(counts.rejects) < _SHOWN_REJECTS:
+                    place = {"file": file.origin or str(file.path), "line": block.first_line + line + 1}
+                    counts.rejects.append({**place, "reason": reason, "detail": detail})
+            for example in prepared.examples:
+                yield public_row(example, form.form)
+            observer.advance(block.end - block.start, rows=prepared.rows)
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Groups of a few thousand rows."""
+    rows = iter(rows)
+    while group := list(islice(rows, _PARQUET_ROWS)):
+        yield group
+
+
+def _schema(groups: Iterable[list[dict[str, Any]]]) -> pa.Schema:
+    """The columns of all rows. A Parquet file has one schema, and a column missing from it would be lost silently."""
+    found = pa.schema([])
+    for group in groups:
+        names = dict.fromkeys(name for row in group for name in row)
+        here = pa.schema([(name, pa.array([row.get(name) for row in group]).type) for name in names])
+        found = pa.unify_schemas([found, here], promote_options="permissive")
+    return found
+
+
+def _write_parquet(groups: Iterable[list[dict[str, Any]]], schema: pa.Schema, sink: Any) -> None:
+    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
+        for group in groups:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))

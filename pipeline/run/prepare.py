@@ -1,0 +1,77 @@
+"""The first step of a run, a plan and a stream: inputs scanned, formats found, tokenizer loaded, engine chosen."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...schemas.config import RunConfig
+from ...stages.template.nested_values import nests_values
+from ..encode.engine_choice import guess_engine, warm_up
+from ..encode.engine_trust import choose_on_first_rows, distrusted_engines, trusted_trace
+from ..encode.prepared import Prepared, make_spec
+from ..encode.tokenizer import TokenizerLoading
+from ..encode.tokenizer_place import find_tokenizer
+from ..execute.executor import Executor
+from ..inputs.first_rows import check_conditions, is_preference
+from ..inputs.format_options import needs_template
+from ..inputs.formats import resolve_formats
+from ..inputs.scan import InputFile
+from ..inputs.scan_cache import scan_inputs
+from .workspace import Workspace
+
+
+def prepare(
+    config: RunConfig,
+    work: Workspace,
+    executor: Executor,
+    *,
+    files: Sequence[InputFile] | None = None,
+    first: Sequence[InputFile] | None = None,
+) -> Prepared:
+    """Find out what to encode, and how. Writes only notes in the cache.
+
+    Args:
+        files: the inputs, if they are already scanned.
+        first: the files to encode first; if the cache lacks some of their parts, workers warm up. By default all files.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
+    """
+    section, cache = config.tokenizer, work.cache
+    folder = find_tokenizer(section.path, work.base)
+    template = named = section.chat_template
+    if template is not None and "{{" not in template and "{%" not in template:
+        template = str(work.base / template)
+    memo = work.scratch.root / "tokenizers"
+    with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
+        if files is None:
+            with work.timings.stage("scan"):
+                files = _scan(config, work)
+        formats = resolve_formats(config, work.base, files)
+        for form in formats.values():
+            for note in form.notes:
+                work.observer.note(note)
+        check_conditions(config.sources, files, formats)
+        pairs = is_preference(config, formats, files)
+        if pairs:
+            work.observer.note("preference pairs are not packed: each is a row of prompt, chosen and rejected ids")
+        with work.timings.stage("tokenizer"):
+            tokenizer = loading.result()
+    with work.timings.stage("engine"):
+        conversations = any(needs_template(form.options) for form in formats.values())
+        engine, version = guess_engine(section.engine, distrusted_engines(cache, tokenizer.hash))
+        spec = trusted_trace(cache, make_spec(tokenizer, section, engine, version, needs_template=conversations))
+        guess = Prepared(config.sources, tuple(files), formats, pairs, tokenizer, section.engine, spec, 0.0)
+        if spec.template is not None and nests_values(spec.template):
+            executor.isolate()
+        soon = guess if first is None else replace(guess, files=tuple(first))
+        if work.parts.missing(soon.tasks(cache)):
+            executor.start(warm_up, cache, spec.name)
+        choice = choose_on_first_rows(guess, cache, executor, work.observer)
+        spec = replace(spec, engine=choice.name, engine_version=choice.version)
+    return replace(guess, spec=spec, tokens_per_byte=choice.tokens_per_byte)
+
+
+def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:
+    shard = config.run.shard
+    notes = work.cache if shard is not None else None
+    return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)

@@ -1,0 +1,157 @@
+"""The steps that a run, a plan and a repair share. Each does one part of the work, times it and reports the result."""
+
+import json
+from typing import Any
+
+from ...schemas.config import RunConfig
+from ...schemas.errors import InputError
+from ...schemas.manifest import FileRecord
+from ...schemas.versions import version
+from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
+from ..encode.driver import Encoded, encode
+from ..encode.prepared import Prepared
+from ..encode.rejects import first_reject, reject_lines
+from ..encode.task import PAIRS_FORMAT
+from ..encode.unproved import check_proved, check_rewritten
+from ..execute.executor import Executor
+from ..inputs.formats import what_fits
+from ..pack.accounts import fate_of_rows, nothing_left
+from ..pack.driver import Packed, Selected, padding_id
+from ..pack.driver import pack as pack_selected
+from ..pack.driver import select as select_documents
+from ..pack.select import mask_rejects
+from ..pack.survey import Survey
+from .commit import put_record
+from .disk_space import require_room, shards_written
+from .estimate import RunEstimate, estimate_run
+from .memory import packing_need
+from .prepare import prepare
+from .workspace import Workspace, fit_workers
+
+
+def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
+    """Prepare, and estimate what must be encoded.
+
+    Raises:
+        ConfigError, InputError, TokenizerError, TemplateError: something that a person can fix.
+    """
+    work.observer.begin("load inputs and tokenizer", 0, "")
+    prepared = prepare(config, work, executor)
+    estimate = estimate_run(prepared, work)
+    work.observer.end()
+    return prepared, estimate
+
+
+def encode_inputs(
+    config: RunConfig, prepared: Prepared, estimate: RunEstimate | None, work: Workspace, executor: Executor
+) -> Encoded:
+    """Encode what the cache lacks, and note which conversations the mask cannot train as intended.
+
+    Args:
+        estimate: limits the workers by the memory it needs; None if that is unknown.
+
+    Raises:
+        InputError: an input has changed since it was scanned; or a row's turns cannot be located under
+            `mask.on_unproved: error`.
+        ConfigError: there is not enough memory for one worker.
+    """
+    if estimate is not None and estimate.memory is not None:
+        fit_workers(config.run, estimate.memory, executor, work.observer)
+    with work.timings.stage("encode"):
+        encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
+    work.timings.summed("encode", encoded.busy, encoded.made)
+    for check in (check_proved, check_rewritten):
+        said = check(config.mask, prepared.files, encoded)
+        if said is not None:
+            work.observer.note(said)
+    return encoded
+
+
+def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
+    """Decide what is kept of each document, and limit the workers to what packing has memory for.
+
+    Raises:
+        InputError: nothing is left to pack.
+        ConfigError: `pack.align` needs a padding token, and the tokenizer has none; a weight needs too many copies; or
+            there is not enough memory for planning.
+    """
+    pad_id = padding_id(config, prepared.tokenizer)
+    work.observer.begin("plan", 0, "")
+    with work.timings.stage("read lengths"):
+        selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+    work.observer.end()
+    _require_something(config, prepared, encoded, selected.survey, work)
+    need = packing_need(selected.survey, encoded.places, config, pairs=prepared.pairs)
+    fit_workers(config.run, need, executor, work.observer)
+    return selected
+
+
+def _require_something(
+    config: RunConfig, prepared: Prepared, encoded: Encoded, survey: Survey, work: Workspace
+) -> None:
+    """Refuse inputs that leave nothing to pack. Rejected rows are written first.
+
+    Raises:
+        InputError: nothing is left; the message says what happened to the rows.
+    """
+    total = survey.ledger.total()
+    if total.examples_packed:
+        return
+    if not work.out.exists(PLAN):
+        write_rejects(config, prepared, encoded, work)
+    fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
+    fix = nothing_left(total, work.out.where(REJECTS), fits)
+    first = first_reject(prepared.files, encoded.records, mask_rejects(config))
+    raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
+
+
+def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
+    """Write the shards, after checking that the disk has room for them.
+
+    Raises:
+        StoreError: the disk is too full.
+        IntegrityError: the ledger does not close, or an earlier file differs from its record.
+    """
+    room = selected.survey.tokens * (selected.rows.token_bytes + 1) - shards_written(work.out)
+    require_room(room, "the shards", work.out)
+    with work.timings.stage("plan and pack"):
+        packed = pack_selected(selected, work.out, executor, work.observer, work.scratch.root)
+    work.timings.seconds["plan"] = packed.planning
+    work.timings.summed("pack", packed.busy, packed.made)
+    return packed
+
+
+def write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
+    """Write the rejected rows."""
+    lines = reject_lines(prepared.files, encoded.records, mask_rejects(config))
+    return put_record(work.out, REJECTS, lines)
+
+
+def plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
+    """Everything that the written bytes depend on, in the form that JSON gives back: lists instead of tuples."""
+    tokenizer = prepared.tokenizer
+    plan: dict[str, Any] = json.loads(
+        json.dumps(
+            {
+                "config": config.identity(),
+                "formats": {name: form.payload() for name, form in prepared.formats.items()},
+                "inputs": plan_inputs(prepared.files),
+                "tokenizer": {
+                    "hash": tokenizer.hash,
+                    "template": tokenizer.template_hash,
+                    "pad_id": tokenizer.pad_id,
+                },
+                "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+                "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
+                | {"packtrain": packtrain_version()},
+            }
+        )
+    )
+    return plan
+
+
+def packtrain_version() -> str:
+    """The version of this package, imported late because the package imports this module."""
+    from ... import __version__
+
+    return __version__

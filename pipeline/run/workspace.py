@@ -1,0 +1,89 @@
+"""What a run works with: its stores, its executor and its workers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...schemas.config import RunConfig
+from ...schemas.run_section import RunSection
+from ..dataset.timings import Timings
+from ..encode.known_parts import KnownParts
+from ..execute.backends import open_executor
+from ..execute.executor import Executor
+from ..observer import Observer
+from ..pack.segments import forget_segments
+from ..store.cache_lock import CacheUse
+from ..store.local import LocalStore
+from ..store.open import Store, cache_root, open_store, require_writable, resolve_place, scratch_of
+from .memory import Need, count_workers
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """What the steps of a run share besides its configuration."""
+
+    base: Path
+    """Where relative paths of the configuration start."""
+    out: Store
+    parts: KnownParts
+    """The cache of encoded parts."""
+    observer: Observer
+    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def cache(self) -> Store:
+        """The store of encoded parts, and of notes that save the next run work."""
+        return self.parts.cache
+
+    @property
+    def scratch(self) -> LocalStore:
+        """A folder on this machine: the cache itself if it is local."""
+        return scratch_of(self.cache)
+
+
+def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspace:
+    """Open the stores that a configuration names. Writes nothing.
+
+    Raises:
+        ConfigError, OutputError: a store cannot be used.
+    """
+    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
+    place = resolve_place(config.out, base)
+    require_writable(place)
+    out = open_store(place, scratch=scratch)
+    cache = cache_root(config.cache, place, base)
+    require_writable(cache)
+    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
+
+
+@contextmanager
+def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
+    """A run's executor. While it is open, the cache is marked as in use.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker, or the executor's package is missing.
+    """
+    workers = count_workers(section)
+    if section.workers is not None and workers < section.workers:
+        work.observer.note(f"{workers:,} of {section.workers:,} workers: run.memory is too small for more")
+    executor = open_executor(section, workers, work.out, work.cache)
+    with CacheUse(work.scratch):
+        try:
+            yield executor
+        finally:
+            executor.close()
+            # Tasks in this process map files that may be rewritten before the next run.
+            forget_segments()
+
+
+def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:
+    """Limit the workers to what fits into memory, now that their need is known.
+
+    Raises:
+        ConfigError: there is not enough memory for one worker.
+    """
+    before, workers = count_workers(section), count_workers(section, need)
+    if workers < before and need.why:
+        observer.note(f"{workers:,} of {before:,} workers: {need.why}")
+    executor.limit(workers)

@@ -1,0 +1,1 @@
+"""Folders and object stores: create-only puts, locks, local copies."""

@@ -1,0 +1,31 @@
+"""Adds checksums to notes, so that damaged ones are recognised.
+
+A note with a checksum is still a JSON object. Its first key, `check`, is the hash of the rest as written.
+"""
+
+from ...schemas.fingerprint import hash_bytes
+
+_HEAD = b'{"check":"'
+_DIGITS = 32
+_BODY = len(_HEAD) + _DIGITS + 2
+
+
+def seal(content: bytes) -> bytes:
+    """A JSON object with its checksum.
+
+    Args:
+        content: an object with at least one key, without white space before it.
+    """
+    return _HEAD + _check(content) + b'",' + content[1:]
+
+
+def unseal(sealed: bytes | None) -> bytes | None:
+    """The object without its checksum; None if it is missing or damaged."""
+    if sealed is None or not sealed.startswith(_HEAD):
+        return None
+    content = b"{" + sealed[_BODY:]
+    return content if sealed == seal(content) else None
+
+
+def _check(content: bytes) -> bytes:
+    return hash_bytes(content)[:_DIGITS].encode()

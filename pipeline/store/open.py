@@ -1,0 +1,240 @@
+"""The interface of stores, and how a place is opened as one.
+
+A run writes to two stores, `out` and the cache of encoded parts. Each is a local or shared folder (`LocalStore`), or a
+folder in an object store (`ObjectStore`). Tasks carry stores, not paths: a store is pickled as its address, and opens
+nothing before its first use. `local` gives a file for mapping into memory.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from ...schemas.errors import ConfigError, OutputError
+from .local import Draft, LocalStore, Put
+from .object_store import CONDITIONAL, ObjectStore
+
+ASKED_AT_ONCE = 32
+"""Parallel requests to a remote store; each takes some hundredths of a second."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A name in a store, with its expected content."""
+
+    name: str
+    bytes: int
+    hash: str
+    """BLAKE3 of the content."""
+
+    def path(self, store: "Store") -> Path:
+        """A local file with its content."""
+        return store.local(self.name, bytes=self.bytes, hash=self.hash)
+
+
+class Store(Protocol):
+    """Names with contents. `LocalStore` documents each method in full."""
+
+    @property
+    def url(self) -> str:
+        """The folder or URL, for messages."""
+        ...
+
+    def where(self, name: str) -> str:
+        """The path or URL of a name, for messages."""
+        ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def size(self, name: str) -> int | None:
+        """Size in bytes, or None if there is no such name."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The content, or None if there is no such name."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names below a folder, sorted, without incomplete ones. A remote store's listing may be outdated, so a run
+        checks the names that it relies on."""
+        ...
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Size in bytes of each name below a folder."""
+        ...
+
+    def top(self) -> list[str]:
+        """Top-level entries: names without a folder, and folders."""
+        ...
+
+    def hash(self, name: str, *, sha256: bool = False) -> Put | None:
+        """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
+        ...
+
+    def local(self, name: str, *, bytes: int | None = None, hash: str | None = None) -> Path:
+        """A local file with the content of a name: the file itself, or a copy that is fetched once.
+
+        Args:
+            bytes, hash: the expected size and BLAKE3, if known. A copy is checked against them.
+
+        Raises:
+            FileNotFoundError: there is no such name.
+            IntegrityError: the content differs.
+        """
+        ...
+
+    def draft(self, folder: str, *, sha256: bool = False) -> AbstractContextManager[Draft]:
+        """A file for writing; deleted at the end of the block unless it was put."""
+        ...
+
+    def put(self, draft: Draft, name: str, *, replace_damaged: bool = False) -> bool:
+        """Give a draft its name. False if the name already exists."""
+        ...
+
+    def put_bytes(self, name: str, data: bytes) -> bool:
+        """Create a name with this content. False if the name already exists."""
+        ...
+
+    def replace_bytes(self, name: str, data: bytes) -> None:
+        """Write a name, replacing any content: only for notes beside the data."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a name, if it exists."""
+        ...
+
+    def sweep(self, folder: str = "") -> None:
+        """Remove temporary files of killed processes."""
+        ...
+
+    def __hash__(self) -> int:
+        """Consistent with equality: stores at the same address are equal."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Free bytes; None if unlimited."""
+        ...
+
+
+def is_url(text: str) -> bool:
+    """Whether a place is a URL, not a path."""
+    return _URL.match(text) is not None
+
+
+def resolve_place(text: str, base: Path) -> str:
+    """Make a configured place absolute: URLs stay, relative paths start at `base`.
+
+    Raises:
+        ConfigError: the URL has no bucket.
+    """
+    if not is_url(text):
+        return str((base / text).absolute())
+    if text.startswith("file://"):
+        return str(Path(unquote(urlsplit(text).path)).absolute())
+    bare = not text.partition("://")[2].strip("/")
+    if bare or (urlsplit(text).scheme in CONDITIONAL and not urlsplit(text).netloc):
+        raise ConfigError(f"{text} has no bucket; write it as s3://bucket/folder")
+    return text.rstrip("/")
+
+
+def cache_root(cache: str | None, out: str, base: Path) -> str:
+    """The path or URL of the cache: the configuration's `cache`, or beside the output.
+
+    Args:
+        out: as returned by `resolve_place`.
+    """
+    return resolve_place(cache, base) if cache is not None else cache_beside(out)
+
+
+def beside(place: str, name: str) -> str:
+    """A place beside another one, in the folder above.
+
+    Raises:
+        ConfigError: it is a whole bucket, which has no folder above.
+    """
+    if not is_url(place):
+        return str(Path(place).parent / name)
+    above, _, last = place.rpartition("/")
+    if not last or above.endswith((":/", "//")):
+        raise ConfigError(f"out: {place} is a whole bucket; name a folder in it, such as {place.rstrip('/')}/packed")
+    return f"{above}/{name}"
+
+
+def cache_beside(out: str) -> str:
+    """The default place of the cache.
+
+    Raises:
+        ConfigError: the output is a whole bucket.
+    """
+    return beside(out, ".packtrain-cache")
+
+
+def scratch_of(store: Store) -> LocalStore:
+    """The local folder for copies and other temporary work: the store itself if it is local."""
+    if isinstance(store, LocalStore):
+        return store
+    assert isinstance(store, ObjectStore)
+    return store.scratch
+
+
+def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = False) -> Store:
+    """The store at a place.
+
+    Args:
+        place: an absolute path, or a URL.
+        scratch: for URLs, the local folder for drafts and copies; by default `user_folder`.
+        keep: for URLs, keep put objects as local copies, for stores that are read on the machine that writes them.
+    """
+    text = str(place)
+    if not is_url(text):
+        return LocalStore(Path(place))
+    if text.startswith("file://"):
+        return LocalStore(Path(resolve_place(text, Path("/"))))
+    return ObjectStore(text, scratch, keep=keep)
+
+
+def require_writable(place: str) -> None:
+    """Refuse a URL whose protocol lets two runs overwrite each other, without asking the server.
+
+    Raises:
+        OutputError: it does; says what to use instead.
+    """
+    protocol = urlsplit(place).scheme
+    if is_url(place) and not place.startswith("file://") and protocol not in CONDITIONAL:
+        raise OutputError(
+            f"{ObjectStore(place).where('')}: {protocol}:// has no conditional put, without which two runs, or a "
+            "run and its own repetition, could overwrite each other. Use a local or shared folder, or a bucket of S3 "
+            "or of a store like it, such as MinIO or Cloudflare R2"
+        )
+
+
+def require_conditional(*stores: Store) -> None:
+    """Refuse stores on which two runs could overwrite each other, before any work.
+
+    Raises:
+        OutputError: one is such a store; says which, and what to use instead.
+    """
+    for store in stores:
+        if isinstance(store, ObjectStore):
+            require_writable(store.url)
+            store.require_conditional()
+
+
+def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+    """One answer per item, in order; many at once if the store is remote.
+
+    Args:
+        question: asks the store; runs in threads.
+    """
+    if isinstance(store, LocalStore):
+        return [question(item) for item in items]
+    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
+        return list(pool.map(question, items))

@@ -1,0 +1,74 @@
+"""Notes in the user's cache folder (`$PACKTRAIN_CACHE`, else `~/.cache/packtrain`) that do not depend on a dataset.
+
+A note has a checksum and a description. It is used if both match and no other user could have written it. An unreadable
+or read-only folder only costs time.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ...schemas.errors import StoreError
+from ...schemas.files.user_folder import user_folder
+from ...schemas.fingerprint import fingerprint
+from .checksummed import seal, unseal
+from .local import LocalStore
+
+_MOST_BYTES = 1 << 28
+About = Mapping[str, str | int]
+"""Everything that a note's value depends on."""
+
+
+class _Note(msgspec.Struct):
+    about: dict[str, str | int]
+    value: msgspec.Raw
+
+
+class UserCache:
+    """Notes of one kind.
+
+    Args:
+        kind: name of the folder in the user's cache.
+        folder: a folder to use instead.
+    """
+
+    _store: LocalStore | None
+
+    def __init__(self, kind: str, folder: Path | None = None) -> None:
+        try:
+            self._store = LocalStore(folder or user_folder() / kind)
+        except RuntimeError:  # no home folder, as in some containers
+            self._store = None
+
+    def read(self, about: About) -> bytes | None:
+        """The stored JSON; None if it is missing or damaged, or if others may have written it."""
+        if self._store is None:
+            return None
+        path = self._store.path(_name(about))
+        try:
+            for place in (path.parent, path):
+                found = place.lstat()
+                if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+                    return None
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+                return None
+            note = msgspec.json.decode(unseal(path.read_bytes()) or b"", type=_Note)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return bytes(note.value) if note.about == about else None
+
+    def keep(self, about: About, value: bytes) -> None:
+        """Store a JSON text, replacing the previous one."""
+        if self._store is None:
+            return
+        with suppress(StoreError):
+            note = _Note(dict(about), msgspec.Raw(value))
+            self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
+
+
+def _name(about: About) -> str:
+    return f"{fingerprint(about)}.json"

@@ -1,0 +1,1 @@
+"""Windows of packed rows straight from the sources, for `PackedStream`."""

@@ -1,0 +1,90 @@
+"""Divide the inputs' blocks into windows, from the scan alone.
+
+Each epoch orders the blocks by the seed and cuts them into windows of at most a given number of source bytes. No block
+has to be encoded to know its window, so the stream can start at any window.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of
+from ..inputs.scan import InputFile
+from ..pack.windows import mix64, window_seed
+
+BLOCK_ORDER = 2**63
+"""Seed of an epoch's block order. It differs from all window numbers, which seed the order of rows."""
+
+
+class Blocks:
+    """All blocks of all inputs, numbered in the order in which `packtrain run` encodes them.
+
+    Args:
+        files: the scanned inputs.
+        window_bytes: most source bytes of a window; a larger block becomes a window of its own.
+        seed: the seed of the order.
+    """
+
+    def __init__(self, files: Sequence[InputFile], window_bytes: int, seed: int) -> None:
+        self.files = tuple(files)
+        self.window_bytes = window_bytes
+        self.seed = seed
+        self._file = np.repeat(np.arange(len(files)), [len(file.blocks) for file in files])
+        first = offsets_of([len(file.blocks) for file in files])
+        self._index = np.arange(len(self._file)) - first[self._file]
+        self.sizes: NDArray[np.int64] = np.array(
+            [block.end - block.start for file in files for block in file.blocks], dtype=np.int64
+        )
+        """(blocks,) source bytes."""
+        names = {name: number for number, name in enumerate(dict.fromkeys(file.source for file in files))}
+        self._sources = np.array([names[file.source] for file in files])[self._file]
+        self._windows = lru_cache(maxsize=2)(self._cut)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def windows(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The windows of an epoch in order, each as its blocks' numbers, ascending.
+
+        Blocks are permuted within their source, and sources are interleaved evenly, so that every window has each
+        source in proportion.
+        """
+        return self._windows(epoch)
+
+    def _cut(self, epoch: int) -> list[NDArray[np.int64]]:
+        keys = mix64(np.arange(len(self), dtype=np.uint64), window_seed(window_seed(self.seed, epoch), BLOCK_ORDER))
+        share = np.zeros(len(self))
+        for source in np.unique(self._sources):
+            mine = np.flatnonzero(self._sources == source)
+            mine = mine[np.argsort(keys[mine], kind="stable")]
+            share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
+        order = np.lexsort((self._sources, share))
+        cuts, size = [0], 0
+        for place, more in enumerate(self.sizes[order].tolist()):
+            if size and size + more > self.window_bytes:
+                cuts.append(place)
+                size = 0
+            size += more
+        return [np.sort(part) for part in np.split(order.astype(np.int64), cuts[1:])]
+
+    @property
+    def not_taken(self) -> dict[str, int]:
+        """Source → rows beyond `max_rows`, which are in no block."""
+        out = Counter[str]()
+        for file in self.files:
+            out[file.source] += file.not_taken
+        return dict(out)
+
+    def select(self, numbers: NDArray[np.int64]) -> list[InputFile]:
+        """The files of some blocks, each with only these blocks. `numbers` must be ascending."""
+        out = []
+        for index in np.unique(self._file[numbers]).tolist():
+            file = self.files[index]
+            mine = self._index[numbers[self._file[numbers] == index]]
+            blocks = tuple(file.blocks[block] for block in mine.tolist())
+            out.append(replace(file, blocks=blocks, not_taken=0))  # rows in no block are counted once per epoch
+        return out

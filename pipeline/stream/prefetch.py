@@ -1,0 +1,61 @@
+"""Produce items in a thread ahead of their use."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+from .shared_encoding import StoppedError
+
+_Item = TypeVar("_Item")
+_POLL_SECONDS = 0.1
+
+
+def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[_Item]:
+    """The items, produced in a thread up to `size` items ahead. `stop` ends it early."""
+    left = threading.Event()
+    ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(size)
+
+    def put(item: _Item | None, error: BaseException | None = None) -> bool:
+        while not (stop.is_set() or left.is_set()):
+            try:
+                ready.put((item, error), timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(None)
+        except StoppedError:
+            pass
+        except BaseException as error:
+            put(None, error)
+        finally:
+            items.close()  # type: ignore[attr-defined]  # a generator
+
+    thread = threading.Thread(target=work, name="packtrain-live", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                item, error = ready.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if stop.is_set():
+                    return  # the consumer stops, too
+                continue
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    except KeyboardInterrupt:
+        stop.set()  # a producer that itself consumes from `ahead` must not wait for it
+        raise
+    finally:
+        left.set()
+        thread.join()

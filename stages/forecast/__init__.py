@@ -1,0 +1,1 @@
+"""What other lengths and strategies would give, from lengths alone."""

@@ -1,0 +1,56 @@
+"""Counts that describe one batching strategy at one length."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PackingEstimate:
+    """Counts for one strategy at one length."""
+
+    strategy: str
+    max_length: int
+    documents: int
+    """Documents packed, whole or in part."""
+    documents_cut: int
+    """Packed documents that lose tokens by truncation or are cut into several pieces (before packing, or by the
+    strategy)."""
+    documents_lost: int
+    """Documents left out because nothing trained remains, or because they are too long and not cut."""
+    pieces: int
+    rows: int
+    """Number of rows, or of batches for `padded` and `padding_free`."""
+    bound: int
+    """Lower bound on the rows of any plan of the same pieces; for batches, their number."""
+    tokens: int
+    """Packed tokens, without padding."""
+    tokens_lost: int
+    """Tokens truncated, or in documents and pieces that are left out."""
+    slots: int
+    """Positions that a batch computes: tokens and padding. Packed strategies count whole rows, since batches of a fixed
+    shape compute all of them.
+    """
+    labels: int
+    """Trained labels."""
+    labels_lost: int
+    squares: int
+    """Σℓ² over what attends to each other: aligned pieces; in `padded`, padded documents."""
+    padding: int = 0
+    """Padding that alignment adds after pieces, within the rows."""
+    overlap: int = 0
+    """Tokens repeated at the start of a piece. `tokens - overlap + tokens_lost` is the number of tokens before
+    cutting."""
+
+    @property
+    def fill(self) -> float:
+        """Share of the slots that holds tokens, 0 to 1."""
+        return self.tokens / self.slots if self.slots else 0.0
+
+    @property
+    def gap(self) -> float:
+        """Rows above the bound, as a share of the bound."""
+        return self.rows / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def computed(self) -> int:
+        """Tokens that a device computes: packed rows are laid end to end, with no padding but alignment."""
+        return self.slots if self.strategy == "padded" else self.tokens + self.padding

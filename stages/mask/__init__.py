@@ -1,0 +1,1 @@
+"""Which runs of tokens are trained."""

@@ -1,0 +1,157 @@
+"""Which runs a mask policy trains, decided from kinds, turns and flags, never from tokens."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import begins_of
+from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, RunKind
+from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_UNPROVED, kind_table
+
+if TYPE_CHECKING:
+    from ...schemas.config import MaskConfig
+
+
+class Policy(StrEnum):
+    """What is trained. A plain text is trained whole; of a plain prompt and completion, the completion is.
+
+    `train: false` in the data overrides every policy.
+    """
+
+    COMPLETION = "completion"
+    """Everything after the prompt."""
+    ASSISTANT = "assistant"
+    """Every assistant turn: its content, tool calls and end of turn, but no header."""
+    LAST_ASSISTANT = "last_assistant"
+    """The last assistant turn."""
+    ALL = "all"
+    """Every token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A policy and its switches."""
+
+    policy: Policy = Policy.COMPLETION
+    train_end: bool = True
+    """Whether end-of-turn tokens are trained with their turns. `all` always trains them."""
+
+    @classmethod
+    def of(cls, config: "MaskConfig") -> "Mask":
+        """The mask that the configuration describes."""
+        return cls(Policy(config.policy), config.train_end)
+
+    @property
+    def needs_turns(self) -> bool:
+        """Whether the policy cannot be applied to a conversation whose turns were not located."""
+        if self.policy is Policy.ALL:
+            return False
+        return self.policy is not Policy.COMPLETION or not self.train_end
+
+
+_SUPERVISED: dict[Policy, tuple[RunKind, ...]] = {
+    Policy.COMPLETION: (RunKind.TEXT, *COMPLETION_KINDS),
+    Policy.ASSISTANT: (RunKind.TEXT, *ASSISTANT_KINDS),
+    Policy.LAST_ASSISTANT: (RunKind.TEXT, *ASSISTANT_KINDS),
+    Policy.ALL: tuple(RunKind),
+}
+
+
+def supervised_runs(
+    kind: NDArray[np.int8],
+    turn: NDArray[np.int16],
+    train: NDArray[np.bool_],
+    offsets: NDArray[np.integer],
+    mask: Mask,
+) -> NDArray[np.bool_]:
+    """(runs,) whether the mask trains a run's tokens.
+
+    `train: false` in the data overrides every policy.
+
+    Args:
+        kind, turn, train: (runs,) of `schemas.rows.RUN`.
+        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
+    """
+    table = kind_table(_SUPERVISED[mask.policy])
+    if not mask.train_end and mask.policy is not Policy.ALL:
+        table[list(END_KINDS)] = False
+    supervised: NDArray[np.bool_] = table[kind] & train
+    if mask.policy in (Policy.ASSISTANT, Policy.LAST_ASSISTANT):
+        # A plain-text completion counts as the assistant's, but has no turn.
+        supervised |= (kind == RunKind.COMPLETION) & (turn < 0) & train
+    if mask.policy is Policy.LAST_ASSISTANT and len(offsets) > 1:
+        said = IS_ASSISTANT[kind]
+        last = np.maximum.reduceat(np.where(said, turn, -1), offsets[:-1])
+        supervised &= ~said | (turn == np.repeat(last, np.diff(offsets)))
+    return supervised
+
+
+def unlocated_documents(kind: NDArray[np.int8], offsets: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """(N,) whether each document is a conversation whose turns were not located."""
+    if len(offsets) < 2:
+        return np.zeros(0, dtype=np.bool_)
+    out: NDArray[np.bool_] = np.logical_or.reduceat(IS_UNPROVED[kind], offsets[:-1])
+    return out
+
+
+def supervised_turns(
+    kind: NDArray[np.int8],
+    turn: NDArray[np.int16],
+    supervised: NDArray[np.bool_],
+    offsets: NDArray[np.integer],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(N,) trained assistant turns of each document, and (N,) how many of them have no end-of-turn token.
+
+    Args:
+        asked: (runs,) from `supervised_runs`.
+    """
+    documents = max(len(offsets) - 1, 0)
+    said = IS_ASSISTANT[kind]
+    first = said.copy()
+    if len(first) > 1:
+        first[1:] &= ~said[:-1] | (turn[1:] != turn[:-1])
+    first[offsets[:-1]] = said[offsets[:-1]]
+    begins = np.flatnonzero(first)
+    if not len(begins):
+        return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
+    # Runs between two turns are counted with the earlier one; they belong to no turn.
+    wanted = np.logical_or.reduceat(supervised & said, begins)
+    ended = np.logical_or.reduceat(IS_END[kind], begins)
+    owner = np.searchsorted(offsets, begins, side="right") - 1
+    return (
+        np.bincount(owner[wanted], minlength=documents).astype(np.int32),
+        np.bincount(owner[wanted & ~ended], minlength=documents).astype(np.int32),
+    )
+
+
+def supervised_tokens(
+    supervised: NDArray[np.bool_],
+    ends: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    low: NDArray[np.int32] | None = None,
+    high: NDArray[np.int32] | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """(N,) supervised tokens of each document, and (N,) whether its first token is one of them.
+
+    Args:
+        asked: (runs,) from `supervised_runs`.
+        ends: (runs,) where each run ends, in tokens of its document.
+        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
+        low, high: (N,) count only tokens low..high - 1 of each document; `first` is then of token low.
+    """
+    if len(offsets) < 2:
+        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_)
+    starts = begins_of(ends, offsets)
+    runs = np.diff(offsets)
+    from_here = starts if low is None else np.maximum(starts, np.repeat(low, runs))
+    to_here = ends if high is None else np.minimum(ends, np.repeat(high, runs))
+    sizes = np.where(supervised, np.maximum(to_here - from_here, 0), 0)
+    first = supervised & (from_here < to_here)
+    first &= from_here == (0 if low is None else np.repeat(low, runs))
+    return (
+        np.add.reduceat(sizes, offsets[:-1]).astype(np.int32),
+        np.logical_or.reduceat(first, offsets[:-1]),
+    )

@@ -1,0 +1,112 @@
+"""The runs of several documents laid end to end, for queries about any token.
+
+K documents, T tokens in all. A *place* is a number from 0 to T: a token, or a cut before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of
+from ...schemas.rows import RunKind
+from ..tokenize.run_kinds import IS_ASSISTANT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunIndex:
+    """Runs without gaps from 0 to T, in order."""
+
+    bases: NDArray[np.int64]
+    """(K + 1,) the place where each document begins."""
+    ends: NDArray[np.int64]
+    """(runs,) the place where each run ends."""
+    kind: NDArray[np.int8]
+    """(runs,)"""
+    turn: NDArray[np.int16]
+    """(runs,)"""
+    supervised: NDArray[np.bool_]
+    """(runs,) whether the mask trains the run."""
+    before: NDArray[np.int64]
+    """(runs + 1,) supervised tokens before each run."""
+    begins: NDArray[np.int64]
+    """(runs + 1,) the place where each run begins, then T."""
+
+    @classmethod
+    def of(
+        cls,
+        lengths: NDArray[np.integer[Any]],
+        run_counts: NDArray[np.integer[Any]],
+        ends: NDArray[np.int32],
+        kind: NDArray[np.int8],
+        turn: NDArray[np.int16],
+        supervised: NDArray[np.bool_],
+    ) -> "RunIndex":
+        """Lay the runs of documents end to end.
+
+        Args:
+            lengths: (K,) tokens of each document.
+            run_counts: (K,) runs of each.
+            ends: (runs,) where each run ends within its document.
+        """
+        bases = offsets_of(lengths)
+        places = np.repeat(bases[:-1], run_counts) + ends
+        begins = np.zeros(len(places) + 1, dtype=np.int64)
+        begins[1:] = places
+        before = offsets_of(np.where(supervised, np.diff(begins), 0))
+        return cls(bases, places, kind, turn, supervised, before, begins)
+
+    @classmethod
+    def join(cls, indices: "Sequence[RunIndex]") -> "RunIndex":
+        """Lay several indices end to end."""
+        shifts = offsets_of([int(one.begins[-1]) for one in indices])
+        bases = [one.bases[:-1] + shift for one, shift in zip(indices, shifts[:-1], strict=True)]
+        ends = np.concatenate([one.ends + shift for one, shift in zip(indices, shifts[:-1], strict=True)])
+        supervised = np.concatenate([one.supervised for one in indices])
+        begins = np.concatenate([np.zeros(1, np.int64), ends])
+        before = offsets_of(np.where(supervised, np.diff(begins), 0))
+        return cls(
+            np.append(np.concatenate(bases), shifts[-1]),
+            ends,
+            np.concatenate([one.kind for one in indices]),
+            np.concatenate([one.turn for one in indices]),
+            supervised,
+            before,
+            begins,
+        )
+
+    def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many supervised tokens lie before each place."""
+        run = np.searchsorted(self.ends, places, side="left")  # the run that ends at or after it
+        inside = np.append(self.supervised, False)[run]
+        return self.before[run] + np.where(inside, places - self.begins[run], 0)
+
+    def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the token at each place is supervised. Places are below T."""
+        return self.supervised[np.searchsorted(self.ends, places, side="right")]
+
+    def through_turn(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a cut at each place goes through a trained turn: the tokens on both sides belong to it and are
+        trained.
+
+        A plain text has no turns. Places must not be the first of a document.
+        """
+        left = np.searchsorted(self.ends, places - 1, side="right")
+        right = np.searchsorted(self.ends, places, side="right")
+        one, other = self.kind[left], self.kind[right]
+        same = (self.turn[left] == self.turn[right]) & ((one == other) | (IS_ASSISTANT[one] & IS_ASSISTANT[other]))
+        out: NDArray[np.bool_] = same & self.supervised[left] & self.supervised[right] & (other != RunKind.TEXT)
+        return out
+
+    def turn_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Places where a conversation may be cut: before user messages, and after assistant turns.
+
+        Both are ascending. A line end that the template writes after a turn is not skipped yet.
+        """
+        begins = self.begins[:-1]
+        inner = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
+        after = np.zeros(len(self.ends), dtype=np.bool_)
+        after[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
+        return begins[inner & (self.kind == RunKind.USER)], begins[inner & after]

@@ -1,0 +1,310 @@
+"""Best-fit-decreasing by classes: the rows of the per-sequence algorithm without a loop over sequences.
+
+Sizes are integers up to the capacity `C`, so all sequences of one size are alike, and so are all open rows
+with the same free space. The walk below moves whole groups of them.
+
+Legend: `N` sequences, `R` rows, `V` group moves, `C` capacity, `S` distinct sizes.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of, starts_of
+
+_BLOCK = 1 << 18
+"""Sequences sorted or placed at once: small enough that a block's arrays stay in a processor's cache."""
+
+_WORD = 9
+"""A word of the space index holds 2**9 spaces, so C = 131,072 takes 256 words and a summary of 256 bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Which sequence lies in which row: row r holds `order[row_offsets[r]:row_offsets[r + 1]]`."""
+
+    order: NDArray[np.int64]
+    """(N,) indices of sequences: rows in the order they were opened, within a row as they were placed."""
+    row_offsets: NDArray[np.int64]
+    """(R + 1,) where each row begins in `order`."""
+    moves: int
+    """Group moves made."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moves:
+    """Group moves in order. Move v puts `each[v]` sequences into each of the rows `row[v] : row[v] +
+    rows[v]`.
+
+    Each of these rows already holds `slot[v]` sequences. Moves take the sequences in sorted order, without gaps.
+    """
+
+    row: NDArray[np.int64]
+    """(V,) first row of the group."""
+    rows: NDArray[np.int64]
+    """(V,) rows in the group."""
+    slot: NDArray[np.int64]
+    """(V,) sequences that each row of the group held before."""
+    each: NDArray[np.int64]
+    """(V,) sequences that each row of the group takes."""
+    opened: int
+    """Rows opened in total."""
+
+
+class _Spaces:
+    """The free spaces of all open rows; finds the smallest one that fits in constant time.
+
+    A bitmap of two levels in Python integers. A sorted list would shift up to C entries at every change,
+    which costs most where C is large and nearly every space is in use.
+    """
+
+    __slots__ = ("_summary", "_words")
+
+    def __init__(self, capacity: int) -> None:
+        self._words = [0] * ((capacity >> _WORD) + 1)
+        self._summary = 0
+
+    def add(self, space: int) -> None:
+        word = space >> _WORD
+        self._words[word] |= 1 << (space & ((1 << _WORD) - 1))
+        self._summary |= 1 << word
+
+    def remove(self, space: int) -> None:
+        word = space >> _WORD
+        self._words[word] &= ~(1 << (space & ((1 << _WORD) - 1)))
+        if not self._words[word]:
+            self._summary &= ~(1 << word)
+
+    def smallest(self, size: int) -> int:
+        """The smallest space that is at least `size`, or -1."""
+        word = size >> _WORD
+        bits = self._words[word] >> (size & ((1 << _WORD) - 1))
+        if bits:
+            return size + (bits & -bits).bit_length() - 1
+        later = self._summary >> (word + 1)
+        if not later:
+            return -1
+        word += (later & -later).bit_length()
+        bits = self._words[word]
+        return (word << _WORD) + (bits & -bits).bit_length() - 1
+
+
+def best_fit_decreasing(
+    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None
+) -> Placement:
+    """Pack `sizes` into rows of capacity `C`, best fit, largest first.
+
+    Ties are settled as in the per-sequence algorithm on a stable descending sort: of equal sequences the one
+    with the smaller index goes first, of rows with equal space the one that has had that space for longest.
+
+    Args:
+        sizes: (N,) integers in 1..C.
+        counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
+        max_docs: close a row that holds this many sequences.
+
+    Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
+    Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
+    segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
+    """
+    by_size = _descending(sizes, counts)
+    moves = _walk(counts, len(counts) - 1, max_docs)
+    row_offsets = _row_offsets(moves)
+    return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
+
+
+def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
+    """How many rows `best_fit_decreasing` opens, counted by classes of equal space without placing sequences.
+
+    Args:
+        counts: (C + 1,) how many sequences have each size, none of them size 0.
+        max_docs: see `best_fit_decreasing`.
+    """
+    if max_docs is not None:
+        return _walk(counts, len(counts) - 1, max_docs).opened
+    # Rows with equal space differ only in how long they have had it, which does not affect the number of rows.
+    capacity = len(counts) - 1
+    spaces = _Spaces(capacity)
+    smallest, rows_with = spaces.smallest, [0] * (capacity + 1)
+
+    def add(space: int, rows: int) -> None:
+        if not rows_with[space]:
+            spaces.add(space)
+        rows_with[space] += rows
+
+    # A sequence above half of the capacity gets a row of its own.
+    half = capacity // 2
+    alone = np.flatnonzero(counts[half + 1 :]) + half + 1
+    opened = int(counts[half + 1 :].sum())
+    for size, rows in zip(alone.tolist(), counts[alone].tolist(), strict=True):
+        if size < capacity:
+            add(capacity - size, rows)
+    present = np.flatnonzero(counts[: half + 1])[::-1]
+    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
+        while todo:
+            space = smallest(size)
+            if space < 0:
+                each = capacity // size
+                full, rest = divmod(todo, each)
+                if full and each * size < capacity:
+                    add(capacity - each * size, full)
+                if rest:
+                    add(capacity - rest * size, 1)
+                opened += full + (rest > 0)
+                break
+            each, rows = space // size, rows_with[space]
+            if todo >= each * rows:  # all of these rows, which is most often one
+                todo -= each * rows
+                rows_with[space] = 0
+                spaces.remove(space)
+                if each * size < space:
+                    add(space - each * size, rows)
+                continue
+            full, rest = divmod(todo, each)
+            todo = 0
+            rows_with[space] = rows - full - (rest > 0)
+            if not rows_with[space]:
+                spaces.remove(space)
+            if full and each * size < space:
+                add(space - each * size, full)
+            if rest:  # fewer than `each`: the last of this size
+                add(space - rest * size, 1)
+    return opened
+
+
+def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
+    """(N,) indices of the sequences, largest first, equal ones by index.
+
+    Each block is sorted in cache, and its runs of equal size are then copied to the next free slots of that size. That
+    is one pass over memory; sorting all at once takes as many random passes as the keys have bytes.
+    """
+    capacity = len(counts) - 1
+    wide = len(sizes) > np.iinfo(np.int32).max
+    result: NDArray[np.integer] = np.empty(len(sizes), dtype=np.int64 if wide else np.int32)
+    rank_counts = counts[::-1]  # rank = capacity - size, so that ascending ranks are descending sizes
+    cursor = starts_of(rank_counts)
+    position = np.arange(min(_BLOCK, len(sizes)), dtype=np.int64)
+    for begin in range(0, len(sizes), _BLOCK):
+        ranks = capacity - sizes[begin : begin + _BLOCK].astype(np.int64)
+        within = _radix_argsort(ranks, capacity)
+        if len(ranks) == len(sizes):
+            return within
+        here = np.bincount(ranks, minlength=capacity + 1)
+        shift = cursor - starts_of(here)
+        result[shift[ranks[within]] + position[: len(ranks)]] = within + begin
+        cursor += here
+    return result
+
+
+def _radix_argsort(keys: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
+    """Stable argsort of keys in 0..largest. numpy's stable sort is a radix sort for 16-bit keys alone."""
+    order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
+    shift = 16
+    while largest >> shift:
+        digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+        shift += 16
+    return order
+
+
+def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Moves:
+    """Place every size, largest first, in group moves.
+
+    A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
+    so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
+    that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
+    which the group's rows were processed.
+    """
+    limit = max_docs if max_docs is not None else int(counts.sum()) + 1
+    spaces = _Spaces(capacity)
+    queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
+    moves: list[tuple[int, int, int, int]] = []
+    opened = 0
+
+    def move(row: int, rows: int, slot: int, each: int, left: int) -> None:
+        """Put `each` into each row of a group, which then has `left` free."""
+        moves.append((row, rows, slot, each))
+        held = slot + each
+        if not left or held >= limit:
+            return
+        queue = queues.get(left)
+        if queue:
+            last_row, last_rows, last_held = queue[-1]
+            if last_row + last_rows == row and last_held == held:  # neighbours alike are one group
+                queue[-1] = (last_row, last_rows + rows, held)
+            else:
+                queue.append((row, rows, held))
+            return
+        if queue is None:
+            queues[left] = deque(((row, rows, held),))
+        else:
+            queue.append((row, rows, held))
+        spaces.add(left)
+
+    present = np.flatnonzero(counts)[::-1]
+    for size, todo in zip(present.tolist(), counts[present].tolist(), strict=True):
+        while todo:
+            space = spaces.smallest(size)
+            if space < 0:
+                each = min(capacity // size, limit)
+                full, rest = divmod(todo, each)
+                if full:
+                    move(opened, full, 0, each, capacity - each * size)
+                if rest:
+                    move(opened + full, 1, 0, rest, capacity - rest * size)
+                opened += full + (rest > 0)
+                break
+            queue = queues[space]
+            fits = space // size
+            while queue and todo:
+                row, rows, slot = queue.popleft()
+                each = min(fits, limit - slot)
+                full = min(todo // each, rows)
+                if full:
+                    move(row, full, slot, each, space - each * size)
+                    todo -= full * each
+                if full == rows:
+                    continue
+                if todo:  # fewer than `each`: the last of this size
+                    move(row + full, 1, slot, todo, space - todo * size)
+                    full += 1
+                    todo = 0
+                if full < rows:
+                    queue.appendleft((row + full, rows - full, slot))
+            if not queue:
+                spaces.remove(space)
+
+    table = np.array(moves, dtype=np.int64).reshape(len(moves), 4)
+    return _Moves(table[:, 0], table[:, 1], table[:, 2], table[:, 3], opened)
+
+
+def _row_offsets(moves: _Moves) -> NDArray[np.int64]:
+    """(R + 1,) where each row begins: every move adds to a range of rows, summed by its two ends."""
+    change = np.zeros(moves.opened + 1, dtype=np.int64)
+    np.add.at(change, moves.row, moves.each)
+    np.subtract.at(change, moves.row + moves.rows, moves.each)
+    return offsets_of(np.cumsum(change[:-1]))
+
+
+def _resolve(moves: _Moves, row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]) -> NDArray[np.int64]:
+    """(N,) sequences in the order of rows: sequence i of a move is number i % each of its row i // each."""
+    order = np.empty(len(by_size), dtype=np.int64)
+    ends = np.cumsum(moves.rows * moves.each)
+    begins = ends - moves.rows * moves.each
+    cuts = range(0, len(by_size), _BLOCK)
+    for begin, end in pairwise((*cuts, len(by_size))):
+        first = int(np.searchsorted(ends, begin, side="right"))
+        last = int(np.searchsorted(begins, end, side="left"))
+        block = slice(first, last)
+        share = np.minimum(ends[block], end) - np.maximum(begins[block], begin)
+        within = np.arange(begin, end) - np.repeat(begins[block], share)
+        each = np.repeat(moves.each[block], share)
+        row = within // each
+        within -= row * each
+        within += np.repeat(moves.slot[block], share)
+        row += np.repeat(moves.row[block], share)
+        within += row_offsets[row]
+        order[within] = by_size[begin:end]
+    return order

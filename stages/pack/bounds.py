@@ -1,0 +1,53 @@
+"""Histogram of piece sizes, and a lower bound on the rows of any plan.
+
+Legend: `C` capacity, `K` threshold.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of
+
+_BLOCK = 1 << 18
+"""Pieces counted at once: numpy's bincount makes an 8-byte copy of what it is given."""
+
+
+def size_counts(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.int64]:
+    """(C + 1,) how many of `sizes`, each in 0..capacity, have each size."""
+    counts = np.zeros(capacity + 1, dtype=np.int64)
+    for begin in range(0, len(sizes), _BLOCK):
+        part = np.bincount(sizes[begin : begin + _BLOCK])
+        counts[: len(part)] += part
+    return counts
+
+
+def least_rows(tokens: int, capacity: int) -> int:
+    """Rows that `tokens` fill even if documents could be cut anywhere: ceil(tokens / C)."""
+    return -(-tokens // capacity)
+
+
+def martello_toth(counts: NDArray[np.integer], capacity: int) -> int:
+    """Martello and Toth's L2: rows that pieces of these sizes need if no piece may be cut.
+
+    For a threshold K, pieces above C - K stand alone among the pieces of K and more; those above C / 2 take a
+    row each, and what is left over in these rows is all that pieces of K to C / 2 can use without a new one.
+    L2 is the largest such bound over all K in 0..C/2. It is never below ceil(tokens / C), which is K = 0 or
+    better.
+
+    Args:
+        counts: (C + 1,) how many pieces have each size 0..C.
+        capacity: `C`.
+
+    Source: S. Martello and P. Toth, Knapsack Problems, Wiley 1990, section 8.3.2.
+    """
+    half = capacity // 2
+    number = offsets_of(counts)  # number[s]: pieces smaller than s
+    tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))
+    threshold = np.arange(half + 1)
+    alone_from = capacity - threshold + 1
+    large = number[capacity + 1] - number[half + 1]
+    medium = number[alone_from] - number[half + 1]
+    medium_tokens = tokens[alone_from] - tokens[half + 1]
+    small_tokens = tokens[half + 1] - tokens[threshold]
+    spill = small_tokens - (medium * capacity - medium_tokens)
+    return int((large + np.maximum(0, -(-spill // capacity))).max())

@@ -1,0 +1,118 @@
+"""Turns planned pieces into the columns of packed rows, vectorised over one chunk of rows at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.ragged import begins_of
+from ...schemas.rows import IGNORE_INDEX, PACKED
+from ..arrays import lists
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPieces:
+    """D pieces in R rows, with their tokens and runs."""
+
+    tokens: Sequence[NDArray[np.int32]]
+    """D views of the pieces' tokens, each `lengths[p]` long."""
+    starts: NDArray[np.int32]
+    """(D,) first token of the piece within its document."""
+    lengths: NDArray[np.int32]
+    """(D,)"""
+    repeated: NDArray[np.int32]
+    """(D,) how many of the piece's first tokens also belong to another piece; they get no label here."""
+    doc_ids: NDArray[np.int64]
+    """(D,)"""
+    row_offsets: NDArray[np.int64]
+    """(R + 1,) over pieces."""
+    run_ends: NDArray[np.int32]
+    """(runs,) ends of the whole documents' runs, in tokens of the document."""
+    run_supervised: NDArray[np.bool_]
+    """(runs,) whether the mask trains the run."""
+    run_offsets: NDArray[np.int64]
+    """(D + 1,) where the runs of each piece's document begin. A document with two pieces is listed twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """The rows, and the ledger's counts for each piece."""
+
+    batch: pa.RecordBatch
+    trained: NDArray[np.int32]
+    """(D,) trained labels."""
+    heads: NDArray[np.bool_]
+    """(D,) whether the mask trains the piece's first token, which cannot have a label."""
+
+
+def lay_out(pieces: PlannedPieces, align: int = 1, pad_id: int = 0) -> LaidOut:
+    """Make the rows of `schemas.rows.PACKED`.
+
+    With `align` > 1 every piece is padded to a multiple of it; padding has the input id `pad_id`, no label, and
+    positions that continue the piece's.
+    """
+    count = len(pieces.lengths)
+    padded = -(-pieces.lengths // align) * align if align > 1 else pieces.lengths
+    ends = np.cumsum(padded, dtype=np.int64)
+    begins = ends - padded
+    total = int(ends[-1]) if count else 0
+
+    ids = np.concatenate(_with_padding(pieces, padded, pad_id)) if count else np.empty(0, dtype=np.int32)
+    positions = np.arange(total, dtype=np.int32)
+    positions -= np.repeat(begins.astype(np.int32), padded)
+
+    supervised = np.repeat(*_clipped_runs(pieces))
+    if align > 1:
+        real = positions < np.repeat(pieces.lengths, padded)
+        spread = np.zeros(total, dtype=np.bool_)
+        spread[real] = supervised
+        supervised = spread
+    if pieces.repeated.any():
+        supervised &= positions >= np.repeat(pieces.repeated, padded)
+    labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
+    heads = supervised[begins] if count else np.empty(0, dtype=np.bool_)
+    labels[begins] = IGNORE_INDEX
+    if count:
+        trained = np.add.reduceat(supervised, begins, dtype=np.int32) - heads.astype(np.int32)
+    else:
+        trained = np.empty(0, dtype=np.int32)
+
+    token_offsets = np.zeros(len(pieces.row_offsets), dtype=np.int32)
+    if count:
+        token_offsets[1:] = ends[pieces.row_offsets[1:] - 1]
+    columns: list[tuple[NDArray[np.integer[Any]], NDArray[Any]]] = [
+        (token_offsets, ids),
+        (token_offsets, labels),
+        (token_offsets, positions),
+        (pieces.row_offsets, padded),
+        (pieces.row_offsets, pieces.starts),
+        (pieces.row_offsets, pieces.doc_ids),
+    ]
+    arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, PACKED, strict=True)]
+    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=PACKED), trained, heads)
+
+
+def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:
+    gaps = padded - pieces.lengths
+    if not gaps.any():
+        return pieces.tokens
+    filler = np.full(int(gaps.max()), pad_id, dtype=np.int32)
+    out: list[NDArray[np.int32]] = []
+    for view, gap in zip(pieces.tokens, gaps.tolist(), strict=True):
+        out.append(view)
+        if gap:
+            out.append(filler[:gap])
+    return out
+
+
+def _clipped_runs(pieces: PlannedPieces) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
+    """The runs' flags, and how many tokens of its piece each covers (0 outside the piece)."""
+    runs = np.diff(pieces.run_offsets)
+    begins = begins_of(pieces.run_ends, pieces.run_offsets)
+    low = np.repeat(pieces.starts, runs)
+    high = low + np.repeat(pieces.lengths, runs)
+    sizes = np.minimum(pieces.run_ends, high) - np.maximum(begins, low)
+    return pieces.run_supervised, np.maximum(sizes, 0)

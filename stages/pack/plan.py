@@ -1,0 +1,204 @@
+"""Turns lengths into a LayoutPlan, without looking at tokens.
+
+Legend: `N` documents given, `D` pieces planned, `R` rows, `C` capacity of a row, `T` tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.layout import Certificate, LayoutPlan
+from ...schemas.ragged import ranges
+from .best_fit import best_fit_decreasing
+from .bounds import least_rows, martello_toth, size_counts
+
+Strategy: TypeAlias = Literal["bfd", "bfd_split", "wrapped", "none"]
+"""How documents are put into rows.
+
+`bfd`: best-fit-decreasing; a document longer than C is planned as its first C tokens.
+`bfd_split`: the same over pieces [0:C), [C:2C), ... of every document; no token is left out.
+`wrapped`: concatenate all and cut every C; documents are cut wherever a row ends.
+`none`: one document a row, its first C tokens.
+"""
+
+_MOST = 1 << 24
+"""The largest capacity: the planner keeps a few arrays of one entry per possible size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PiecesToPlace:
+    """The pieces to place, in the order of the documents."""
+
+    order: NDArray[np.int64] | None
+    """(D,) the document of each piece; None if piece p is document p."""
+    starts: NDArray[np.int64] | None
+    """(D,) first token within the document; None if all are 0."""
+    lengths: NDArray[np.int32]
+    """(D,) tokens."""
+
+
+def plan_rows(
+    lengths: ArrayLike,
+    max_length: int,
+    strategy: Strategy = "bfd",
+    *,
+    max_docs: int | None = None,
+    align: int = 1,
+) -> LayoutPlan:
+    """Decide which document piece goes into which row.
+
+    Empty documents are skipped; `bfd` and `none` plan the first `max_length` tokens of longer ones. For `bfd` and
+    `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order (see `bestfit`); the
+    result depends on the arguments alone.
+    Needs about 30 bytes per document besides `lengths`.
+
+    Args:
+        lengths: (N,) tokens of each document, integers of 0 or more.
+        max_length: `C`, the most tokens a row may hold, 2 to 2**24.
+        strategy: see `Strategy`.
+        max_docs: most pieces in a row. Not for `wrapped`.
+        align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
+            `max_length`. Not for `wrapped`.
+
+    Raises:
+        ConfigError: an option is out of range, or two of them exclude each other.
+        InputError: `lengths` is not one-dimensional, not of integers, or has a negative value.
+    """
+    _check_options(max_length, strategy, max_docs, align)
+    given = _as_lengths(lengths)
+    if strategy == "wrapped":
+        return _wrap(given, max_length)
+    pieces = _split(given, max_length) if strategy == "bfd_split" else _truncate(given, max_length)
+    # In units of `align`, so that aligned packing is ordinary packing of fewer, larger units.
+    sizes = pieces.lengths if align == 1 else (pieces.lengths - 1) // align + 1
+    units = max_length // align
+    counts = size_counts(sizes, units)
+    if strategy == "none":
+        index = np.arange(len(sizes), dtype=np.int64)
+        row_offsets = np.arange(len(sizes) + 1, dtype=np.int64)
+        moves = 0
+    else:
+        placement = best_fit_decreasing(sizes, counts, max_docs)
+        index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
+    bound_tokens = least_rows(int(sizes.sum(dtype=np.int64)), units)
+    bound = max(bound_tokens, martello_toth(counts, units))
+    if max_docs is not None:
+        bound = max(bound, least_rows(len(sizes), max_docs))
+    return LayoutPlan(
+        order=index if pieces.order is None else pieces.order[index],
+        starts=np.zeros(len(index), dtype=np.int64) if pieces.starts is None else pieces.starts[index],
+        lengths=pieces.lengths[index],
+        row_offsets=row_offsets,
+        certificate=Certificate(
+            rows=len(row_offsets) - 1,
+            bound_tokens=bound_tokens,
+            bound=bound,
+            tokens=int(pieces.lengths.sum(dtype=np.int64)),
+            capacity=max_length,
+            pieces=len(index),
+            moves=moves,
+        ),
+    )
+
+
+def _check_options(max_length: int, strategy: str, max_docs: int | None, align: int) -> None:
+    if strategy not in get_args(Strategy):
+        known = ", ".join(get_args(Strategy))
+        raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {known}.")
+    if not _is_integer(max_length) or not 2 <= max_length <= _MOST:
+        raise ConfigError(
+            f"max_length: {max_length!r} is not an integer from 2 to {_MOST}. "
+            "Set it to the tokens that a row may hold, such as 4096."
+        )
+    if max_docs is not None and (not _is_integer(max_docs) or max_docs < 1):
+        raise ConfigError(f"max_docs: {max_docs!r} is not an integer above 0. Leave it out for no limit.")
+    if not _is_integer(align) or align < 1:
+        raise ConfigError(f"align: {align!r} is not an integer above 0. Use 1 for no alignment.")
+    if max_length % align:
+        raise ConfigError(
+            f"align: {align} does not divide max_length {max_length}. "
+            f"Use {max_length - max_length % align or align} as max_length, or another align."
+        )
+    if strategy == "wrapped" and max_docs is not None:
+        raise ConfigError(
+            "max_docs: strategy wrapped cuts rows by tokens and cannot limit their pieces. "
+            "Leave max_docs out, or use bfd_split."
+        )
+    if strategy == "wrapped" and align > 1:
+        raise ConfigError(
+            "align: strategy wrapped lays documents end to end without padding. Set align to 1, or use bfd_split."
+        )
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
+    """(N,) the lengths as integers, not copied if they are such an array already."""
+    array = np.asarray(lengths)
+    if array.ndim != 1:
+        raise InputError(f"lengths: expected one dimension, got shape {array.shape}. Give one length per document.")
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int32)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"lengths: expected integers, got {array.dtype}. Give the number of tokens of each document.")
+    if int(array.min()) < 0:
+        place = int(np.argmax(array < 0))
+        raise InputError(f"lengths: document {place} has length {array[place]}. A length is 0 or more.")
+    return array
+
+
+def _truncate(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
+    """One piece for each non-empty document: its first `capacity` tokens."""
+    kept = None if not len(lengths) or lengths.min() else np.flatnonzero(lengths)
+    if kept is not None:
+        lengths = lengths[kept]
+    if len(lengths) and lengths.max() > capacity:
+        lengths = np.minimum(lengths, lengths.dtype.type(capacity))
+    return _PiecesToPlace(kept, None, lengths.astype(np.int32, copy=False))
+
+
+def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
+    """Pieces [0:C), [C:2C), ... of every document, ordered by document, then by token."""
+    if not len(lengths) or lengths.max() <= capacity:
+        return _truncate(lengths, capacity)
+    tokens = lengths.astype(np.int64)
+    number = -(-tokens // capacity)
+    order = np.repeat(np.arange(len(tokens)), number)
+    starts = ranges(0, number) * capacity
+    return _PiecesToPlace(order, starts, np.minimum(tokens[order] - starts, capacity).astype(np.int32))
+
+
+def _wrap(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
+    """Documents end to end, cut every `capacity` tokens: one piece for each row that a document touches."""
+    kept = np.flatnonzero(lengths)
+    tokens = lengths[kept].astype(np.int64)
+    ends = np.cumsum(tokens)
+    begins = ends - tokens
+    first_row = begins // capacity
+    number = (ends - 1) // capacity - first_row + 1
+    document = np.repeat(np.arange(len(kept)), number)
+    row = ranges(first_row, number)
+    left = np.maximum(begins[document], row * capacity)
+    right = np.minimum(ends[document], (row + 1) * capacity)
+    total = int(tokens.sum())
+    rows = least_rows(total, capacity)
+    return LayoutPlan(
+        order=kept[document],
+        starts=left - begins[document],
+        lengths=(right - left).astype(np.int32),
+        row_offsets=np.searchsorted(row, np.arange(rows + 1)).astype(np.int64),
+        certificate=Certificate(
+            rows=rows,
+            bound_tokens=rows,
+            bound=rows,
+            tokens=total,
+            capacity=capacity,
+            pieces=len(document),
+            moves=0,
+        ),
+    )

@@ -1,0 +1,27 @@
+"""The rows that pieces need, and a lower bound for any plan, computed from a histogram of sizes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .best_fit import rows_needed
+from .bounds import least_rows, martello_toth
+
+
+def in_units(lengths: NDArray[np.integer], align: int) -> NDArray[np.integer]:
+    """Lengths in units of `align`, rounded up, as the planner packs them."""
+    return lengths if align == 1 else (lengths + align - 1) // align
+
+
+def rows_and_bound(counts: NDArray[np.int64], max_docs: int | None) -> tuple[int, int]:
+    """Rows of best-fit-decreasing, and the bound that `plan.plan_rows` certifies.
+
+    Args:
+        counts: (units + 1,) pieces of each size, none of them of size 0.
+        max_docs: most pieces in a row.
+    """
+    units = len(counts) - 1
+    number, tokens = int(counts.sum()), int((counts * np.arange(units + 1)).sum())
+    bound = max(least_rows(tokens, units), martello_toth(counts, units))
+    if max_docs is not None:
+        bound = max(bound, least_rows(number, max_docs))
+    return rows_needed(counts, max_docs), bound

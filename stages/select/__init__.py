@@ -1,0 +1,1 @@
+"""Which documents are packed, how much of each, and how often."""

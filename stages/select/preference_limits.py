@@ -1,0 +1,93 @@
+"""Which tokens of a preference pair are kept: limits of prompt and completions first, then that of the whole.
+
+N pairs. A pair has one prompt, so tokens cut from it are cut for both completions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .truncate import Keep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairLengths:
+    """(N,) tokens of the three parts of each pair."""
+
+    prompt: NDArray[np.int32]
+    chosen: NDArray[np.int32]
+    rejected: NDArray[np.int32]
+
+    @property
+    def completions(self) -> NDArray[np.int32]:
+        """(N,) tokens of both completions."""
+        return self.chosen + self.rejected
+
+    @property
+    def all(self) -> NDArray[np.int32]:
+        """(N,) tokens of the whole pair, counting the prompt once."""
+        return self.prompt + self.completions
+
+    @property
+    def longest(self) -> NDArray[np.int32]:
+        """(N,) tokens of the prompt and the longer completion, to which length limits apply."""
+        return self.prompt + np.maximum(self.chosen, self.rejected)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairCut:
+    """What is kept of N pairs."""
+
+    begins: PairLengths
+    """(N,) how many tokens each part loses at its beginning."""
+    kept: PairLengths
+    """(N,) how many tokens of each part are kept."""
+    prompt_cut: NDArray[np.int32]
+    """(N,) tokens removed by the prompt's own limit."""
+    completion_cut: NDArray[np.int32]
+    """(N,) tokens of both completions removed by their own limit."""
+    overlong: NDArray[np.bool_]
+    """(N,) whether prompt and longer completion were longer than `max_length` after their own limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairLimits:
+    """How long the parts of a pair may be, in tokens."""
+
+    max_length: int
+    """Limit for the prompt and the longer completion together."""
+    keep: Keep = Keep.START
+    """With `start`, completions lose their end. With `end`, the prompt loses its beginning; if a completion alone is
+    too long, the prompt is removed and the completion loses its own beginning."""
+    truncate: bool = True
+    """Whether pairs that are too long are cut to `max_length`."""
+    max_prompt: int | None = None
+    """A longer prompt loses its beginning."""
+    max_completion: int | None = None
+    """A longer completion loses its end."""
+
+    def cut(self, lengths: PairLengths) -> PairCut:
+        """What is kept of each pair, even if it is dropped for another reason."""
+        prompt = _at_most(lengths.prompt, self.max_prompt)
+        chosen = _at_most(lengths.chosen, self.max_completion)
+        rejected = _at_most(lengths.rejected, self.max_completion)
+        prompt_cut = lengths.prompt - prompt
+        completion_cut = lengths.completions - chosen - rejected
+        overlong = prompt + np.maximum(chosen, rejected) > self.max_length
+        chosen_begin, rejected_begin = np.zeros_like(chosen), np.zeros_like(rejected)
+        if self.truncate and self.keep is Keep.START:
+            room = np.maximum(np.int32(self.max_length) - prompt, 0)
+            chosen, rejected = np.minimum(chosen, room), np.minimum(rejected, room)
+        elif self.truncate:
+            prompt = np.minimum(prompt, np.maximum(np.int32(self.max_length) - np.maximum(chosen, rejected), 0))
+            # The end of a completion after its own limit.
+            chosen_begin = np.maximum(chosen - np.int32(self.max_length), 0)
+            rejected_begin = np.maximum(rejected - np.int32(self.max_length), 0)
+            chosen, rejected = chosen - chosen_begin, rejected - rejected_begin
+        begins = PairLengths(lengths.prompt - prompt, chosen_begin, rejected_begin)
+        return PairCut(begins, PairLengths(prompt, chosen, rejected), prompt_cut, completion_cut, overlong)
+
+
+def _at_most(lengths: NDArray[np.int32], limit: int | None) -> NDArray[np.int32]:
+    return lengths if limit is None else np.minimum(lengths, np.int32(min(limit, np.iinfo(np.int32).max)))

@@ -1,0 +1,109 @@
+"""Splits documents that are too long into pieces, at the best places within reach.
+
+K documents laid end to end; a *place* is a token before which a cut is possible. All documents are cut in step: first
+all first pieces, then all second ones, so that each step is a few array operations.
+
+1. If the rest fits, it is the last piece.
+2. Else let m be the fewest pieces that hold the rest, and t their length if they were equal.
+3. If a turn begins within the capacity, cut before the one nearest to t. Else cut at the blank line, else at the line
+   end, nearest to t, between t/2 and the capacity and with t/2 left. Else cut at t. Else at t.
+4. The next piece begins `overlap` tokens before the cut.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where documents may be cut."""
+
+    turns: Sequence[NDArray[np.int64]] = ()
+    """Ascending places, best kind first. Any of them may be used, however short the piece."""
+    lines: Sequence[NDArray[np.int64]] = ()
+    """The same, used only if no piece becomes much shorter than necessary."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitPieces:
+    """S pieces, in the order of their documents and tokens."""
+
+    document: NDArray[np.int64]
+    """(S,) the document of each piece, 0 to K - 1."""
+    start: NDArray[np.int64]
+    """(S,) place of the first token."""
+    fresh: NDArray[np.int64]
+    """(S,) place of the first token that is not in the piece before."""
+    end: NDArray[np.int64]
+    """(S,) one past the last."""
+
+
+def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overlap: int, places: Places) -> SplitPieces:
+    """Cut each stretch into pieces of at most `capacity` tokens.
+
+    Args:
+        low, high: (K,) places where the stretch of each document begins and ends; they rise and do not overlap.
+        overlap: how many last tokens of a piece the next one repeats; below `capacity`.
+    """
+    document = np.arange(len(low))
+    start, fresh, end = low.astype(np.int64), low.astype(np.int64), high.astype(np.int64)
+    done: list[tuple[NDArray[np.int64], ...]] = []
+    while len(document):
+        here = end - start <= capacity
+        done.append((document[here], start[here], fresh[here], end[here]))
+        document, start, fresh, end = document[~here], start[~here], fresh[~here], end[~here]
+        if not len(document):
+            break
+        at = _cut_at(start, fresh, end, capacity, overlap, places)
+        done.append((document, start, fresh, at))
+        start, fresh = np.maximum(at - overlap, start), at
+    columns = [np.concatenate(column) for column in zip(*done, strict=True)] if done else [np.zeros(0, np.int64)] * 4
+    order = np.argsort(columns[0], kind="stable")  # steps are in the order of tokens
+    return SplitPieces(*(column[order] for column in columns))
+
+
+def _cut_at(
+    start: NDArray[np.int64],
+    fresh: NDArray[np.int64],
+    end: NDArray[np.int64],
+    capacity: int,
+    overlap: int,
+    places: Places,
+) -> NDArray[np.int64]:
+    """Where the piece that begins at each start ends. No rest is short enough to be the last piece."""
+    pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
+    equal = -(-(end - start + (pieces - 1) * overlap) // pieces)
+    target: NDArray[np.int64] = start + equal
+    at = target.copy()
+    free = np.ones(len(at), dtype=np.bool_)
+    half = (target - fresh + 1) // 2
+    farthest = start + capacity  # before the end, because the rest does not fit
+    for kinds, low, high in (
+        (places.turns, fresh + 1, farthest),
+        (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),
+    ):
+        for candidates in kinds:
+            found = _nearest(candidates, target, low, high)
+            takes = free & (found >= 0)
+            at[takes] = found[takes]
+            free &= ~takes
+    return at
+
+
+def _nearest(
+    candidates: NDArray[np.int64], target: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The candidate from low to high that is nearest to each target, the earlier of two; -1 if there is none."""
+    if not len(candidates):
+        return np.full(len(target), -1, dtype=np.int64)
+    index = np.searchsorted(candidates, target, side="right")
+    left = candidates[np.maximum(index - 1, 0)]
+    right = candidates[np.minimum(index, len(candidates) - 1)]
+    left_fits = (index > 0) & (left >= low) & (left <= high)
+    right_fits = (index < len(candidates)) & (right >= low) & (right <= high)
+    nearer = left_fits & (~right_fits | (target - left <= right - target))
+    out: NDArray[np.int64] = np.where(nearer, left, np.where(right_fits, right, -1))
+    return out

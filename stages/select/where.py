@@ -1,0 +1,173 @@
+"""A user's SQL condition that selects examples. polars evaluates it, and is imported only here.
+
+The condition sees one example per row, in the columns of COLUMNS. `condition` checks it before polars parses it: only
+listed functions and operators are allowed, so it reads no file and runs no Python. It must give true or false for each
+row independently.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...schemas.errors import ConfigError
+from ...schemas.rows import Example, Messages
+from ..prep import PreparedBlock
+from .condition import RefusedConditionError, check_condition
+
+if TYPE_CHECKING:
+    from polars import Series
+
+REASON = "where"
+"""The ledger's reason for examples that the condition leaves out."""
+
+_SHOWN = 500
+"""How many characters of a condition an error shows."""
+
+
+def _said(side: Messages | str | None) -> str | None:
+    """One side of an example as text: the contents of its messages, joined by line ends."""
+    if side is None or isinstance(side, str):
+        return side
+    return "\n".join(_content(message) or "" for message in side)
+
+
+def _content(message: dict[str, Any]) -> str | None:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return None if content is None else str(content)
+
+
+def _messages(example: Example) -> list[dict[str, str | None]] | None:
+    sides = [side for side in (example.prompt, example.completion) if isinstance(side, list)]
+    if not sides:
+        return None
+    return [{"role": str(one.get("role", "")), "content": _content(one)} for side in sides for one in side]
+
+
+def _roles(example: Example) -> list[str] | None:
+    messages = _messages(example)
+    return None if messages is None else [str(one["role"]) for one in messages]
+
+
+COLUMNS: dict[str, Callable[[Example], Any]] = {
+    "prompt": lambda one: _said(one.prompt),
+    "completion": lambda one: _said(one.completion),
+    "rejected": lambda one: _said(one.rejected),
+    "text": lambda one: one.text,
+    "messages": _messages,
+    "roles": _roles,
+    "tools": lambda one: msgspec.json.encode(one.tools).decode() if one.tools else None,
+    "group": lambda one: one.group,
+}
+"""The value of each column; null if the example has none. All are texts except `messages`, a list of `role` and
+`content`, and `roles`, a list of texts."""
+
+_TEXTS = (("a", "b"), ("a", "bcd"), ("ef", ""), ("ef", "g h"), ("a", "b"), ("i", "j" * 99))
+_PROBES = [
+    Example(number, -1, "ab"[number % 2], prompt=prompt, completion="x" * number, text=text)
+    for number, (prompt, text) in enumerate(_TEXTS)
+]
+"""Examples that differ in length, order and grouping. A condition whose result for one changes beside the others does
+not decide row by row."""
+
+
+class Where:
+    """A condition, compiled.
+
+    Raises:
+        ConfigError: polars is missing, or the condition is wrong: no SQL, an unknown column, a function that is not
+            allowed, too large, no truth value, or one that depends on other rows.
+    """
+
+    def __init__(self, condition: str, key: str = "where") -> None:
+        self.condition = condition
+        self.key = key
+        try:
+            check_condition(condition, COLUMNS)
+        except RefusedConditionError as error:
+            raise self._wrong(str(error)) from None
+        try:
+            import polars
+        except ImportError:
+            raise ConfigError(
+                f"{key}: conditions need polars, which is not installed; run pip install 'packtrain[filter]'"
+            ) from None
+        self._polars = polars
+        self._expression = self._guarded(lambda: polars.sql_expr(condition))
+        if not isinstance(self._expression, polars.Expr):
+            raise self._wrong("it is more than one condition")
+        names = self._guarded(self._expression.meta.root_names)
+        if not names:
+            raise self._wrong("it uses no column")
+        self._names = list(dict.fromkeys(names))
+        found = self._series([])
+        if found.dtype != polars.Boolean:
+            raise self._wrong(f"it gives {found.dtype} and not true or false")
+        try:
+            self(_PROBES)
+        except ConfigError:
+            return  # such as a cast that fails on the probes; the user's rows will show it
+        self.check(_PROBES)
+
+    def __call__(self, examples: Sequence[Example]) -> list[bool]:
+        """(N,) whether the condition is true for each example; null counts as false, as in SQL.
+
+        Raises:
+            ConfigError: a value cannot be computed, such as casting a text that is not a number.
+        """
+        found = self._series(examples)
+        if len(found) != len(examples):
+            raise self._wrong("it computes one value from all rows; it must be true or false for each row")
+        return [value is True for value in found.to_list()]
+
+    def check(self, examples: Sequence[Example]) -> None:
+        """Try the condition on some examples, together and one by one.
+
+        Raises:
+            ConfigError: it cannot be computed, or its result for an example depends on the others.
+        """
+        together = self(examples)
+        if together != [flag for example in examples for flag in self([example])]:
+            raise self._wrong("its result for a row depends on other rows")
+
+    def wanted(self, prepared: PreparedBlock) -> PreparedBlock:
+        """The block without the examples that the condition leaves out. A row that loses all its examples is filtered;
+        single ones are skipped."""
+        flags = self(prepared.examples)
+        if all(flags):
+            return prepared
+        kept = [example for example, flag in zip(prepared.examples, flags, strict=True) if flag]
+        rows = {example.line for example in kept}
+        lost = [example.line for example, flag in zip(prepared.examples, flags, strict=True) if not flag]
+        filtered, skipped = Counter(prepared.filtered), Counter(prepared.skipped)
+        if gone := len({*lost} - rows):
+            filtered[REASON] += gone
+        if some := sum(line in rows for line in lost):
+            skipped[REASON] += some
+        return replace(prepared, examples=kept, filtered=filtered, skipped=skipped)
+
+    def _series(self, examples: Sequence[Example]) -> "Series":
+        polars = self._polars
+        text, message = polars.String, polars.Struct({"role": polars.String, "content": polars.String})
+        types = {"messages": polars.List(message), "roles": polars.List(text)}
+        schema = {name: types.get(name, text) for name in self._names}
+        data = {name: [COLUMNS[name](example) for example in examples] for name in self._names}
+        frame = polars.DataFrame(data, schema=schema)
+        series: Series = self._guarded(lambda: frame.select(self._expression.alias("where")).to_series())
+        return series
+
+    def _guarded(self, compute: Callable[[], Any]) -> Any:
+        """Call polars, and report its errors as errors of the condition."""
+        errors = (self._polars.exceptions.PolarsError, self._polars.exceptions.PanicException, TypeError, ValueError)
+        try:
+            return compute()
+        except errors as error:
+            raise self._wrong(str(error).strip().split("\n")[0]) from None
+
+    def _wrong(self, why: str) -> ConfigError:
+        shown = self.condition if len(self.condition) <= _SHOWN else f"{self.condition[:_SHOWN]}..."
+        return ConfigError(f"{self.key}: the condition {shown!r} cannot be used: {why}")

@@ -1,0 +1,1 @@
+"""An example becomes text that knows what each part of it is."""

@@ -1,0 +1,390 @@
+"""Locates the assistant's turns in a rendered conversation, or says why they cannot be located with certainty.
+
+A rendering is known by its text and its `words`: which stretches came from which message. The template wrote everything
+else. From these follows, for each assistant message,
+
+1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
+2. where it begins: where generation would begin, after the generation prompt. That is found in what the template wrote
+   before the words, or by rendering the messages before it with a generation prompt, provided that the text continues
+   as this rendering does after the last words before the turn. What follows is generated, including an empty thinking
+   block;
+3. where it ends: after the first special token that the template writes after the words. All turns must end alike.
+
+A step that fails raises `UnprovedError`; nothing is guessed. Contents are never searched: they may contain the
+template's own markers.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+ASSISTANT = "assistant"
+"""The role whose messages are trained."""
+GENERATION = -1
+"""The code of a stretch written by a `{% generation %}` block."""
+
+Word: TypeAlias = tuple[int, int, int]
+"""(begin, end, code) in characters. The code says where the text came from: `code_of`, GENERATION or TOOLS."""
+TOOLS = -2
+"""The code of a list of tools; tool k has TOOLS - 1 - k."""
+MESSAGE = 16
+"""A code is a message's index shifted left by this, plus the number of its part."""
+CALL, REASONING = 1, 2
+"""Bits of a code for words of a tool call, and for reasoning."""
+_PART = 2
+_MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
+
+
+def code_of(index: int, part: int = 0, kind: int = 0) -> int:
+    """The code of words of a message.
+
+    Args:
+        index: of the message.
+        part: number of the content part or tool call, from 1; 0 for all of them as one text.
+        kind: CALL, REASONING, or 0 for content.
+    """
+    return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
+
+
+def part_of(code: int) -> int:
+    """Number of the content part or tool call that a code belongs to; 0 for all of them."""
+    return code >> _PART & _MAX_PARTS
+
+
+class UnprovedError(Exception):
+    """The assistant's turns cannot be located with certainty. The renderer catches it.
+
+    Attributes:
+        reason: a stable sentence for messages.
+        message: index of the message at fault, or -1.
+    """
+
+    def __init__(self, reason: str, message: int = -1) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.message = message
+
+
+class Turn(NamedTuple):
+    """One turn of the assistant, in characters of the text."""
+
+    message: int
+    """Index of its message."""
+    begin: int
+    stop: int
+    """Where its end-of-turn token begins; equal to `stop_end` if it has none."""
+    stop_end: int
+    end: int
+    """One past its last character. Only a generation block has characters after the end-of-turn token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateProfile:
+    """What fixed sample conversations show about a template, before any row is rendered."""
+
+    opening: str = ""
+    """The generation prompt; "" if the template writes none."""
+    closing: str | None = None
+    """What the template writes after the words of an assistant message that ends a conversation."""
+    stops: re.Pattern[str] | None = None
+    """Finds special tokens."""
+    generation: bool = False
+    """Whether the template has `{% generation %}` blocks, which then decide."""
+
+
+def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern that finds the first of some tokens; of two at the same place, the longer."""
+    found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
+def common_prefix(head: str, text: str) -> int:
+    """How many first characters two texts share."""
+    if text.startswith(head):
+        return len(head)
+    low, high = 0, min(len(head), len(text))  # the first `low` are equal, the first `high + 1` are not
+    while low < high:
+        middle = (low + high + 1) // 2
+        if head[low:middle] == text[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+Head: TypeAlias = Callable[[int], tuple[str, Callable[[], Sequence[Word]]]]
+"""Renders the messages before an index with a generation prompt; returns the text and a function that finds its
+words."""
+
+
+def find_turns(
+    text: str,
+    words: Sequence[Word],
+    roles: Sequence[str],
+    prompt: int,
+    manner: TemplateProfile,
+    head: Head,
+    *,
+    calls: Collection[int] = (),
+    cut: Callable[[int, str], None] | None = None,
+) -> list[Turn]:
+    """The turns of a template without generation blocks.
+
+    Args:
+        words: sorted stretches that do not overlap; one may be empty.
+        roles: one per message.
+        prompt: number of messages that form the prompt.
+        calls: messages with tool calls. A turn whose calls the template leaves out is refused.
+        cut: called where a generation prompt ends within a turn's words, with (place, rest of the generation prompt).
+            A trace learns from it what depends on the content.
+
+    Raises:
+        UnprovedError: a turn cannot be located with certainty.
+    """
+    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    if not said:
+        return []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for place, (_, _, code) in enumerate(words):
+        first.setdefault(code >> MESSAGE, place)
+        last[code >> MESSAGE] = place
+    # If all messages left words, the text between words is the template's. Else it may contain words that were not
+    # followed, and must not be searched.
+    complete = len(first) == len(roles)
+    known: dict[str, int] = {}
+    turns: list[Turn] = []
+    closing = _Closing(text, words, last, said[-1], len(roles), manner)
+    if prompt in said[1:]:  # first the one turn with a rendering of its own: others may be like it
+        said = [prompt, *(index for index in said if index != prompt)]
+    for index in said:
+        if index not in first:
+            raise UnprovedError("the template drops all of its text", index)
+        low_word, high_word = first[index], last[index]
+        if index in calls and all(word[2] & CALL == 0 for word in words[low_word : high_word + 1]):
+            raise UnprovedError("the template leaves its tool calls out of the text", index)
+        if low_word < high_word and any(word[2] >> MESSAGE != index for word in words[low_word : high_word + 1]):
+            raise UnprovedError("it contains words of other messages", index)
+        low = words[low_word - 1][1] if low_word else 0
+        anchor, done = words[low_word][0], words[high_word][1]
+        before = text[low:anchor]
+        offset: int | None = None
+        if index != prompt or not index:
+            offset = known.get(before)
+            if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
+                offset = before.index(manner.opening) + len(manner.opening)
+        if offset is None:
+            if not index:
+                raise UnprovedError("no text before it marks where it begins", index)
+            offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, complete, cut) - low
+        if offset <= len(before):
+            known[before] = offset
+        stop, end = closing.of(index, done, words[high_word + 1][0] if high_word + 1 < len(words) else len(text))
+        turns.append(Turn(index, low + offset, stop, end, end))
+    turns.sort()
+    for one, other in pairwise(turns):
+        if other.begin < one.end:
+            raise UnprovedError("it begins before the previous turn ends", other.message)
+    return turns
+
+
+def _begin_by_head(
+    text: str,
+    words: Sequence[Word],
+    low: int,
+    place: int,
+    done: int,
+    prefix: tuple[str, Callable[[], Sequence[Word]]],
+    manner: TemplateProfile,
+    complete: bool,
+    cut: Callable[[int, str], None] | None,
+) -> int:
+    """Where a turn begins, found by rendering what comes before it with a generation prompt.
+
+    Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
+    messages may be rendered differently without the turn, such as tools in the last question.
+
+    There are three cases. The text continues like that rendering to its end. Or it does so up to the turn's words, and
+    the rest of the rendering belongs to the generation prompt alone (such as an empty thinking block that the template
+    leaves out of earlier turns), unless the words begin with it. Or both write the same generation prompt after
+    something else, such as a line end that a template leaves out at the end of a conversation.
+
+    Args:
+        low, place, done: where the words before it end, the index of its first word, and where its last word ends.
+        complete: whether all text between words is the template's.
+    """
+    anchor, _, code = words[place]
+    head, find_words = prefix
+    if low <= len(head) <= anchor and text.startswith(head):
+        return len(head)  # the same text, so it does not matter which words belong to whom
+    said = find_words()
+    if list(said) != list(words[:place]):
+        if not (place and said) or said[-1][2] != words[place - 1][2]:
+            raise UnprovedError("the text before it changes when the turn is left out", code >> MESSAGE)
+        begin, end, _ = said[-1]
+        if head[begin:end] != text[words[place - 1][0] : low]:
+            raise UnprovedError("the words before it change when the turn is left out", code >> MESSAGE)
+        head = text[:low] + head[end:]
+    same = common_prefix(head, text)
+    if same == len(head) and low <= same <= anchor:
+        return same
+    if same >= anchor > len(head) - len(manner.opening) >= low and manner.opening and head.endswith(manner.opening):
+        if cut is not None:
+            cut(anchor, head[anchor:])
+        return same if same == len(head) and same <= done else anchor
+    if complete and manner.opening and head.endswith(manner.opening):
+        before = text[low:anchor]
+        if before.count(manner.opening) == 1:
+            return low + before.index(manner.opening) + len(manner.opening)
+    raise UnprovedError("the text before its words is not the generation prompt", code >> MESSAGE)
+
+
+class _Closing:
+    """What ends a turn, according to the last turn of the conversation."""
+
+    def __init__(
+        self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
+    ) -> None:
+        self._text = text
+        self._stops = manner.stops
+        self._words = words
+        self._last = last
+        place = last.get(final)
+        if place is None:
+            raise UnprovedError("the template drops all of its text", final)
+        self._by_call = False
+        tail = manner.closing
+        if final == messages - 1:
+            self._by_call = bool(words[place][2] & CALL)
+            tail = text[words[place][1] :] if place == len(words) - 1 else None
+        if tail is None:
+            raise UnprovedError("nothing shows how the template ends a turn", final)
+        found = self._stops.search(tail) if self._stops is not None else None
+        self._token = found.group() if found is not None else ""
+        self._before = tail[: found.start()] if found is not None else tail
+
+    def of(self, index: int, done: int, high: int) -> tuple[int, int]:
+        """(where its end-of-turn token begins, where it ends) of a turn whose words end at `done`.
+
+        Args:
+            high: where the next message's words begin.
+        """
+        text, token, before = self._text, self._token, self._before
+        by_call = self._by_call or bool(self._words[self._last[index]][2] & CALL)
+        if not token:
+            if not text.startswith(before, done) or done + len(before) > high:
+                raise UnprovedError("it does not end as the last turn does", index)
+            return done + len(before), done + len(before)
+        if not by_call and text.startswith(before + token, done) and done + len(before) + len(token) <= high:
+            stop = done + len(before)
+            return stop, stop + len(token)
+        if by_call:  # text that closes a call lies between the words and the token, so only the token must agree
+            assert self._stops is not None
+            found = self._stops.search(text, done, high)
+            if found is not None and found.group() == token:
+                return found.start(), found.end()
+        elif not before:
+            return done, done  # the template writes no token after the words here
+        raise UnprovedError("it does not end as the last turn does", index)
+
+
+def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: TemplateProfile) -> list[Turn]:
+    """The turns of a template with generation blocks: exactly their contents.
+
+    Args:
+        words: sorted, including those of code GENERATION.
+
+    Raises:
+        UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
+    """
+    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
+    blocks = [(begin, end) for begin, end, code in words if code == GENERATION]
+    if not said and not blocks:
+        return []
+    if not blocks:
+        raise UnprovedError("the template rendered no generation block")
+    edges = {place for block in blocks for place in block}
+    # An empty question at the edge of a block is not part of it, as a non-empty one would not be, unless the template
+    # marks questions too.
+    plain: list[Word] = []
+    beside: list[Word] = []
+    for begin, end, code in words:
+        if code != GENERATION:
+            edge = begin == end and begin in edges and code >> MESSAGE not in said
+            (beside if edge else plain).append((begin, end, code))
+    turns: list[Turn] = []
+    place = 0
+    for number, (begin, end) in enumerate(blocks):
+        if turns and begin < turns[-1].end:
+            raise UnprovedError("generation blocks are nested")
+        while place < len(plain) and plain[place][0] < begin:
+            place += 1
+        inside = place
+        while inside < len(plain) and plain[inside][1] <= end:
+            inside += 1
+        owners = {word[2] >> MESSAGE for word in plain[place:inside]}
+        if len(owners) == 1:
+            (index,) = owners
+        elif not owners and len(blocks) == len(said):
+            index = said[number]
+        elif not owners and len(near := {code >> MESSAGE for at, _, code in beside if begin <= at <= end}) == 1:
+            (index,) = near
+        else:
+            raise UnprovedError("a generation block does not belong to one message")
+        tail = plain[inside - 1][1] if inside > place else begin
+        found = manner.stops.search(text, tail, end) if manner.stops is not None else None
+        stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
+        turns.append(Turn(index, begin, stop, stop_end, end))
+    return turns
+
+
+def completion_start(
+    text: str,
+    words: Sequence[Word],
+    cut: int,
+    count: int,
+    turns: Sequence[Turn],
+    head: str,
+    said: int,
+    manner: TemplateProfile,
+) -> tuple[int, bool]:
+    """(where the completion begins, whether the prompt is rendered differently alone than within the conversation).
+
+    It begins where the text departs from the prompt's own rendering with a generation prompt. If they differ already
+    among the prompt's words, it begins after the generation prompt, if that occurs once between the words of both, else
+    with the completion's words.
+
+    Args:
+        words: empty if they could not be followed.
+        cut, count: how many messages the prompt and the conversation have.
+        turns: those that were located.
+        head: the prompt's own text.
+        said: where the words in `head` end; ignored if the text begins with all of `head`.
+    """
+    turn = next((turn for turn in turns if turn.message == cut), None)
+    shared, own = common_prefix(head, text), code_of(cut)
+    if turn is not None:
+        anchor = turn.begin
+        if shared == len(head) >= anchor and not manner.generation:
+            return anchor, False
+    else:
+        anchor = min((begin for begin, _, code in words if code >= own), default=len(text))
+    low = max(
+        *(end for _, end, code in words if 0 <= code < own and end <= anchor),
+        *(earlier.end for earlier in turns if earlier.message < cut),
+        0,
+        0,
+    )
+    if turn is not None and not manner.generation:
+        return anchor, shared < max(low, said)
+    if shared >= max(low, said) or shared >= anchor:
+        return max(shared if turn is None else min(shared, anchor), low), False
+    before = text[low:anchor]
+    complete = (
+        len({code >> MESSAGE for _, _, code in words if code >= 0}) == count
+    )  # else there may be words that were not followed
+    if turn is None and complete and manner.opening and before.count(manner.opening) == 1:
+        return low + before.index(manner.opening) + len(manner.opening), True
+    return anchor, True

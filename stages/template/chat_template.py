@@ -1,0 +1,204 @@
+"""A chat template rendered by jinja2: the reference for every faster path.
+
+The rules around the rendering (which keys are dropped, which are aliased, what a template may touch) are
+those of transformers 5's `apply_chat_template(..., tokenize=False)`, so that the text is the same to the
+letter. Two things differ on purpose, so that the text depends only on the data and the configuration: the date is
+pinned, and a template cannot draw random numbers.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jinja2
+import numpy as np
+
+from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
+from ...schemas.hints import setting
+from ...schemas.rows import Message, Messages
+from .environment import BoundedEnvironment, compile_template, make_environment, written_text
+from .limits import MachineLimitError, TemplateLimitError, concat, limited
+
+REASON = "template_error"
+"""The ledger's reason for rows that the template refused."""
+LIMIT = "template_limit"
+"""The ledger's reason for rows on which the template exceeded a limit."""
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_DETAIL_CHARS = 500
+
+
+class ChatTemplate:
+    """A compiled chat template with its variables.
+
+    It is pickled as its five arguments and compiled again in the other process (a few milliseconds).
+
+    Args:
+        source: the jinja2 text.
+        variables: what the template sees by name: the tokenizer's `special_tokens_map`, and switches such as
+            `enable_thinking`.
+        name: its name in errors: the file or tokenizer that it came from.
+        date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
+        on_limit: whether a row that exceeds a limit is rejected or is an error. Exceeding time or memory is always an
+            error, because it depends on the machine.
+
+    Raises:
+        TemplateError: the source does not compile, the date is not an ISO date, or a variable's name is reserved.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, Any],
+        name: str,
+        date: str | None = None,
+        on_limit: Literal["error", "reject"] = "error",
+    ) -> None:
+        self.source = source
+        self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
+        self.name = name
+        self.date = date
+        self.on_limit = on_limit
+        for key in _RESERVED:
+            if key in self.variables:
+                raise TemplateError(
+                    f"chat template '{name}': the variable '{key}' would hide a name that every template gets; "
+                    "give it another name"
+                )
+        try:
+            with limited():  # jinja2 computes what is constant
+                self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(
+                f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
+                "fix the template, or name another one"
+            ) from error
+        except Exception as error:  # jinja2 leaves some mistakes to Python's compiler
+            raise TemplateError(
+                f"chat template '{name}' does not compile: {error}; fix the template, or name another one"
+            ) from error
+        written = self._template.root_render_func.__globals__
+        written["str"] = written_text
+        written["str_join"] = lambda pieces: concat(map(written_text, pieces))
+
+    def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
+        return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)
+
+    @property
+    def mentions_date(self) -> bool:
+        """Whether the source names `strftime_now`, so that its text may depend on the pinned date."""
+        return "strftime_now" in self.source
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the source marks assistant text with `{% generation %}`."""
+        return _GENERATION.search(self.source) is not None
+
+    def render(
+        self,
+        messages: Messages,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The text of a conversation.
+
+        Raises:
+            RowRejectedError: there is no message, or the template (or the sandbox) refused this conversation.
+            TemplateError: the template asks for the date and none is pinned, or asks for a random number.
+        """
+        if not messages:
+            raise self.rejected("there is no message to render")
+        chat = [self._message(message) for message in messages]
+        if tools is not None and not all(isinstance(tool, dict) for tool in tools):
+            raise self.rejected("every tool must be a JSON object")
+        inputs = self.inputs(chat, plain(tools), add_generation_prompt=add_generation_prompt)
+        return self.guarded(lambda: self._template.render(inputs))
+
+    def guarded(self, render: Callable[[], str]) -> str:
+        """Call `render` within the limits, and turn its errors into errors of this template.
+
+        Raises:
+            RowRejectedError, TemplateError: as `render`.
+        """
+        try:
+            try:
+                with limited():
+                    return render()
+            except MemoryError:  # perhaps the process grew since the watch last checked
+                with limited(again=True):
+                    return render()
+        except PacktrainError:
+            raise
+        except MachineLimitError as error:
+            raise TemplateError(
+                f"chat template '{self.name}' was stopped: {error}. Fix the template, or leave the row out"
+            ) from error
+        except TemplateLimitError as error:
+            what = f"chat template '{self.name}' was stopped: {error}"
+            if self.on_limit == "reject":
+                raise RowRejectedError(LIMIT, what) from error
+            raise TemplateError(
+                f"{what}. Fix the template, or, if only single rows cause this: "
+                f"{setting('tokenizer.on_limit', 'reject')}"
+            ) from error
+        except Exception as error:
+            message = str(error) or "no message"
+            raise self.rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
+
+    def inputs(self, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> dict[str, Any]:
+        """All variables that the template gets."""
+        return {
+            "messages": chat,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self.variables,
+        }
+
+    def _message(self, message: Any) -> Message:
+        if not isinstance(message, Mapping):
+            raise self.rejected(f"a message must be a JSON object, not {type(message).__name__}")
+        return with_reasoning(plain({key: value for key, value in message.items() if value is not None}))
+
+    def rejected(self, detail: str) -> RowRejectedError:
+        """The error for a row that the template refuses."""
+        return RowRejectedError(REASON, f"chat template '{self.name}': {detail}")
+
+
+def with_reasoning(message: Message) -> Message:
+    """A message with its reasoning under every key that templates use, as in transformers."""
+    for key in REASONING_KEYS:
+        reasoning = message.get(key)
+        if reasoning is not None:
+            return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return message
+
+
+def plain(value: Any) -> Any:
+    """A copy made of JSON types only, so that a template cannot reach methods of richer objects.
+
+    Anything else becomes a placeholder that names its type, such as `<Image>`.
+    """
+    kind = type(value)
+    if value is None or kind is str or kind is int or kind is float or kind is bool:
+        return value
+    for base in (str, int, float):  # subclasses, including enums, become the plain value
+        if isinstance(value, base):
+            return base.__str__(value) if base is str else getattr(base, f"__{base.__name__}__")(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)  # pydantic
+    if callable(dump):
+        return plain(dump())
+    return f"<{kind.__name__}>"

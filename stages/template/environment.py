@@ -1,0 +1,260 @@
+"""The sandbox that chat templates run in: what they may call, and which names they see.
+
+Tags, filters and globals are those of transformers. Results that depend on anything but the data and the configuration
+(random numbers, today's date, memory addresses) are refused.
+"""
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from ...schemas.errors import TemplateError
+from ...schemas.hints import setting
+from .limits import (
+    BINOPS,
+    METHODS,
+    TemplateLimitError,
+    concat,
+    counted,
+    limited_filters,
+    require_call,
+    require_indent,
+    require_operation,
+)
+
+_VALUES = (str, int, float, type(None))
+_ADDRESS = " at 0x"
+"""Part of the text of Python objects without one of their own: `<generator object at 0x7f...>`."""
+
+
+_COMPILED: dict[tuple[type, str], Any] = {}
+_MOST_COMPILED = 16
+
+
+class CountingCode(CodeGenerator):
+    """Generates code that counts the items of loops."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._iterated: set[int] = set()
+        """Identities of the expressions that loops iterate over."""
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
+        """See jinja2."""
+        self._iterated.add(id(node.iter))
+        super().visit_For(node, frame)
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """See jinja2."""
+        if id(node) not in self._iterated:
+            return super().visit(node, *args, **kwargs)
+        self.write("_counted(")
+        super().visit(node, *args, **kwargs)
+        self.write(")")
+        return None
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, with limits on the size of results."""
+
+    intercepted_binops = BINOPS
+    code_generator_class = CountingCode
+    concat = staticmethod(concat)
+    generation: Callable[[str], str] = staticmethod(str)
+    """Applied to the text of a `{% generation %}` block."""
+
+    def compile(self, source: str | nodes.Template, *args: Any, **kwargs: Any) -> Any:
+        """See jinja2. Of what `make_environment` makes, the class and the text decide the code: it is compiled once."""
+        if not isinstance(source, str) or args or kwargs:
+            return super().compile(source, *args, **kwargs)
+        code = _COMPILED.get((type(self), source))
+        if code is None:
+            code = super().compile(source)
+            if len(_COMPILED) >= _MOST_COMPILED:
+                _COMPILED.clear()
+            _COMPILED[type(self), source] = code
+        return code
+
+    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """See jinja2."""
+        require_call(__callee, args, kwargs)
+        return super().call(__context, __callee, *args, **kwargs)
+
+    def handle_exception(self, source: str | None = None) -> NoReturn:
+        """See jinja2. Its own version rewrites tracebacks, and fails if a watch interrupted an instruction without a
+        line."""
+        error = sys.exc_info()[1]
+        if isinstance(error, (TemplateLimitError, MemoryError)):
+            raise error
+        super().handle_exception(source)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """See jinja2. Allows only the methods of values that templates use."""
+        for kind, names in METHODS.items():
+            if isinstance(obj, kind):
+                return attr in names
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """See jinja2."""
+        require_operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+
+EnvironmentType = TypeVar("EnvironmentType", bound=BoundedEnvironment)
+
+
+def compile_template(environment: BoundedEnvironment, source: str | nodes.Template) -> jinja2.Template:
+    """Compile a template so that `~` also joins as the environment does."""
+    code = environment.compile(source)
+    template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    template.root_render_func.__globals__["_counted"] = counted
+    template.root_render_func.__globals__["str_join"] = lambda pieces: environment.concat(map(str, pieces))
+    return template
+
+
+def make_environment(kind: type[EnvironmentType], name: str, date: str | None) -> EnvironmentType:
+    """The environment that chat templates are written for: whitespace rules, tags, filters, globals."""
+    environment = kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
+    limited_filters(environment.filters)
+    environment.filters["tojson"] = tojson
+    environment.filters["random"] = _no_chance
+    environment.globals["lipsum"] = _no_chance
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _clock(name, date)
+    environment.globals["dict"] = DictMaker()
+    environment.globals["namespace"] = GuardedNamespace
+    return environment
+
+
+class GenerationTag(Extension):
+    """Accepts `{% generation %} ... {% endgeneration %}` and renders its content.
+
+    The body is a call block, as in transformers, which decides the variables that it can set.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Called by jinja2 at the tag."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Macro) -> str:
+        return self.environment.generation(caller())  # type: ignore[attr-defined,no-any-return]
+
+
+class GuardedNamespace(Namespace):
+    """jinja2's `namespace()`, refusing names with a leading underscore, which lead into the interpreter.
+
+    Values are plain attributes, which Python finds faster than jinja2's methods.
+    """
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # no `self` by name: `namespace(self=...)` is allowed
+        held = dict(*args[1:], **kwargs)
+        for name in held:
+            _refuse_private(name)
+        object.__setattr__(args[0], "__dict__", held)
+
+    __getattribute__ = object.__getattribute__
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        self.__dict__[name] = value
+
+    def __repr__(self) -> str:
+        return f"<Namespace {self.__dict__!r}>"
+
+
+class DictMaker:
+    """The `dict` of templates: makes dictionaries, and nothing else."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """`dict.fromkeys`."""
+        return dict.fromkeys(*args)
+
+
+def _refuse_private(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
+
+
+def tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """The `tojson` filter."""
+    require_indent(indent)
+    # jinja2's own filter escapes for HTML, which would change the text that a model sees.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: Any) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def written_text(value: Any = "") -> str:
+    """The text of a value: `str`, but refuses objects without a text of their own."""
+    text = str(value)
+    if not isinstance(value, _VALUES) and _ADDRESS in text:
+        _require_values(value)
+    return text
+
+
+def _require_values(value: Any) -> None:
+    """Refuse objects whose text is their memory address, and containers of such objects."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _require_values(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _require_values(key)
+            _require_values(item)
+    elif not isinstance(value, _VALUES) and _ADDRESS in str(value):
+        raise TemplateError(
+            f"the chat template writes a {type(value).__name__} by its address in memory, so the same data would not "
+            "give the same shards; after `map`, `select` and the like write `| list` or `| join`"
+        )
+
+
+def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise TemplateError(
+        "the chat template asks for random output (`random` or `lipsum`), so the same data would not give "
+        "the same shards; take that out of the template"
+    )
+
+
+def _clock(name: str, date: str | None) -> Callable[[str], str]:
+    if date is None:
+
+        def refuse(format: str) -> str:
+            raise TemplateError(
+                f"chat template '{name}' asks for today's date, which would change the data from day to day; "
+                f"set the date that it gets, such as {setting('tokenizer.date', '2024-07-26')}"
+            )
+
+        return refuse
+    try:
+        pinned = dt.datetime.fromisoformat(date)
+    except ValueError as error:
+        raise TemplateError(f"chat template '{name}': `tokenizer.date` is {date!r}; write it as 2024-07-26") from error
+    return lambda format: pinned.strftime(format)

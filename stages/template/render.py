@@ -1,0 +1,325 @@
+"""Renders an example and says what each part of its text is, by a trace if that is sound, else by jinja2.
+
+There are three ways, each checked against the one above it:
+
+1. *Exact*: jinja2 renders the conversation; a second rendering with tracked contents must give the same text and
+   locates the words; renderings of prefixes locate the beginnings of turns. This is slow, and the reference.
+2. *Marked*: only the second rendering.
+3. *Traced*: a program for each path that rows take through the template; see `trace`.
+
+A row's result depends only on the row and the template, never on the rows before it. Only values that would be made
+again identically are kept between rows: traces, and the JSON of tools.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import xxhash
+
+from ...schemas.errors import PacktrainError, RowRejectedError
+from ...schemas.rows import Message, Messages
+from .assistant_turns import TemplateProfile, UnprovedError, Word, completion_start, stop_pattern
+from .chat_template import ChatTemplate
+from .dropped_content import TemplateCapabilities
+from .limits import TemplateLimitError
+from .marks import Marker, is_plain
+from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
+from .symbolic_str import TraceAbortedError
+from .trace import Trace, Tracer
+
+PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
+"""(messages in the prompt, roles of all messages)."""
+
+CHECK = 0xFF
+"""One row in 256 is also rendered exactly, chosen by the text's length and `_LOOKED` of its characters."""
+_LOOKED = 48
+MAX_TRACES = 4096
+"""Maximum number of traces to keep; then all are forgotten."""
+MAX_PATHS = 64
+"""Maximum number of traces for one pattern."""
+
+_FLAGS = ("train", "weight")
+_NOT_FOLLOWED = "the template looks at its contents in a way that cannot be followed"
+
+
+class Renderer:
+    """Renders prompt and completion as one text, with its runs.
+
+    The fast ways are checked against the exact one on rows chosen by their text. `mismatches` counts those that differ:
+    if it is not 0, the caller must render all rows again with `trace=False`.
+
+    Args:
+        template: the chat template.
+        trace: False renders everything exactly.
+        stops: the tokenizer's special tokens: one of them ends a turn.
+        others: its other added tokens, in case the template ends turns with one of them.
+        allow_lost: what the text may leave out, in the words of `tokenizer.allow_lost`.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        trace: bool = True,
+        stops: Iterable[str] = (),
+        others: Iterable[str] = (),
+        allow_lost: Iterable[str] = (),
+    ) -> None:
+        self.template = template
+        self.traced = 0
+        """Rows rendered by a trace, including compared ones."""
+        self.rendered = 0
+        """Rows rendered by jinja2."""
+        self.mismatches = 0
+        """Compared rows on which a fast way was wrong. They got the exact result."""
+        self._trace = trace
+        self._stops = tuple(stops)
+        self._others = tuple(others)
+        self._allow_lost = tuple(allow_lost)
+        self._keeper = TemplateCapabilities(template, self._allow_lost)
+        self._marker = Marker(template)
+        self._unseen = tuple(key for key in _FLAGS if key not in template.source)
+        self._manner: TemplateProfile | None = None
+        self._patterns: dict[PatternKey, list[Trace]] = {}
+        self._tracer: Tracer | None = None
+        self._traceable = trace
+
+    def __reduce__(self) -> tuple[type["Renderer"], tuple[Any, ...]]:
+        return type(self), (self.template, self._trace, self._stops, self._others, self._allow_lost)
+
+    def __call__(
+        self,
+        prompt: Messages,
+        completion: Messages,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> Rendered:
+        """The text of prompt and completion, the character at which the completion begins, and the runs.
+
+        The completion begins where the assistant's first turn in it does. If that is not known, or the assistant does
+        not begin it, see `completion_start`. It begins at 0 without a prompt, and at the text's end without a
+        completion.
+
+        Args:
+            prompt: messages; may be empty if the completion is not.
+            completion: messages; may be empty if the prompt is not.
+            tools: tool schemas.
+
+        Raises:
+            RowRejectedError: the template refused the row (`template_error`) or was stopped on it (`template_limit`);
+                part of the row is not in the text (`lost_content`); `train` flags of the completion differ and its
+                turns could not be located (`train_flags`).
+            TemplateError: the template needs a date and none is pinned, or was stopped.
+        """
+        if not self._trace:
+            self.rendered += 1
+            return self.exact(prompt, completion, tools)
+        result = self._traced(prompt, completion) if self._traceable and tools is None else None
+        if result is not None:
+            self.traced += 1
+        else:
+            self.rendered += 1
+            try:
+                result = self._marked(prompt, completion, tools, exact=False)
+            except RowRejectedError:
+                return self.exact(prompt, completion, tools)  # the exact way decides which rows are refused
+        if not _chosen(result.text):
+            return result
+        try:
+            truth = self.exact(prompt, completion, tools)
+        except RowRejectedError:
+            self.mismatches += 1
+            raise
+        self.mismatches += truth != result and not same(truth, result)
+        return truth
+
+    def exact(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
+        """Render exactly, without counting."""
+        return self._marked(prompt, completion, tools, exact=True)
+
+    @property
+    def manner(self) -> TemplateProfile:
+        """What the template does with a conversation of two messages."""
+        if self._manner is None:
+            self._manner = self._probe()
+        return self._manner
+
+    def _only_flags(self, message: Message) -> bool:
+        """Whether a message has, besides role and content, only flags that have no effect."""
+        extra = len(message) - 2
+        for key in self._unseen:
+            if key in message:
+                extra -= 1
+        return extra == 0 and trained(message)
+
+    def _marked(
+        self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
+    ) -> Rendered:
+        marker, manner = self._marker, self.manner
+        messages = self._keeper.joined(prompt + completion)
+        truth = self.template.render(messages, tools) if exact else ""
+        chat, own_tools = marker.own(messages), marker.tools(tools)
+        marked = marker.render(chat, own_tools)
+        text, words = truth if exact else marked.text, marked.words
+        if marked.text == text:
+            dropped = self._keeper.check(messages, tools, text, words, marked.tools)
+        else:
+            dropped = self._keeper.check(messages, tools, text, (), ())
+        roles: list[Any] = [message.get("role") for message in messages]
+        flags = [trained(message) for message in messages]
+        calls = [index for index, one in enumerate(messages) if one.get("tool_calls") or one.get("function_call")]
+        cut, count = len(prompt), len(messages)
+        heads: dict[int, str] = {}
+
+        def head(index: int) -> str:
+            if index not in heads:
+                if exact:
+                    heads[index] = self.template.render(messages[:index], tools, add_generation_prompt=True)
+                else:
+                    heads[index] = marker.render(bare(index), own_tools, add_generation_prompt=True).text
+            return heads[index]
+
+        def bare(index: int) -> Messages:
+            """Messages with plain strings in place of tracked ones if all contents are texts: these render twice as
+            fast."""
+            return [one if is_plain(one) else owned for one, owned in zip(messages[:index], chat, strict=False)]
+
+        def head_words(index: int) -> list[Word] | None:
+            try:
+                made = marker.render(chat[:index], own_tools, add_generation_prompt=True)
+            except RowRejectedError:
+                return None
+            return made.words if made.text == head(index) else None
+
+        def checked_head(index: int) -> tuple[str, Callable[[], list[Word]]]:
+            try:
+                own = head(index)
+            except RowRejectedError as error:
+                if index == cut:
+                    raise
+                raise UnprovedError("the template refuses the messages before it", index) from error
+
+            def find_words() -> list[Word]:
+                found = head_words(index)
+                if found is None:
+                    raise UnprovedError(_NOT_FOLLOWED, index)
+                return found
+
+            return own, find_words
+
+        def own_text() -> tuple[str, int]:
+            own = head(cut)
+            if text.startswith(own):
+                return own, 0
+            return own, max((end for _, end, _ in head_words(cut) or ()), default=0)
+
+        try:
+            if marked.text != text:
+                words = []
+                raise UnprovedError(_NOT_FOLLOWED)
+            turns, begin, rewritten = locate(
+                text, words, roles, cut, manner, marked.blocks, checked_head, own_text, calls=calls
+            )
+        except UnprovedError as error:
+            begin, rewritten = len(text) if cut else 0, False
+            if 0 < cut < count:
+                begin, rewritten = completion_start(text, words, cut, count, [], *own_text(), manner)
+            if len(set(flags[cut:])) > 1:
+                raise RowRejectedError(
+                    "train_flags",
+                    "some messages of the completion say `train: false` and others do not, and the template does not "
+                    f"show where each of them lies ({error.reason}); split the row",
+                ) from None
+            where = f"message {error.message + 1}: " if error.message >= 0 else ""
+            runs = unproved_runs(begin, len(text), min(cut, count - 1), all(flags[:cut]), all(flags[cut:]))
+            return Rendered(
+                text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
+            )
+        runs = runs_of(turns, begin, len(text), cut, roles, flags, words)
+        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten)
+
+    def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
+        """The rendering by a trace, or None if the row cannot be traced."""
+        roles: list[str] = []
+        contents: list[str] = []
+        for message in prompt + completion:
+            if type(message) is not dict:
+                return None
+            role, content = message.get("role"), message.get("content")
+            if type(content) is not str or type(role) is not str:
+                return None
+            if len(message) != 2 and not self._only_flags(message):
+                return None
+            roles.append(role)
+            contents.append(content)
+        try:
+            trace, values = self._path((len(prompt), tuple(roles)), contents) if roles else (None, None)
+            if trace is None or values is None or trace.why_not:
+                return None
+            rendered = trace.rendered(values)
+            if trace.complete:
+                return rendered
+            dropped = self._keeper.check(prompt + completion, None, rendered.text, trace.words(values), ())
+            return rendered._replace(dropped=dropped)
+        except (TemplateLimitError, RowRejectedError):
+            return None
+
+    def _path(self, key: PatternKey, contents: list[str]) -> tuple[Trace | None, list[str] | None]:
+        """The trace for a row, and its values."""
+        traces = self._patterns.setdefault(key, [])
+        for trace in traces:
+            values = trace.values(contents)
+            if values is not None:
+                return trace, values
+        if self._tracer is None:
+            try:
+                self._tracer = Tracer(self.template, self.manner)
+            except TraceAbortedError:
+                self._traceable = False  # whatever the row
+                return None, None
+        trace = self._tracer.trace(key[1], contents, key[0])
+        if sum(map(len, self._patterns.values())) >= MAX_TRACES:
+            self._patterns = {key: (traces := [])}
+        elif len(traces) >= MAX_PATHS:
+            traces.clear()
+        traces.append(trace)
+        return trace, trace.values(contents)
+
+    def _probe(self) -> TemplateProfile:
+        special = [v for k, v in self.template.variables.items() if k.endswith("_token") and isinstance(v, str)]
+        opening, closing = "", None
+        stops = stop_pattern((*self._stops, *special))
+        asked: Messages = [{"role": "user", "content": "a"}]
+        said: Messages = [*asked, {"role": "assistant", "content": "b"}]
+        try:
+            alone = self.template.render(asked)
+            opened = self.template.render(asked, add_generation_prompt=True)
+            if opened.startswith(alone):
+                opening = opened[len(alone) :]
+            marked = self._marker.render(self._marker.own(said), None)
+            if marked.words and marked.words[-1][2] >= 0:
+                closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
+                if stops is None or not stops.search(closing):
+                    others = stop_pattern((*self._others, *self._stops, *special))
+                    if others is not None and others.search(closing):
+                        stops = others
+        except PacktrainError:
+            pass  # it refuses even a plain conversation, so only rows can show it
+        return TemplateProfile(opening, closing, stops, self.template.marks_generation)
+
+
+def _chosen(text: str) -> bool:
+    """Whether a row is also rendered exactly. Hashing the whole text would take longer than a trace."""
+    size = len(text)
+    looked = text[size >> 1 : (size >> 1) + _LOOKED].encode("utf-8", "surrogatepass")
+    return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0
+
+
+def trained(message: Message) -> bool:
+    """Whether a message is trained: false with `train: false` or a `weight` of 0."""
+    return message.get("train") is not False and message.get("weight") != 0
+
+
+def same(first: Rendered, second: Rendered) -> bool:
+    """Whether two renderings are equal."""
+    if first._replace(runs=second.runs) != second:
+        return False
+    return solid(first.runs) == solid(second.runs)

@@ -1,0 +1,249 @@
+"""A rendered conversation: its text, and the runs that say what each part of it is."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from ...schemas.rows import ASSISTANT_KINDS, RunKind
+from .assistant_turns import (
+    GENERATION,
+    MESSAGE,
+    Head,
+    TemplateProfile,
+    Turn,
+    UnprovedError,
+    Word,
+    code_of,
+    completion_start,
+    find_turns,
+    generated_turns,
+)
+
+
+class Runs(NamedTuple):
+    """A text's runs. Only `ends` differs between rows of one trace."""
+
+    ends: tuple[int, ...]
+    """One past each run's last character, ascending; the last is the text's length."""
+    kinds: tuple[int, ...]
+    """Values of `schemas.rows.RunKind`."""
+    turns: tuple[int, ...]
+    """Index of each run's message."""
+    trains: tuple[bool, ...]
+
+
+class Rendered(NamedTuple):
+    """A rendered conversation."""
+
+    text: str
+    begin: int
+    """The character at which the completion begins."""
+    runs: Runs
+    """A run may be empty if a content is."""
+    unproved: str
+    """Why its turns could not be located, or ""."""
+    dropped: tuple[str, ...] = ()
+    """Parts of the conversation that the template leaves out and may leave out; see `TemplateCapabilities.check`."""
+    rewritten: bool = False
+    """Whether the prompt is rendered differently alone than within the conversation."""
+
+
+_NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
+"""The one run of an empty text."""
+
+
+def solid(runs: Runs) -> Runs:
+    """The runs without empty ones; a prompt run for an empty text."""
+    kept, done = [], 0
+    for run in zip(*runs, strict=True):
+        if run[0] > done:
+            kept.append(run)
+            done = run[0]
+    if not kept:
+        return _NOTHING
+    ends, kinds, turns, trains = zip(*kept, strict=True)
+    return Runs(ends, kinds, turns, trains)
+
+
+def locate(
+    text: str,
+    words: Sequence[Word],
+    roles: Sequence[str],
+    prompt: int,
+    manner: TemplateProfile,
+    blocks: int,
+    head: Head,
+    own_text: Callable[[], tuple[str, int]],
+    *,
+    calls: Collection[int] = (),
+    cut: Callable[[int, str], None] | None = None,
+) -> tuple[list[Turn], int, bool]:
+    """The assistant's turns, where the completion begins, and whether the prompt is rendered differently alone.
+
+    Args:
+        blocks: how many generation blocks ran.
+        own_text: renders the prompt alone with a generation prompt; returns its text, and where its words end.
+        head, calls, cut: see `find_turns`.
+
+    Raises:
+        UnprovedError: the turns cannot be located with certainty.
+    """
+    if manner.generation:
+        if sum(code == GENERATION for _, _, code in words) != blocks:
+            raise UnprovedError("what a generation block wrote was changed by the template")
+        turns = generated_turns(text, words, roles, manner)
+    else:
+        turns = find_turns(text, words, roles, prompt, manner, head, calls=calls, cut=cut)
+    begin, rewritten = len(text) if prompt else 0, False
+    if 0 < prompt < len(roles):
+        begin, rewritten = completion_start(text, words, prompt, len(roles), turns, *own_text(), manner)
+    if any(turn.begin < begin < turn.end for turn in turns):
+        raise UnprovedError("the completion begins within a turn")
+    return turns, begin, rewritten
+
+
+def runs_of(
+    turns: Sequence[Turn],
+    begin: int,
+    length: int,
+    prompt: int,
+    roles: Sequence[str],
+    flags: Sequence[bool],
+    words: Sequence[Word],
+) -> Runs:
+    """The runs of a text whose turns are known.
+
+    Args:
+        begin: where the completion begins.
+        prompt: how many of the messages are the prompt.
+        flags: the train flag of each message. What the template wrote between two messages is trained only if both are.
+        words: of the text, sorted; used only if flags differ.
+    """
+    everywhere = flags[0] if flags else True
+    pieces = _pieces(turns, begin, length, prompt, roles)
+    if list(flags).count(everywhere) == len(flags):
+        if not pieces:
+            return _NOTHING
+        ends, kinds, indices = zip(*pieces, strict=True)
+        return Runs(ends, kinds, indices, (everywhere,) * len(ends))
+    done = 0
+    out: list[tuple[int, int, int, bool]] = []
+    for end, kind, index in pieces:
+        if kind in ASSISTANT_KINDS:
+            stretches: Iterable[tuple[int, bool]] = ((end, flags[index]),)
+        else:
+            stretches = _flagged(done, end, flags, words)
+        for stretch, train in stretches:
+            if stretch <= done:
+                continue
+            if out and out[-1][1:] == (kind, index, train):
+                out.pop()
+            out.append((stretch, kind, index, train))
+            done = stretch
+    return Runs(*zip(*out, strict=True)) if out else _NOTHING
+
+
+def _pieces(
+    turns: Sequence[Turn], begin: int, length: int, prompt: int, roles: Sequence[str]
+) -> list[tuple[int, int, int]]:
+    """(end, kind, message) of the pieces into which turns and the beginning of the completion divide a text."""
+    out: list[tuple[int, int, int]] = []
+    done = following = 0
+    for message, start, stop, stop_end, end in (*turns, (len(roles), length, length, length, length)):
+        if start > done:
+            index = min(following, message, len(roles) - 1)
+            if done < begin:
+                before = RunKind.USER if following and roles[index] == "user" else RunKind.PROMPT
+                out.append((min(begin, start), before, index))
+                index = prompt
+            if start > begin:
+                out.append((start, RunKind.COMPLETION, index))
+            done = start
+        earlier = message < prompt
+        if stop > done:
+            out.append((stop, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message))
+            done = stop
+        if stop_end > done:
+            out.append((stop_end, RunKind.HISTORY_END if earlier else RunKind.END, message))
+            done = stop_end
+        if end > done:
+            out.append((end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message))
+            done = end
+        following = message + 1
+    return out
+
+
+def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) -> Iterable[tuple[int, bool]]:
+    """(end, flag) of stretches that fill low..high: the words of a message, or the text between them."""
+    done, before = low, -1
+    for begin, end, code in words:
+        if code == GENERATION:
+            continue
+        owner = code >> MESSAGE
+        if end <= low:
+            before = owner
+            continue
+        if begin >= high:
+            between = flags[max(before, 0) : owner + 1]
+            yield high, all(between)
+            return
+        yield min(max(begin, done), high), all(flags[max(before, 0) : owner + 1])
+        yield min(end, high), flags[owner]
+        done, before = max(done, end), owner
+    if done < high:
+        yield high, all(flags[max(before, 0) :])
+
+
+def unproved_runs(begin: int, length: int, prompt: int, before: bool = True, after: bool = True) -> Runs:
+    """The two runs of a conversation whose turns could not be located: before its completion, and the rest.
+
+    Args:
+        before, after: the train flags of the two.
+    """
+    ends, kinds, indices, trains = [], [], [], []
+    if begin:
+        ends, kinds, indices, trains = [begin], [int(RunKind.UNPROVED)], [0], [before]
+    if begin < length or not begin:
+        ends.append(length)
+        kinds.append(int(RunKind.UNPROVED_COMPLETION))
+        indices.append(prompt)
+        trains.append(after)
+    return Runs(tuple(ends), tuple(kinds), tuple(indices), tuple(trains))
+
+
+_NOT_COMPLETION = {
+    int(RunKind.COMPLETION): int(RunKind.PROMPT),
+    int(RunKind.UNPROVED_COMPLETION): int(RunKind.UNPROVED),
+}
+
+
+def prompt_apart(runs: Runs, begin: int, prompt: int, words: Sequence[Word]) -> Runs:
+    """The runs, with words of the prompt excluded that a template writes after the beginning of the completion.
+
+    Args:
+        begin: where the completion begins.
+        prompt: how many of the messages are the prompt.
+        words: of the text, sorted.
+    """
+    late = []
+    for low, high, code in reversed(words):
+        if high <= begin:
+            break
+        if 0 <= code < code_of(prompt) and low < high:
+            late.append((max(low, begin), high, code >> MESSAGE))
+    if not late:
+        return runs
+    late.reverse()
+    out: list[tuple[int, int, int, bool]] = []
+    done = 0
+    for end, kind, turn, train in zip(*runs, strict=True):
+        for low, high, owner in late if kind in _NOT_COMPLETION else ():
+            if high <= done or low >= end:
+                continue
+            if low > done:
+                out.append((low, kind, turn, train))
+            done = min(high, end)
+            out.append((done, _NOT_COMPLETION[kind], owner, train))
+        if end > done or not out:
+            out.append((end, kind, turn, train))
+            done = end
+    return Runs(*zip(*out, strict=True))

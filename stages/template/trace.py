@@ -1,0 +1,330 @@
+"""The fast path of rendering: a template specialised to one pattern of roles.
+
+A trace is made by rendering a row once with a `SymbolicStr` for each content. It is a short program: guards that a row
+must answer like the guiding row, operations on contents, and the pieces of the text. A row whose guards hold takes the
+same path through the template, so its text is the join of these pieces.
+
+The structure of that rendering's *skeleton*, with one character per value, is the same for all contents. So turns are
+located in it as in any text, and runs end at the same places among the literals and values of every row.
+
+Soundness rests on `SymbolicStr` and on the environment below: jinja2 lets it see every call, attribute, filter, test,
+`%`, `in` and join of a template, and it aborts if a content would reach code that cannot report what it inspects.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from itertools import accumulate
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
+from jinja2.visitor import NodeTransformer
+
+from ...schemas.rows import Messages
+from .assistant_turns import GENERATION, TemplateProfile, UnprovedError, Word, code_of
+from .chat_template import ChatTemplate
+from .environment import BoundedEnvironment, DictMaker, GuardedNamespace, compile_template, make_environment
+from .limits import TemplateLimitError, limited, require_size
+from .rendered import Rendered, Runs, locate, runs_of
+from .symbolic_str import (
+    UNDERSTOOD,
+    VALUE,
+    Instruction,
+    Record,
+    SymbolicParts,
+    SymbolicStr,
+    TraceAbortedError,
+    concat,
+    number_of,
+    require_literal,
+    split_skeleton,
+)
+from .tracked_str import tracked, words_of
+
+# Filters that pass contents on without inspecting them, or inspect them only through methods of SymbolicStr.
+_FILTERS_ANY = frozenset(
+    {
+        *("count", "d", "default", "first", "last", "length", "list", "map", "reject", "rejectattr", "reverse"),
+        *("select", "selectattr", "string"),
+    }
+)
+# Filters that call one method of their subject; the other arguments must be literal.
+_FILTERS_METHOD = frozenset({"capitalize", "lower", "replace", "trim", "upper"})
+# Tests of the type alone, which is `str` for every content of a pattern.
+_TESTS_TYPE = frozenset(
+    {
+        *("boolean", "callable", "defined", "escaped", "false", "float", "integer", "iterable", "mapping", "none"),
+        *("number", "sequence", "string", "true", "undefined"),
+    }
+)
+# Tests that compare with `==`, which SymbolicStr answers.
+_TESTS_EQUAL = frozenset({"==", "eq", "equalto", "!=", "ne"})
+
+
+class Trace:
+    """One path through a template: the guards that choose it, and a program that renders its rows.
+
+    A path that cannot be traced has guards too, so that its rows are recognised.
+
+    Attributes:
+        why_not: why rows of this path cannot be rendered by a trace, or "".
+        complete: whether the text contains everything in the rows, whatever their contents.
+    """
+
+    def __init__(self, program: list[Instruction], why_not: str = "") -> None:
+        self.why_not = why_not
+        self.complete = False
+        self._program = program
+
+    def write(self, skeleton: str, runs: Runs, begin: int, words: Sequence[Word], complete: bool) -> None:
+        """Set the text and runs of its rows: places in the skeleton become places in their texts."""
+        self.complete = complete
+        self._pieces, self._numbers = split_skeleton(skeleton)
+        places = [0, *accumulate(1 if VALUE.match(one) else 0 for one in skeleton)]
+        self._runs = runs
+        self._ends = [(place - places[place], places[place]) for place in runs.ends]
+        self._begin = (begin - places[begin], places[begin])
+        self._words = [(low - places[low], places[low], places[high], code) for low, high, code in words]
+
+    def values(self, contents: list[str]) -> list[str] | None:
+        """The values that the program computes for a row, or None if a guard fails.
+
+        Raises:
+            TemplateLimitError: a text would be too long. So does `rendered`.
+        """
+        values = contents.copy()
+        for function, argument, outcome in self._program:
+            result = function(values[argument])
+            if outcome is None:
+                values.append(result)
+            elif result is not outcome:
+                return None
+        return values
+
+    def rendered(self, values: list[str]) -> Rendered:
+        """The rendering of a row whose guards hold, if the path can be rendered."""
+        parts = [values[number] for number in self._numbers]
+        sums = [0, *accumulate(map(len, parts))]
+        ends = tuple([written + sums[count] for written, count in self._ends])
+        require_size(ends[-1])
+        pieces = self._pieces.copy()
+        pieces[1::2] = parts
+        written, count = self._begin
+        _, kinds, turns, trains = self._runs
+        return Rendered("".join(pieces), written + sums[count], Runs(ends, kinds, turns, trains), "")
+
+    def words(self, values: list[str]) -> list[Word]:
+        """The words of that rendering."""
+        sums = [0, *accumulate(len(values[number]) for number in self._numbers)]
+        return [(written + sums[low], written + sums[high], code) for written, low, high, code in self._words]
+
+
+class Tracer:
+    """Makes traces of one template.
+
+    Raises:
+        TraceAbortedError: the template uses something that cannot be traced.
+    """
+
+    def __init__(self, template: ChatTemplate, manner: TemplateProfile) -> None:
+        self._template = template
+        self._manner = manner
+        self._environment = make_environment(_TracingEnvironment, template.name, template.date)
+        tree = self._environment.parse(template.source)
+        # C code does the escaping, on the placeholder characters.
+        if tree.find(nodes.EvalContextModifier):
+            raise TraceAbortedError("the template switches escaping")
+        self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
+
+    def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
+        """The path of a row.
+
+        It depends on the contents only through its guards: every row for which they hold has this path. So it does not
+        matter which row was traced, or when. A path that cannot be traced, or on which the row is refused, renders
+        nothing.
+
+        Args:
+            roles: one per message.
+            contents: one per message, exact `str`.
+            prompt: how many of the messages are the prompt.
+
+        Raises:
+            TemplateLimitError: the template was stopped; other rows may still be fine.
+        """
+        record = Record(contents)
+        trace = Trace(record.program)
+        try:
+            self._find(record, trace, roles, prompt)
+        except TraceAbortedError as error:
+            trace.why_not = str(error)
+        except UnprovedError as error:
+            # What holds for the skeleton holds for all rows, but what does not may still hold for some.
+            trace.why_not = error.reason
+        return trace
+
+    def _find(self, record: Record, trace: Trace, roles: tuple[str, ...], prompt: int) -> None:
+        chat: Messages = [
+            _Message(role=role, content=record.symbol(index, code_of(index))) for index, role in enumerate(roles)
+        ]
+        text, words, blocks = self._render(record, chat, add_generation_prompt=False)
+
+        @cache
+        def head(index: int) -> tuple[str, list[Word], int]:
+            return self._render(record, chat[:index], add_generation_prompt=True)
+
+        def cut(place: int, rest: str) -> None:
+            """The words at `place` begin a turn unless they continue like the generation prompt."""
+            if VALUE.search(rest) or record.inspect(text[place], "startswith", rest):
+                raise TraceAbortedError("where a turn begins depends on the contents")
+
+        turns, begin, rewritten = locate(
+            text,
+            words,
+            roles,
+            prompt,
+            self._manner,
+            blocks,
+            head=lambda index: (head(index)[0], lambda: head(index)[1]),
+            own_text=lambda: (head(prompt)[0], max((end for _, end, _ in head(prompt)[1]), default=0)),
+            cut=cut,
+        )
+        if 0 < prompt < len(roles):
+            known = next((turn.begin for turn in turns if turn.message == prompt), None)
+            if rewritten or not (begin == known or text.startswith(head(prompt)[0])):
+                raise TraceAbortedError("where the completion begins depends on the contents")
+        if any(end > begin and 0 <= code < code_of(prompt) for _, end, code in words):
+            raise TraceAbortedError("words of the prompt stand in the completion")
+        runs = runs_of(turns, begin, len(text), prompt, roles, [True] * len(roles), ())
+        sure = {code for low, _, code in words if code != GENERATION and number_of(text[low]) in record.whole}
+        trace.write(text, runs, begin, words, len(sure) == len(roles))
+
+    def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
+        """The skeleton, its words, and how many generation blocks ran."""
+        inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
+        self._environment.record = record
+        self._environment.blocks = 0
+        try:
+            with limited(again=True):
+                text = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+        except TemplateLimitError:
+            raise
+        except Exception as error:  # jinja2 raises the same error again for the row
+            raise TraceAbortedError(f"{type(error).__name__}: {error}") from error
+        skeleton = text.skeleton if isinstance(text, SymbolicStr) else text
+        return str.__str__(skeleton), sorted(words_of(skeleton)), self._environment.blocks
+
+
+class _InAsTest(NodeTransformer):
+    """Rewrites `a in b` as `a is in(b)`: a test can be watched, Python's operator cannot."""
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - jinja2 asks for this name
+        self.generic_visit(node)
+        if not any(operand.op in ("in", "notin") for operand in node.ops):
+            return node
+        if len(node.ops) > 1:
+            raise TraceAbortedError("the template chains `in` with other comparisons")
+        test = nodes.Test(node.expr, "in", [node.ops[0].expr], [], None, None, lineno=node.lineno)
+        return test if node.ops[0].op == "in" else nodes.Not(test, lineno=node.lineno)
+
+
+class _Message(dict[str, Any]):
+    """A message whose keys cannot be listed: rows may have `role` and `content` in either order."""
+
+    def _listed(self, *_args: Any) -> Any:
+        raise TraceAbortedError("the keys of a message are listed")
+
+    __iter__ = keys = items = values = copy = __reversed__ = __repr__ = __or__ = __ror__ = _listed
+
+
+class _TracingEnvironment(BoundedEnvironment):
+    """Watches what a template does; renders like the ordinary environment."""
+
+    concat = staticmethod(concat)
+    record: Record
+    """The record of the current trace."""
+    blocks = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+        def generation(text: str) -> str:
+            self.blocks += 1
+            inner = text.skeleton if isinstance(text, SymbolicStr) else text
+            return SymbolicStr(self.record, tracked(inner, (*words_of(inner), (0, len(inner), GENERATION))))
+
+        self.generation = generation
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        filters: dict[str, Any] = self.filters  # the stubs name a type that no function has
+        tests: dict[str, Any] = self.tests
+        for name in set(filters) - _FILTERS_ANY:
+            filters[name] = _literal_only(filters[name], subjects=int(name in _FILTERS_METHOD))
+        for name in set(tests) - _TESTS_EQUAL:
+            watch = _of_type if name in _TESTS_TYPE else _literal_only
+            tests[name] = watch(tests[name])
+        tests["in"] = _is_in
+        return super().compile(*args, **kwargs)
+
+    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        checks_itself = (
+            isinstance(__callee, (Macro, LoopContext, BlockReference, DictMaker))
+            or __callee is GuardedNamespace
+            or isinstance(getattr(__callee, "__self__", None), (SymbolicStr, Extension, LoopContext, list, tuple, dict))
+        )
+        if not checks_itself:
+            require_literal(args)
+            # jinja2 passes the scope's variables to functions that ask for a context. There are none.
+            inner = ("_loop_vars", "_block_vars")
+            require_literal({key: value for key, value in kwargs.items() if key not in inner})
+        return super().call(__context, __callee, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        require_literal((left, right))
+        return super().call_binop(context, operator, left, right)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        require_literal(argument)
+        if isinstance(obj, SymbolicStr):
+            # A text has no such item; templates test this way whether a content is a list of parts.
+            return self.getattr(obj, argument) if isinstance(argument, str) else obj[argument]
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        require_literal(attribute)
+        if isinstance(obj, SymbolicParts):
+            return len(obj)  # aborts
+        if isinstance(obj, SymbolicStr):
+            if attribute in UNDERSTOOD:
+                return getattr(obj, attribute)
+            if hasattr(str, attribute):
+                raise TraceAbortedError(f"`{attribute}` of a content cannot be traced")
+            return super().getattr("", attribute)
+        return super().getattr(obj, attribute)
+
+
+def _literal_only(function: Callable[..., Any], subjects: int = 0) -> Callable[..., Any]:
+    """Refuses contents in the arguments, except the first `subjects`."""
+    free = subjects + hasattr(function, "jinja_pass_arg")
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        require_literal(args[free:])
+        require_literal(kwargs)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _of_type(test: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(test)
+    def wrapper(*args: Any) -> bool:
+        return test(*("" if isinstance(arg, SymbolicStr) else arg for arg in args))
+
+    return wrapper
+
+
+def _is_in(value: Any, container: Any) -> bool:
+    if isinstance(value, SymbolicStr) and isinstance(container, str) and not isinstance(container, SymbolicStr):
+        return value.within(container)
+    return value in container

@@ -1,0 +1,210 @@
+"""The sandbox for `TrackedStr`: keeps origins, and answers the most common look-ups of templates directly.
+
+jinja2 answers these through exceptions, which is slower; the results are the same.
+"""
+
+from collections.abc import Callable
+from types import BuiltinMethodType, MethodType
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import Frame
+from jinja2.runtime import Context, LoopContext
+
+from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
+from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, tojson
+from .limits import MAX_CHARACTERS, require_size
+from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
+
+_DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset({"first", "index", "index0", "last", "length", "revindex", "revindex0"})
+_SAFE_METHODS = frozenset(
+    {
+        *("strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "partition", "rpartition", "startswith"),
+        *("endswith", "upper", "lower", "title", "capitalize", "find", "index", "count", "removeprefix"),
+        *("removesuffix", "isspace", "isdigit", "isupper", "islower"),
+    }
+)
+"""String methods that cannot leave the sandbox or make huge results."""
+_COUNTED = 1 << 16
+"""Texts of this many characters or more have their method calls checked."""
+
+
+class OwnedDict(dict[Any, Any]):
+    """A tool call, its function or its arguments: a dictionary that remembers its message."""
+
+    __slots__ = ("_code",)  # hidden from templates by the sandbox
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+
+def _owner(value: Any) -> int | None:
+    """The code of a value that came from one place; for several tool calls of a message, their common code."""
+    if type(value) is OwnedDict:
+        return value._code
+    if type(value) is not list or not value or type(value[0]) is not OwnedDict:
+        return owner_of(value)
+    code = value[0]._code
+    if all(type(item) is OwnedDict and item._code == code for item in value):
+        return code
+    return code_of(code >> MESSAGE, 0, CALL)
+
+
+def _concat(pieces: Any) -> str:
+    parts = list(pieces)
+    size = sum(map(len, parts))
+    if size > MAX_CHARACTERS:
+        require_size(size)
+    return join(parts)
+
+
+class _QuickCode(CountingCode):
+    """Generates code that looks up keys of plain dictionaries directly, without the environment."""
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
+        """See jinja2."""
+        if node.attr in _DICT_NAMES:
+            super().visit_Getattr(node, frame)
+        else:
+            self._lookup("getattr", node.node, node.attr, frame)
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        """See jinja2."""
+        if isinstance(node.arg, nodes.Const) and type(node.arg.value) is str:
+            self._lookup("getitem", node.node, node.arg.value, frame)
+        else:
+            super().visit_Getitem(node, frame)
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
+        """See jinja2. Calls safe methods of texts directly; the arguments are written twice."""
+        method, plainly = node.node, not (node.kwargs or node.dyn_args or node.dyn_kwargs or forward_caller)
+        plainly = plainly and all(isinstance(argument, nodes.Const) for argument in node.args)
+        if not plainly or not isinstance(method, nodes.Getattr) or method.attr not in _SAFE_METHODS:
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.write(f"(_q.{method.attr}(*{tuple(argument.as_const() for argument in node.args)!r}) if ((_q := ")
+        self.visit(method.node, frame)
+        self.write(
+            f").__class__ is _TrackedStr or _q.__class__ is str) and len(_q) < {_COUNTED} else environment.call("
+        )
+        self.write(f"context, environment.getattr(_q, {method.attr!r})")
+        scope = {"_loop_vars": "_loop_vars"} if frame.loop_frame else {}
+        self.signature(node, frame, {**scope, **({"_block_vars": "_block_vars"} if frame.block_frame else {})})
+        self.write("))")
+
+    def _lookup(self, how: str, subject: nodes.Expr, key: str, frame: Frame) -> None:
+        # One name suffices: it is read before anything else can set it.
+        missing = f"environment.undefined(obj=_q, name={key!r})"
+        if key in _DICT_NAMES:
+            missing = f"environment.{how}(_q, {key!r})"
+        self.write(f"((_q[{key!r}] if {key!r} in _q else {missing}) if (_q := ")
+        self.visit(subject, frame)
+        other = ""
+        if how == "getattr" and key in _LOOP_NAMES:
+            other = f"_q.{key} if _q.__class__ is LoopContext else "
+        elif how == "getattr" and not key.startswith("_"):
+            other = f"_q.{key} if _q.__class__ is _Namespace and {key!r} in _q.__dict__ else "
+        self.write(f").__class__ is dict else {other}environment.{how}(_q, {key!r}))")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if self._writes_plainly(frame, finalize):
+            self.write("(_s if (_s := ")
+        else:
+            super()._output_child_pre(node, frame, finalize)
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if self._writes_plainly(frame, finalize):
+            self.write(").__class__ is _TrackedStr else str(_s))")
+        else:
+            super()._output_child_post(node, frame, finalize)
+
+    @staticmethod
+    def _writes_plainly(frame: Frame, finalize: Any) -> bool:
+        """Whether output is converted by `str` alone, which is slow for `TrackedStr`."""
+        return not frame.eval_ctx.volatile and not frame.eval_ctx.autoescape and finalize.src is None
+
+
+class TrackingEnvironment(BoundedEnvironment):
+    """The sandbox with faster look-ups and tracked strings."""
+
+    code_generator_class = _QuickCode
+    concat = staticmethod(_concat)
+    blocks: int
+    kept: dict[int, tuple[int, dict[str, TrackedStr]]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.blocks = 0
+        self.kept = {}
+        """Tools kept by `Marker`, by identity: their code, and their JSON by options."""
+
+        def generation(text: str) -> str:
+            self.blocks += 1
+            block = (0, len(text), GENERATION)
+            return tracked(text, (*words_of(text), block))
+
+        self.generation = generation
+
+    def keep(self, value: Any, code: int) -> None:
+        """Remember a value that stays alive, so that its JSON is made once and tracked."""
+        self.kept[id(value)] = (code, {})
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        """See jinja2."""
+        filters: dict[str, Any] = self.filters
+        filters["tojson"] = self._tojson
+        filters["join"] = _joined(filters["join"])
+        return super().compile(*args, **kwargs)
+
+    def _tojson(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        kept = self.kept.get(id(value))
+        if kept is not None:
+            options = repr((args, kwargs))  # as they are: 1 and 1.0 are equal, and lists cannot be keys
+            code, texts = kept
+            if options not in texts:
+                texts[options] = owned(tojson(value, *args, **kwargs), code)
+            return texts[options]
+        text = tojson(value, *args, **kwargs)
+        owner = _owner(value)
+        return text if owner is None else owned(text, owner)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """See jinja2."""
+        kind = type(obj)
+        if kind is dict or kind is OwnedDict:
+            if attribute not in _DICT_NAMES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is LoopContext or kind is GuardedNamespace:
+            if not attribute.startswith("_"):
+                try:
+                    return getattr(obj, attribute)
+                except AttributeError:
+                    pass
+        elif (kind is str or kind is TrackedStr) and attribute in _SAFE_METHODS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """See jinja2."""
+        kind = type(__callee)
+        if (kind is BuiltinMethodType or kind is MethodType) and not kwargs:
+            subject = type(__callee.__self__)
+            small = (subject is str or subject is TrackedStr) and len(__callee.__self__) < _COUNTED
+            if small and __callee.__name__ in _SAFE_METHODS:
+                return __callee(*args)
+        return super().call(__context, __callee, *args, **kwargs)
+
+
+def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(context: Any, value: Any, d: Any = "", attribute: Any = None) -> Any:
+        if attribute is None and not context.autoescape:
+            value = value if isinstance(value, (list, tuple, str)) else list(value)
+            if type(d) is str and isinstance(value, (list, tuple)) and any(type(item) is TrackedStr for item in value):
+                texts = [item if isinstance(item, str) else str(item) for item in value]
+                require_size(sum(map(len, texts)) + len(d) * len(texts))
+                return join(texts, d)
+        return inner(context, value, d, attribute)
+
+    wrapper.jinja_pass_arg = inner.jinja_pass_arg  # type: ignore[attr-defined]
+    return wrapper

@@ -1,0 +1,399 @@
+"""Encode: examples → rendered text → token ids and runs. One rendering and one tokenization per example.
+
+1. Render each example to its text and its runs, which say what each part of the text is.
+2. Encode the texts of a batch together (`Engine`), without special tokens.
+3. Find the tokens where runs begin (`spans`, `runs`).
+4. Add the tokenizer's own tokens around plain texts, never twice.
+
+Rows that are already tokens stay as they are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.ragged import lengths_of, offsets_of
+from ...schemas.rows import ENCODED, Example, RunKind
+from ..arrays import digests as binary
+from ..arrays import lists, numbers, strings
+from ..template.render import Renderer
+from ..template.rendered import Rendered, Runs
+from .byte_lengths import ByteLengths
+from .engines import Engine, EngineTokens
+from .token_runs import RunBatch, token_lists
+from .token_spans import locate_boundaries
+
+BATCH_CHARACTERS = 1 << 20
+"""Characters encoded at once: their tokens still fit into a core's cache."""
+BATCH_EXAMPLES = 4096
+ENGINE_CHECK = 0x3FF
+"""One text in 1,024 is returned for comparison with the reference tokenizer."""
+NO_TURN = -1
+"""The turn of runs outside of conversations."""
+_MAX_KEPT = 1_000
+"""Maximum number of conversations of one block to list, for unlocated turns and for rewritten prompts each; all are
+counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokenAffixes:
+    """The tokens that the tokenizer adds around a plain text. Templates write their own, so chats get none."""
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    prefix_text: str = ""
+    """The text of `prefix`; not added to a text that already begins with it."""
+    suffix_text: str = ""
+    eos: str = ""
+    """A token appended to a text or completion that does not end with it."""
+
+
+@dataclass(slots=True)
+class EncodeCounts:
+    """Counts of one block's encoding, for the ledger."""
+
+    examples: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Examples that could not be rendered, by reason."""
+    tokens: int = 0
+    """All tokens, including added ones."""
+    end_of_sequence: int = 0
+    special: int = 0
+    straddles: int = 0
+    boundaries: int = 0
+    text_bytes: int = 0
+    inexact: int = 0
+    """Examples whose boundaries came from the reference tokenizer's offsets."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Conversations of which the template leaves something out, by what it is; see `Rendered.dropped`."""
+    rewritten: int = 0
+    """Conversations whose prompt is rendered differently alone than within the conversation."""
+    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
+    """(line, example of the row or -1) of the first rewritten ones."""
+    unproved: int = 0
+    """Conversations whose assistant turns could not be located."""
+    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line, example of the row or -1, why) of the first unlocated ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """A text and the engine's tokens, for comparison with the reference."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass(slots=True)
+class Refused:
+    """An example that could not be rendered."""
+
+    line: int
+    sub: int
+    reason: str
+    detail: str
+
+
+class Encoder:
+    """Everything that turns examples into record batches; built once in a worker.
+
+    Args:
+        renderer: None without a chat template; every conversation is then refused.
+        table: how many bytes of text each token stands for.
+        reference: returns the reference tokenizer, needed for the few texts whose boundaries only it can find.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer | None,
+        table: ByteLengths,
+        around: SpecialTokenAffixes,
+        reference: Callable[[], Any],
+    ) -> None:
+        self.engine = engine
+        self.renderer = renderer
+        self.table = table
+        self.around = around
+        self.reference = reference
+
+    def encode(
+        self,
+        examples: Iterable[Example],
+        counts: EncodeCounts,
+        refused: list[Refused],
+        samples: list[EngineSample],
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
+
+        `counts`, `refused` and `samples` are filled while batches are made.
+        """
+        batch = Batch()
+        tokens = _TokenBatch()
+        for example in examples:
+            if example.ids is not None:
+                if batch.texts:  # examples stay in the order of rows
+                    yield self.finish(batch, counts, samples)
+                    batch = Batch()
+                try:
+                    tokens.add(example, self._vocabulary())
+                except RowRejectedError as error:
+                    refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                if tokens.full:
+                    yield tokens.finish(counts)
+                    tokens = _TokenBatch()
+                continue
+            if tokens.examples:
+                yield tokens.finish(counts)
+                tokens = _TokenBatch()
+            try:
+                batch.add(example, self.rendered(example, batch, counts))
+            except RowRejectedError as error:
+                refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                continue
+            if batch.full:
+                yield self.finish(batch, counts, samples)
+                batch = Batch()
+        if tokens.examples:
+            yield tokens.finish(counts)
+        if batch.texts:
+            yield self.finish(batch, counts, samples)
+
+    def rendered(self, example: Example, batch: "Batch", counts: EncodeCounts) -> Rendered:
+        """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
+        prompt, completion, text = example.prompt, example.completion, example.text
+        if example.rejected is not None:
+            raise RowRejectedError(
+                "preference", "a preference pair, but the run is not one of pairs; give them a run of their own"
+            )
+        if text is None and not isinstance(prompt, str):
+            return self._conversation(example, counts)
+        start = 0
+        if text is None:
+            assert isinstance(prompt, str)
+            if not isinstance(completion, str):
+                raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+            text, start = prompt + completion, len(prompt)
+        if self.around.eos and not text.endswith(self.around.eos):
+            text += self.around.eos
+            batch.ended += 1
+        kind = RunKind.COMPLETION if prompt is not None else RunKind.TEXT
+        if start:
+            runs = Runs((start, len(text)), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+        else:
+            runs = Runs((len(text),), (kind,), (NO_TURN,), (True,))
+        return Rendered(text, start, runs, "")
+
+    def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
+        if self.renderer is None:
+            raise RowRejectedError("no_template", "a conversation needs a chat template")
+        prompt, completion = example.prompt or [], example.completion or []
+        rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
+        for what in rendered.dropped:
+            counts.dropped[what] = counts.dropped.get(what, 0) + 1
+        if rendered.rewritten:
+            counts.rewritten += 1
+            if len(counts.rewritten_rows) < _MAX_KEPT:
+                counts.rewritten_rows.append((example.line, example.sub))
+        if rendered.unproved:
+            counts.unproved += 1
+            if len(counts.unproved_rows) < _MAX_KEPT:
+                why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
+                counts.unproved_rows.append((example.line, example.sub, why))
+        return rendered
+
+    def _vocabulary(self) -> int:
+        """How many ids there are."""
+        if self.table.supported:
+            return len(self.table.lengths)
+        return int(self.reference().get_vocab_size(with_added_tokens=True))
+
+    def finish(self, batch: "Batch", counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:
+        """Tokenize the batch; see `encode`."""
+        texts = batch.texts
+        ids, offsets = self.engine.encode(texts)
+        bounds, bound_offsets = batch.runs.bounds()
+        found = locate_boundaries(EngineTokens(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
+        asked = np.diff(bound_offsets) > 0
+        counts.boundaries += len(bounds)
+        counts.inexact += int((~found.exact & asked).sum())
+        hashes = []
+        for text, seed in zip(texts, batch.seeds, strict=True):
+            data = text.encode()
+            counts.text_bytes += len(data)
+            hashes.append(xxhash.xxh3_128_digest(data, seed=seed))
+        for index, digest in enumerate(hashes):
+            if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0:
+                samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
+
+        counts.examples += len(texts)
+        counts.tokens += len(ids)
+        counts.end_of_sequence += batch.ended
+        prefix = np.zeros(len(texts), dtype=np.int64)
+        if (self.around.prefix or self.around.suffix) and any(plain := batch.plain()):
+            before = len(ids)
+            ids, offsets, prefix = self._put_around(texts, plain, ids, offsets)
+            counts.tokens += len(ids) - before
+            counts.special += len(ids) - before
+
+        runs, straddles = batch.runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
+        counts.straddles += int(straddles.sum())
+        return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+
+    def _put_around(
+        self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each
+        text."""
+        around = self.around
+        left = [
+            one and not (around.prefix_text and text.startswith(around.prefix_text))
+            for one, text in zip(plain, texts, strict=True)
+        ]
+        right = [
+            one and not (around.suffix_text and text.endswith(around.suffix_text))
+            for one, text in zip(plain, texts, strict=True)
+        ]
+        begin = np.array(left) * len(around.prefix)
+        end = np.array(right) * len(around.suffix)
+        pieces: list[NDArray[np.int32]] = []
+        prefix = np.array(around.prefix, dtype=np.int32)
+        suffix = np.array(around.suffix, dtype=np.int32)
+        for index, (has_left, has_right) in enumerate(zip(left, right, strict=True)):
+            if has_left:
+                pieces.append(prefix)
+            pieces.append(ids[offsets[index] : offsets[index + 1]])
+            if has_right:
+                pieces.append(suffix)
+        sizes = np.diff(offsets) + begin + end
+        return np.concatenate(pieces), offsets_of(sizes), begin
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rendered examples that wait for the engine."""
+
+    examples: list[Example] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    rewritten: list[bool] = field(default_factory=list)
+    runs: RunBatch = field(default_factory=RunBatch)
+    characters: int = 0
+    ended: int = 0
+
+    def add(self, example: Example, rendered: Rendered) -> None:
+        """Append an example."""
+        text, begin, runs = rendered[:3]
+        self.examples.append(example)
+        self.texts.append(text)
+        self.runs.add(runs)
+        self.characters += len(text)
+        if False in runs.trains:  # different flags make a different example of the same text
+            begin ^= xxhash.xxh3_64_intdigest(repr(runs).encode())
+        self.seeds.append(begin)
+        self.rewritten.append(rendered.rewritten)
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch is large enough to encode."""
+        return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
+
+    def plain(self) -> list[bool]:
+        """Whether each example is a plain text, around which the tokenizer adds its own tokens."""
+        return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
+
+
+@dataclass(slots=True)
+class _TokenBatch:
+    """Examples that were given as tokens."""
+
+    examples: list[Example] = field(default_factory=list)
+    ids: list[NDArray[np.int32]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, example: Example, vocabulary: int) -> None:
+        """Append an example.
+
+        Raises:
+            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have; `bad_trained`.
+        """
+        ids = np.array(example.ids, dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
+            wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
+            raise RowRejectedError(
+                "bad_ids", f"the id {wrong:,} is none of the tokenizer's: it has 0 to {vocabulary - 1:,}"
+            )
+        if example.trained is not None and len(example.trained) != len(ids):
+            raise RowRejectedError(
+                "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
+            )
+        self.examples.append(example)
+        self.ids.append(ids.astype(np.int32))
+        self.size += len(ids)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is a good record batch."""
+        return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
+
+    def finish(self, counts: EncodeCounts) -> pa.RecordBatch:
+        """The record batch."""
+        lengths = lengths_of(self.ids)
+        offsets = offsets_of(lengths)
+        trained = [example.trained for example in self.examples]
+        hashes = [
+            xxhash.xxh3_128_digest(ids.tobytes() + bytes(flags or b""), seed=1 + (flags is not None))
+            for ids, flags in zip(self.ids, trained, strict=True)
+        ]
+        counts.examples += len(lengths)
+        counts.tokens += int(offsets[-1])
+        runs = token_lists(trained, lengths)
+        return _record_batch(
+            self.examples,
+            np.concatenate(self.ids),
+            offsets,
+            runs,
+            hashes,
+            np.zeros(len(lengths), np.int64),
+            [False] * len(lengths),
+        )
+
+
+def _record_batch(
+    examples: list[Example],
+    ids: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    runs: pa.ListArray,
+    hashes: list[bytes],
+    straddles: NDArray[np.int64],
+    rewritten: list[bool],
+) -> pa.RecordBatch:
+    """A batch of `schemas.rows.ENCODED`."""
+    arrays = [
+        lists(offsets, ids, ENCODED.field("input_ids").type),
+        runs,
+        strings([example.group for example in examples]),
+        binary(hashes, 16),
+        numbers(np.array([example.line for example in examples], np.int32)),
+        numbers(np.array([example.sub for example in examples], np.int32)),
+        numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
+        numbers(np.array(rewritten, np.bool_)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
+
+
+def differing(reference: Engine, samples: Sequence[EngineSample]) -> EngineSample | None:
+    """The first sample that the reference encodes differently, or None."""
+    if not samples:
+        return None
+    ids, offsets = reference.encode([sample.text for sample in samples])
+    for index, sample in enumerate(samples):
+        if ids[offsets[index] : offsets[index + 1]].tolist() != sample.ids:
+            return sample
+    return None

@@ -1,0 +1,175 @@
+"""Preference pairs: two texts with a common beginning → the tokens of a prompt and of two completions.
+
+1. Render each pair twice, with the chosen and with the rejected completion.
+2. Encode both texts, in one batch with those of other pairs.
+3. Fold the two: the tokens that both begin with, up to the end of either prompt, are the prompt. The rest of each is
+   its completion.
+
+So prompt and completion together are always the tokenization of one text; a token that spans the prompt's end belongs
+to the completions. TRL's DPOTrainer tokenizes the prompt alone instead. If both texts begin with those tokens, the
+result is the same; else TRL's prompt may end earlier, but not later.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.ragged import offsets_of, ranges, starts_of
+from ...schemas.rows import ENCODED, Example, RunKind
+from ..arrays import digests, lists, numbers, strings, view
+from ..template.rendered import Rendered, Runs
+from .encode import NO_TURN, Batch, EncodeCounts, Encoder, EngineSample, Refused
+from .run_kinds import completion_starts
+
+RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
+"""The runs of every pair."""
+
+
+class PairEncoder:
+    """Encodes preference pairs with an `Encoder`'s engine and renderer."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    def encode(
+        self,
+        examples: Iterable[Example],
+        counts: EncodeCounts,
+        refused: list[Refused],
+        samples: list[EngineSample],
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
+
+        `counts`, `refused` and `samples` are filled while batches are made. A prompt's tokens are counted once.
+        """
+        batch = Batch()
+        for example in examples:
+            ended = batch.ended
+            try:
+                sides = self._sides(example, batch, counts)
+            except RowRejectedError as error:
+                batch.ended = ended
+                refused.append(Refused(example.line, example.sub, error.reason, error.detail))
+                continue
+            for side, rendered in sides:
+                batch.add(side, rendered)
+            if batch.full:
+                yield self._finish(batch, counts, samples)
+                batch = Batch()
+        if batch.texts:
+            yield self._finish(batch, counts, samples)
+
+    def _sides(self, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
+        """The pair as two examples, each with its rendering.
+
+        Raises:
+            RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of them.
+        """
+        if example.rejected is None:
+            raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
+        out = []
+        # A preference loss does not depend on turns, so they need not be located.
+        unused = EncodeCounts()
+        for completion in (example.completion, example.rejected):
+            side = example._replace(completion=completion, rejected=None)
+            rendered = self.encoder.rendered(side, batch, unused)
+            text, begin, runs = rendered[:3]
+            if not all(train for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
+                raise RowRejectedError(
+                    "train_flags",
+                    "a message of a completion says `train: false` or has a `weight` of 0, but a preference loss is "
+                    "over whole completions; remove the flag, or the row",
+                )
+            out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
+        for what in unused.dropped:  # by either completion
+            counts.dropped[what] = counts.dropped.get(what, 0) + 1
+        return out
+
+    def _finish(self, batch: Batch, counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:
+        made = self.encoder.finish(batch, counts, samples)
+        folded, prompts, special = fold(made)
+        counts.examples -= len(prompts)
+        counts.tokens -= int(prompts.sum())
+        counts.special -= int(special.sum())
+        return folded
+
+
+def _two_runs(begin: int, length: int) -> Runs:
+    if not begin:
+        return Runs((length,), (RunKind.COMPLETION,), (NO_TURN,), (True,))
+    return Runs((begin, length), (RunKind.PROMPT, RunKind.COMPLETION), (NO_TURN, NO_TURN), (True, True))
+
+
+def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int64]]:
+    """Fold 2N rows of `schemas.rows.ENCODED`, chosen and rejected in turn, into N rows of pairs.
+
+    Returns:
+        the rows; (N,) tokens of each prompt; and (N,) how many of these the tokenizer added before the text.
+    """
+    column, runs = batch.column("input_ids"), batch.column("runs")
+    ids, offsets = view(column.values), view(column.offsets).astype(np.int64)
+    kind, ends = view(runs.values.field("kind")), view(runs.values.field("end"))
+    run_offsets = view(runs.offsets)
+    begins = completion_starts(kind, ends, run_offsets).astype(np.int64)
+    lengths = np.diff(offsets)
+    prompts = common_prefixes(ids, offsets[:-1], np.minimum(begins[0::2], begins[1::2]))
+
+    first = run_offsets[:-1]
+    put = np.where(kind[first] == RunKind.SPECIAL, ends[first], 0).astype(np.int64)
+    special = np.minimum(np.minimum(put[0::2], put[1::2]), prompts)
+
+    # The rejected text already follows the chosen one; only its prompt must be removed.
+    keep = np.ones(int(offsets[-1]), dtype=np.bool_)
+    keep[ranges(offsets[1:-1:2], prompts)] = False
+    pair_ends = np.stack([prompts, lengths[0::2], lengths[0::2] + lengths[1::2] - prompts], axis=1)
+    pair_offsets = offsets_of(pair_ends[:, 2])
+
+    count = len(prompts)
+    structs = pa.StructArray.from_arrays(
+        [
+            numbers(pair_ends.astype(np.int32).reshape(-1)),
+            numbers(np.tile(np.array(RUNS, dtype=np.int8), count)),
+            numbers(np.full(3 * count, NO_TURN, dtype=np.int16)),
+            numbers(np.ones(3 * count, dtype=np.bool_)),
+        ],
+        fields=list(ENCODED.field("runs").type.value_type),
+    )
+    said = batch.column("digest").to_pylist()
+    hashes = [xxhash.xxh3_128_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)]
+    places = {name: view(batch.column(name))[0::2] for name in ("line", "sub")}
+    straddles = view(batch.column("straddles"))
+    arrays = [
+        lists(pair_offsets, ids[: int(offsets[-1])][keep], ENCODED.field("input_ids").type),
+        lists(np.arange(count + 1) * 3, structs, ENCODED.field("runs").type),
+        strings(batch.column("group").to_pylist()[0::2]),
+        digests(hashes, 16),
+        numbers(places["line"]),
+        numbers(places["sub"]),
+        numbers(straddles[0::2] + straddles[1::2]),
+        numbers(np.zeros(count, np.bool_)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
+
+
+def common_prefixes(ids: NDArray[np.int32], begins: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) how many tokens the sequences 2i and 2i + 1 begin with in common, at most `limits[i]`.
+
+    Args:
+        ids: (T,) tokens.
+        begins: (2N,) where each sequence begins in them.
+        limits: (N,) no longer than either sequence.
+    """
+    left, right = ranges(begins[0::2], limits), ranges(begins[1::2], limits)
+    differ = ids[left] != ids[right]
+    within = ranges(0, limits)
+    out = limits.copy()
+    solid = np.flatnonzero(limits)
+    if len(solid):
+        starts = starts_of(limits)[solid]
+        nowhere = np.iinfo(np.int64).max
+        out[solid] = np.minimum(np.minimum.reduceat(np.where(differ, within, nowhere), starts), limits[solid])
+    return out

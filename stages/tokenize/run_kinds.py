@@ -1,0 +1,47 @@
+"""Looks up kinds of runs for many documents at once."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import begins_of
+from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, UNPROVED_KINDS, RunKind
+
+NO_COMPLETION = -1
+"""The completion start of a plain text, which has none."""
+
+
+def kind_table(kinds: Iterable[RunKind]) -> NDArray[np.bool_]:
+    """A table indexed by kind: whether it is one of `kinds`."""
+    table = np.zeros(max(RunKind) + 1, dtype=np.bool_)
+    table[list(kinds)] = True
+    return table
+
+
+IS_ASSISTANT = kind_table(ASSISTANT_KINDS)
+IS_COMPLETION = kind_table(COMPLETION_KINDS)
+IS_END = kind_table(END_KINDS)
+IS_UNPROVED = kind_table(UNPROVED_KINDS)
+
+
+def completion_starts(
+    kind: NDArray[np.int8], ends: NDArray[np.int32], offsets: NDArray[np.integer[Any]]
+) -> NDArray[np.int32]:
+    """(N,) the first token of each document's completion; its length if all is prompt; NO_COMPLETION for a plain text.
+
+    Args:
+        kind, ends: (runs,) what each run is, and where it ends in its document.
+        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
+    """
+    if len(offsets) < 2:
+        return np.zeros(0, dtype=np.int32)
+    first = offsets[:-1]
+    begins = begins_of(ends, offsets)
+    nowhere = np.iinfo(np.int32).max
+    found = np.minimum.reduceat(np.where(IS_COMPLETION[kind], begins, nowhere), first)
+    text = np.logical_or.reduceat(kind == RunKind.TEXT, first)
+    out: NDArray[np.int32] = np.where(found == nowhere, ends[offsets[1:] - 1], found).astype(np.int32)
+    out[text] = NO_COMPLETION
+    return out

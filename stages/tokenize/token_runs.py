@@ -1,0 +1,136 @@
+"""Converts runs over characters to runs over tokens, for a batch of documents at once.
+
+A token that spans a boundary belongs to the assistant's side if there is one, else to the later side.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.ragged import begins_of, offsets_of, starts_of
+from ...schemas.rows import ENCODED, RunKind
+from ..arrays import lists, numbers
+from ..template.rendered import Runs, solid
+from .run_kinds import IS_ASSISTANT
+from .token_spans import Boundaries
+
+_MAX_TURN = int(np.iinfo(np.int16).max)
+
+
+@dataclass(slots=True)
+class RunBatch:
+    """The runs of N documents, one after another: each ends before character `ends` of its document."""
+
+    ends: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    trains: list[bool] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """(N,) runs of each document; at least one."""
+
+    def add(self, runs: Runs) -> None:
+        """Append a document. Empty runs are left out if it has others."""
+        if not runs.ends[0] or len(set(runs.ends)) < len(runs.ends):
+            runs = solid(runs)
+        self.ends += runs.ends
+        self.kinds += runs.kinds
+        self.turns += runs.turns
+        self.trains += runs.trains
+        self.counts.append(len(runs.ends))
+
+    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(B,) places where one run ends and the next begins, in characters, and (N + 1,) offsets of each
+        document's."""
+        counts = np.array(self.counts, dtype=np.int64)
+        inner = np.ones(len(self.ends), dtype=np.bool_)
+        inner[np.cumsum(counts) - 1] = False
+        return np.array(self.ends, dtype=np.int64)[inner], offsets_of(counts - 1)
+
+    def tokens(
+        self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
+    ) -> tuple[pa.ListArray, NDArray[np.int64]]:
+        """The runs over tokens, and (N,) how many tokens of each document span a boundary.
+
+        Args:
+            found: the boundaries, in tokens of the texts.
+            lengths: (N,) tokens of each document, including those added around the text.
+            prefix: (N,) how many tokens were added before the text; they get a run of their own.
+        """
+        counts = np.array(self.counts, dtype=np.int64)
+        kinds = np.array(self.kinds, dtype=np.int8)
+        total, last = len(kinds), np.cumsum(counts) - 1
+        inner = np.ones(total, dtype=np.bool_)
+        inner[last] = False
+        owner = np.repeat(np.arange(len(counts)), counts)
+
+        crossing = np.zeros(total, dtype=np.bool_)
+        crossing[inner] = found.straddles
+        straddles = np.bincount(owner[crossing], minlength=len(counts))
+
+        places = np.zeros(total, dtype=np.int64)
+        places[inner] = found.tokens
+        said = IS_ASSISTANT[kinds]
+        leaving = np.zeros(total, dtype=np.bool_)
+        leaving[:-1] = said[:-1] & ~said[1:]
+        places += crossing & leaving
+        places += prefix[owner]
+        places[last] = lengths
+        # A token that one boundary moved must not be moved again by the next.
+        base = starts_of(lengths)[owner]
+        places = np.maximum.accumulate(places + base) - base
+
+        turns, trains = np.minimum(self.turns, _MAX_TURN), np.array(self.trains, dtype=np.bool_)
+        if prefix.any():
+            has = prefix > 0
+            at = starts_of(counts)[has]
+            places = np.insert(places, at, prefix[has])
+            kinds = np.insert(kinds, at, RunKind.SPECIAL)
+            turns = np.insert(turns, at, -1)
+            trains = np.insert(trains, at, True)
+            counts = counts + has
+        return _lists(places, kinds, turns, trains, counts), straddles
+
+
+def _lists(
+    places: NDArray[np.int64],
+    kinds: NDArray[np.int8],
+    turns: NDArray[np.int64],
+    trains: NDArray[np.bool_],
+    counts: NDArray[np.int64],
+) -> pa.ListArray:
+    """Runs as Arrow lists, without empty ones; an empty document keeps its last run."""
+    offsets = offsets_of(counts)
+    keep = places > begins_of(places, offsets)
+    kept = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
+    keep[(offsets[1:] - 1)[kept == 0]] = True
+    offsets = offsets_of(np.maximum(kept, 1))
+    structs = pa.StructArray.from_arrays(
+        [
+            numbers(places[keep].astype(np.int32)),
+            numbers(kinds[keep]),
+            numbers(turns[keep].astype(np.int16)),
+            numbers(trains[keep]),
+        ],
+        fields=list(ENCODED.field("runs").type.value_type),
+    )
+    return lists(offsets, structs, ENCODED.field("runs").type)
+
+
+def token_lists(trained: list[list[bool] | None], lengths: NDArray[np.int64]) -> pa.ListArray:
+    """The runs of N documents given as tokens, from flags of which tokens are trained (None: all)."""
+    places: list[NDArray[np.int64]] = []
+    kinds: list[NDArray[np.int8]] = []
+    for flags, length in zip(trained, lengths.tolist(), strict=True):
+        if flags is None or not length:
+            places.append(np.array([length], dtype=np.int64))
+            kinds.append(np.array([RunKind.COMPLETION], dtype=np.int8))
+            continue
+        values = np.array(flags, dtype=np.bool_)
+        ends = np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, length)
+        places.append(ends)
+        kinds.append(np.where(values[ends - 1], RunKind.COMPLETION, RunKind.PROMPT).astype(np.int8))
+    counts = np.fromiter(map(len, places), np.int64, len(places))
+    flat = np.concatenate(places)
+    return _lists(flat, np.concatenate(kinds), np.full(len(flat), -1), np.ones(len(flat), np.bool_), counts)

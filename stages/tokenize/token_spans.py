@@ -1,0 +1,205 @@
+"""Maps positions in a text to positions among its tokens.
+
+A boundary divides a text into a left and a right side. The first token of the right side is the first one that ends
+after the boundary: a token that straddles it belongs to the right side, where a completion's loss is. Boundaries fall
+between characters, so a token with only a part of a character never straddles one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.errors import EngineMismatchError
+from .byte_lengths import ByteLengths, normaliser_form
+from .engines import EngineTokens
+
+__all__ = [
+    "Boundaries",
+    "byte_bounds",
+    "locate_boundaries",
+    "normaliser_form",
+    "reference_boundaries",
+    "token_boundaries",
+]
+
+# The running sums of one chunk stay in the processor's cache; new memory would cost more than the sums.
+_CHUNK_TOKENS = 65_536
+
+
+class Boundaries(NamedTuple):
+    """Where B boundaries of N documents lie among their tokens."""
+
+    tokens: NDArray[np.int64]
+    """(B,) index, within its document, of the first token right of the boundary; the number of tokens if there is none;
+    -1 if the document is not exact."""
+    straddles: NDArray[np.bool_]
+    """(B,) whether that token begins left of the boundary."""
+    exact: NDArray[np.bool_]
+    """(N,) whether the document's boundaries were found."""
+
+
+def byte_bounds(
+    texts: Sequence[str], char_bounds: NDArray[np.int64], bound_offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Convert boundaries in characters to UTF-8 bytes.
+
+    Args:
+        texts: N texts.
+        char_bounds: (B,) in characters, not falling within a document.
+        bound_offsets: (N + 1,) text i has `char_bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
+
+    Returns:
+        (B,) the same in bytes, and (N,) the texts' lengths in bytes.
+    """
+    text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
+    wide = [i for i, text in enumerate(texts) if not text.isascii()]
+    if not wide:
+        return char_bounds, text_bytes
+    bounds = char_bounds.copy()
+    for i in wide:
+        text, chars, done = texts[i], 0, 0
+        for b in range(int(bound_offsets[i]), int(bound_offsets[i + 1])):
+            bound = int(char_bounds[b])
+            done += len(text[chars:bound].encode())
+            chars = bound
+            bounds[b] = done
+        text_bytes[i] = done + len(text[chars:].encode())
+    return bounds, text_bytes
+
+
+def token_boundaries(
+    encoded: EngineTokens,
+    table: ByteLengths,
+    text_bytes: NDArray[np.int64],
+    trusted: NDArray[np.bool_],
+    bounds: NDArray[np.int64],
+    bound_offsets: NDArray[np.int64],
+) -> Boundaries:
+    """Find boundaries by adding up the tokens' lengths: about 2 ns per token.
+
+    Args:
+        encoded: N documents, T tokens.
+        table: of the tokenizer that made them.
+        text_bytes: (N,) length of each text in UTF-8 bytes.
+        trusted: (N,) `table.trusted(texts)`.
+        bounds: (B,) in bytes of the document's text, each on a character.
+        bound_offsets: (N + 1,) document i has `bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
+
+    A document whose lengths do not add up to its text is not exact: its tokens stand for a changed text, and it needs
+    `reference_boundaries`.
+    """
+    documents = len(encoded.offsets) - 1
+    tokens = np.full(len(bounds), -1, np.int64)
+    straddles = np.zeros(len(bounds), np.bool_)
+    exact = np.zeros(documents, np.bool_)
+    if not table.supported:
+        return Boundaries(tokens, straddles, exact)
+    offsets = encoded.offsets
+    sizes = np.empty(0, np.uint16)
+    ends = np.zeros(1, np.int64)
+    low = 0
+    while low < documents:
+        high = int(np.searchsorted(offsets, offsets[low] + _CHUNK_TOKENS, side="right")) - 1
+        high = max(high, low + 1)
+        first, count = int(offsets[low]), int(offsets[high] - offsets[low])
+        if count > len(sizes):
+            sizes = np.empty(max(count, _CHUNK_TOKENS), np.uint16)
+            ends = np.zeros(len(sizes) + 1, np.int64)
+        # "clip" lets numpy write straight into the buffer; the table covers every id.
+        np.take(table.lengths, encoded.ids[first : first + count], out=sizes[:count], mode="clip")
+        np.cumsum(sizes[:count], dtype=np.int64, out=ends[1 : count + 1])
+
+        local = offsets[low : high + 1] - first
+        origin = ends[local[:-1]]
+        excess = ends[local[1:]] - origin - text_bytes[low:high]
+        whole = excess == 0
+        if table.dummy != "none":
+            dummy = excess == 1
+            # No space is added before an added token, so the extra byte is not the text's first.
+            dummy[dummy] = ~table.added[encoded.ids[offsets[low:high][dummy]]]
+            whole |= dummy
+            origin = origin + dummy
+        whole &= trusted[low:high]
+        exact[low:high] = whole
+
+        b_low, b_high = int(bound_offsets[low]), int(bound_offsets[high])
+        if b_low < b_high:
+            owner = np.repeat(np.arange(high - low), np.diff(bound_offsets[low : high + 1]))
+            wanted = bounds[b_low:b_high]
+            found = np.searchsorted(ends[1 : count + 1], origin[owner] + wanted, side="right")
+            # Tokens of no bytes must not move a boundary into the next document.
+            found = np.minimum(found, local[owner + 1])
+            found = np.where(wanted <= 0, local[owner], found)
+            crossing = (ends[found] < origin[owner] + wanted) & (found < local[owner + 1]) & (wanted > 0)
+            ok = whole[owner]
+            tokens[b_low:b_high] = np.where(ok, found - local[owner], -1)
+            straddles[b_low:b_high] = crossing & ok
+        low = high
+    return Boundaries(tokens, straddles, exact)
+
+
+def reference_boundaries(
+    tokenizer: Any, text: str, char_bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    """As `token_boundaries`, from the offsets of `tokenizers`: slow, but right for normalised texts.
+
+    Args:
+        tokenizer: `engines.reference_tokenizer(...)`; one whose post-processor trims offsets would be wrong.
+        text: one text.
+        char_bounds: (B,) in characters.
+
+    Returns:
+        (T,) the tokens, (B,) index of the first token right of each boundary, (B,) whether it straddles.
+    """
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    ids = np.asarray(encoding.ids, np.int32)
+    places = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
+    starts, ends = places[:, 0], places[:, 1]
+    tokens = np.zeros(len(char_bounds), np.int64)
+    straddles = np.zeros(len(char_bounds), np.bool_)
+    for b, bound in enumerate(char_bounds):
+        if bound <= 0:
+            continue
+        # Tokens that share a character share its place, so ends need not rise strictly: take the first.
+        right = np.flatnonzero((ends > bound) & (ends > starts))
+        tokens[b] = right[0] if len(right) else len(ids)
+        straddles[b] = bool(len(right)) and bool(starts[right[0]] < bound)
+    return ids, tokens, straddles
+
+
+def locate_boundaries(
+    encoded: EngineTokens,
+    table: ByteLengths,
+    texts: Sequence[str],
+    char_bounds: NDArray[np.int64],
+    bound_offsets: NDArray[np.int64],
+    reference: Callable[[], Any],
+) -> Boundaries:
+    """Find the boundaries of every document: by the table if that is exact, else by the reference.
+
+    Args:
+        encoded: N documents.
+        table: of the tokenizer that made them.
+        texts: the N texts.
+        char_bounds: (B,) in characters, not falling within a document.
+        bound_offsets: (N + 1,) as in `byte_bounds`.
+        reference: returns `engines.reference_tokenizer(...)`; called only if a document needs it.
+
+    Returns:
+        Boundaries without -1; `exact` says for which documents the table sufficed.
+
+    Raises:
+        EngineMismatchError: the reference gives a document other tokens than `encoded` has.
+    """
+    bounds, text_bytes = byte_bounds(texts, char_bounds, bound_offsets)
+    found = token_boundaries(encoded, table, text_bytes, table.trusted(texts), bounds, bound_offsets)
+    for i in np.flatnonzero(~found.exact & (np.diff(bound_offsets) > 0)).tolist():
+        part = slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
+        ids, tokens, straddles = reference_boundaries(reference(), texts[i], char_bounds[part])
+        if not np.array_equal(ids, encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]]):
+            raise EngineMismatchError(texts[i][:80])
+        found.tokens[part] = tokens
+        found.straddles[part] = straddles
+    return found

@@ -1,0 +1,82 @@
+"""The examples below every command's help: each is run as it stands there."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from packtrain.pipeline.cli import main as cli
+from packtrain.pipeline.cli.help import EXAMPLES, GROUPS
+
+Command = Callable[..., Any]
+pytestmark = pytest.mark.xdist_group("workplace")
+
+LINES = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
+ALONE = ("packtrain run --demo", "packtrain train --demo")
+"""One needs nothing, the other what the first made: both are run by the tests of the demo."""
+FAILS = {"packtrain doctor": (0, 1), "packtrain probe path/to/model --tiny --attention eager --json": (0, 1)}
+"""What may fail where a machine is not made for training, or because that is the answer."""
+
+
+def test_every_command_has_an_example(packtrain: Command) -> None:
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    assert set(commands) == set(EXAMPLES)
+    assert list(commands) == [name for names in GROUPS.values() for name in names]
+    for name, lines in EXAMPLES.items():
+        assert 1 <= len(lines) <= 4
+        told = packtrain(name, "--help").out
+        shown = told.partition("Example")[2]
+        assert shown.startswith((":\n", "s:\n"))
+        # As they stand, one a line, after the options, and not wrapped.
+        assert shown.splitlines()[1:] == [f"    {line}" for line in lines]
+        assert told.index("--help") < told.index("Example")
+
+
+@pytest.mark.parametrize(("name", "line"), LINES)
+def test_an_example_names_its_command_and_options_that_are_there(name: str, line: str) -> None:
+    command = typer.main.get_command(cli.app).commands[name]  # type: ignore[attr-defined]
+    words = shlex.split(line.partition(" > ")[0])
+    if words[0] == "torchrun":
+        words = ["packtrain", *words[words.index("packtrain.pipeline.cli") + 1 :]]
+    assert words[:2] == ["packtrain", name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if re.match("--?[a-z]", word)} <= options
+    with command.make_context(name, words[2:], resilient_parsing=False) as context:
+        assert set(context.params) <= {parameter.name for parameter in command.params}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "line"), [one for one in LINES if one[1] not in ALONE and not one[1].startswith("torchrun")]
+)
+def test_an_example_runs(
+    packtrain: Command,
+    warm_program: Path,
+    workplace: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    line: str,
+) -> None:
+    if name in ("train", "probe", "loader"):
+        pytest.importorskip("torch")
+    made = ("packed", "packed-2k") if name == "run" else ()
+    monkeypatch.chdir(workplace.copy(tmp_path / "here", *made))
+    before = set(Path().rglob("*"))
+    if " > " in line:
+        path = f"PATH={warm_program.parent}:$PATH"
+        done = subprocess.run(f"{path} {line}", shell=True, capture_output=True, text=True, check=False)
+        code, err = done.returncode, done.stderr
+    else:
+        outcome = packtrain(*shlex.split(line)[1:])
+        code, err = outcome.code, outcome.err
+    assert code in FAILS.get(line, (0,)), err
+    assert err == "" or "Traceback" not in err
+    # A file that the line names is there afterwards.
+    for target in re.findall(r"(?:-o|>|--out) (\S+)", line):
+        assert Path(target).exists()
+        assert Path(target) not in before

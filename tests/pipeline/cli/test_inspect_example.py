@@ -1,0 +1,564 @@
+"""Inspect by id: every example of a run through all its stages, held against the shards and the ledger."""
+
+import json
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import packtrain
+import pyarrow.parquet as pq
+import pytest
+from packtrain.pipeline.dataset.open import Finished, open_dataset
+from packtrain.pipeline.explain.explain import Follower
+from packtrain.pipeline.explain.story import Story, story_json
+from packtrain.pipeline.explain.tokens import Fate
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.ledger import SourceLedger
+from packtrain.schemas.rows import IGNORE_INDEX, RunKind
+
+Row = dict[str, Any]
+Configure = Callable[..., Row]
+
+REFUSING = (
+    "{% for message in messages %}"
+    "{% if 'forbidden' in message.content %}{{ raise_exception('not this word') }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines))
+    return str(path)
+
+
+def chat(*contents: str, **flags: Any) -> Row:
+    """A conversation whose speakers take turns; `flags` go to its second message."""
+    roles = ["user", "assistant"]
+    messages: list[Row] = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    if len(messages) > 1:
+        messages[1] |= flags
+    return {"messages": messages}
+
+
+CHATS = [
+    chat("hello", "hi there"),
+    chat("how far is it", "far", "how far exactly", "nobody had told them how far it would be"),
+    chat("one", "two", "three", "four " * 30, "five", "six " * 40),
+    chat("do not train this", "as you say", "and this", "yes", train=False),
+    chat("hello", "hi there"),
+    chat("only asked"),
+    chat("a long question " * 20, "short"),
+    "{not json",
+    chat("über naïve", "Façaden 🙂 中文"),
+    chat("this is forbidden", "is it"),
+    "",
+]
+TEXTS = [
+    {"text": "The mules left the valley before the sun was up.\n\n" * 9},
+    {"text": "Behind the last houses"},
+    {"text": "x"},
+]
+
+
+@pytest.fixture
+def configure(make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path], tmp_path: Path) -> Configure:
+    """Makes a configuration of conversations and texts: `configure(max_length=…, …)`."""
+    tokenizer = make_tokenizer("refusing", template=REFUSING)
+    cache = new_cache(tokenizer)
+
+    def make(**changes: Any) -> Row:
+        return {
+            "out": str(tmp_path / "out"),
+            "cache": str(cache),
+            "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
+            "sources": [
+                {"name": "chats", "format": "messages", "path": write(tmp_path / "chats.jsonl", CHATS)},
+                {"name": "texts", "format": "text", "path": write(tmp_path / "texts.jsonl", TEXTS)},
+            ],
+            "truncate": {"max_length": 64},
+            "run": {"workers": 1, "report": False},
+            **changes,
+        }
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded sample, packed."""
+    from packtrain.pipeline import demo as sample
+
+    folder = tmp_path_factory.mktemp("demo")
+    packtrain.run(
+        {
+            "out": "out",
+            "tokenizer": {"path": str(Path(sample.__file__).parent / "tokenizer")},
+            "sources": [{"name": "apps", "format": "apps", "path": str(Path(sample.__file__).parent / "apps.jsonl")}],
+            "holdout": {"fraction": 0.2},
+            "run": {"workers": 1, "report": False},
+        },
+        base=folder,
+    )
+    return folder / "out"
+
+
+def ids_of(dataset: Finished) -> list[str]:
+    ids: list[str] = pq.read_table(dataset.store.local("documents.parquet")).column("id").to_pylist()
+    return ids
+
+
+def followed(config: Row) -> tuple[Finished, list[Story]]:
+    """A run, and the story of each of its documents, packed or not."""
+    packtrain.run(config)
+    dataset = open_dataset(Path(config["out"]))
+    follower = Follower(dataset)
+    assert follower.cached is not None
+    return dataset, [follower.by_number(doc) for doc in range(follower.cached.count)]
+
+
+def held_against_the_shards(dataset: Finished, stories: list[Story]) -> None:
+    """The pieces that stories name are all pieces there are, token by token and label by label."""
+    pieces: Counter[tuple[Any, ...]] = Counter()
+    for split, record in dataset.manifest.splits.items():
+        for row in range(record.rows):
+            columns = dataset.row(row, split).to_pylist()[0]
+            at = 0
+            for doc_id, start, size in zip(
+                columns["doc_ids"], columns["doc_starts"], columns["seq_lengths"], strict=True
+            ):
+                here = slice(at, at + size)
+                pieces[split, row, at, doc_id, start, *columns["input_ids"][here], "|", *columns["labels"][here]] += 1
+                at += size
+    align = dataset.manifest.plan["config"]["pack"]["align"]
+    pad = dataset.manifest.plan["tokenizer"]["pad_id"]
+    for story in stories:
+        for one in story.standings:
+            gap = -len(one.ids) % align
+            key = (*one.ids, *[pad] * gap, "|", *one.labels, *[IGNORE_INDEX] * gap)
+            pieces[one.split, one.row, one.at, story.doc_id, one.start, *key] -= 1
+        for token in story.tokens:
+            labels = [
+                one.labels[token.index - one.start]
+                for one in story.standings
+                if one.start <= token.index < one.start + len(one.ids)
+            ]
+            assert (token.fate is Fate.TRAINED) == any(label == token.id for label in labels)
+            assert token.trained == sum(label != IGNORE_INDEX for label in labels)
+            assert token.stands == len(labels)
+    assert set(pieces.values()) == {0}
+
+
+def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
+    """Reasons, cuts and fates add up to what the run counted."""
+    total: SourceLedger = dataset.manifest.ledger.total()
+    dropped = Counter(story.reason for story in stories if story.state == "dropped")
+    refused = {"template_error"}
+    assert dropped == {key: count for key, count in total.examples_dropped.items() if key not in refused}
+    assert sum(story.state == "packed" for story in stories) == sum(total.examples_packed.values())
+    assert sum(story.copies for story in stories) == sum(total.examples_packed.values()) + total.examples_repeated
+    cuts: Counter[str] = Counter()
+    for story in stories:
+        for cut in story.cuts:
+            cuts[cut.reason.removeprefix("truncate.")] += cut.end - cut.begin
+    pieces = cuts.pop("a piece in which nothing would be trained", 0)
+    assert cuts == total.tokens_truncated
+    # Of a piece that is left out, the overlap still stands at the head of the next one.
+    only_again = sum(
+        token.stands > 0
+        and all(
+            token.index < one.start + (one.repeated or 0)
+            for one in story.standings
+            if one.start <= token.index < one.start + len(one.ids)
+        )
+        for story in stories
+        for token in story.tokens
+    )
+    assert pieces + only_again == total.tokens_dropped.get("untrained_piece", 0)
+    assert sum(token.trained for story in stories for token in story.tokens) == total.labels_trained
+    if not total.tokens_created.get("overlap"):
+        heads = sum(story.copies for story in stories for token in story.tokens if token.fate is Fate.HEAD)
+        assert heads == total.labels_head
+    for story in stories:
+        gone = {index for cut in story.cuts for index in range(cut.begin, cut.end)}
+        assert gone == {token.index for token in story.tokens if token.fate is Fate.CUT}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mask": "assistant", "holdout": {"fraction": 0.4}},
+        {"mask": "all", "pack": {"strategy": "wrapped"}, "truncate": {"max_length": 50}},
+        {"mask": "last_assistant", "duplicates": "drop", "pack": {"strategy": "bfd_split"}},
+        {"mask": {"policy": "assistant", "train_end": False}, "truncate": {"max_length": 32, "overlong": "drop"}},
+        {"truncate": {"max_length": 40, "overlong": "split", "split": {"at": "turns", "overlap": 3}}},
+        {"truncate": {"max_length": 64, "max_prompt_length": 9, "max_completion_length": 30, "keep": "end"}},
+        {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
+        {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
+        {"pack": {"window_tokens": 200}, "truncate": {"max_length": 100}},
+    ],
+    ids=lambda changes: ",".join(changes) or "default",
+)
+def test_every_document_agrees_with_shards_and_ledger(configure: Configure, changes: Row) -> None:
+    dataset, stories = followed(configure(**changes))
+    assert len(stories) == 9 + 3 - 1, "every example that could be rendered"
+    for story in stories:
+        assert story.text is not None
+        assert story.text.rendered
+        assert story.text.checks
+        assert all(agrees for _, agrees in story.text.checks), story.text.checks
+        assert story.origin.said == "as the run read it"
+        assert story.example is not None
+        assert len(story.tokens) == story.total
+        assert not story.notes
+    held_against_the_shards(dataset, stories)
+    held_against_the_ledger(dataset, stories)
+
+
+def test_repeats_and_weights(configure: Configure) -> None:
+    config = configure(truncate={"max_length": 40, "overlong": "split", "split": {"at": "tokens", "overlap": 1}})
+    config["sources"][0] |= {"weight": 1, "repeat": 3}
+    config["sources"][1] |= {"weight": 0.1}
+    dataset, stories = followed(config)
+    assert {story.copies for story in stories if story.address.source == "chats" and story.copies} == {3}
+    assert any(story.reason == "not_sampled" for story in stories) or any(
+        story.copies == 1 for story in stories if story.address.source == "texts"
+    )
+    held_against_the_shards(dataset, stories)
+    held_against_the_ledger(dataset, stories)
+
+
+def test_every_id_of_the_demo(demo: Path) -> None:
+    dataset = open_dataset(demo)
+    follower = Follower(dataset)
+    ids = ids_of(dataset)
+    assert len(ids) == 77
+    stories = [follower.by_id(id) for id in ids]
+    assert [story.address.id for story in stories] == ids
+    assert all(all(agrees for _, agrees in story.text.checks) for story in stories if story.text)
+    held_against_the_shards(dataset, stories)
+    held_against_the_ledger(dataset, stories)
+
+
+def test_one_conversation_by_eye(configure: Configure) -> None:
+    config = configure(mask="assistant", truncate={"max_length": 64})
+    packtrain.run(config)
+    story = Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:4")
+    assert story.origin.value == CHATS[3]
+    assert story.text is not None
+    assert [(span.text, span.kind, span.turn, span.train) for span in story.text.spans] == [
+        ("<|im_start|>user\ndo not train this", RunKind.PROMPT, 0, True),
+        ("<|im_end|>\n<|im_start|>assistant\n", RunKind.PROMPT, 0, False),
+        ("as you say", RunKind.HISTORY, 1, False),
+        ("<|im_end|>", RunKind.HISTORY_END, 1, False),
+        ("\n<|im_start|>user\n", RunKind.USER, 2, False),
+        ("and this<|im_end|>\n<|im_start|>assistant\n", RunKind.USER, 2, True),
+        ("yes", RunKind.ASSISTANT, 3, True),
+        ("<|im_end|>", RunKind.END, 3, True),
+        ("\n", RunKind.COMPLETION, 3, True),
+    ]
+    trained = "".join(token.text for token in story.tokens if token.fate is Fate.TRAINED)
+    assert trained == "yes<|im_end|>"
+    assert "".join(token.text for token in story.tokens if token.fate is Fate.FLAGGED) == "as you say<|im_end|>"
+    assert story_json(story)["outcome"]["pieces"][0]["trained"] == sum(t.trained for t in story.tokens)
+
+
+def test_a_duplicate_names_its_twin(configure: Configure) -> None:
+    config = configure(duplicates="drop")
+    packtrain.run(config)
+    story = Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:5")
+    assert (story.state, story.reason, story.twin) == ("dropped", "duplicate", "chats/chats:1")
+
+
+def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> None:
+    config = configure()
+    rows = [{"id": n, "question": f"q{n}", "solutions": json.dumps(s)} for n, s in enumerate([["a", "b", "a"], []])]
+    config["sources"].append({"name": "apps", "format": "apps", "path": write(tmp_path / "apps.jsonl", rows)})
+    config["sources"][1]["max_rows"] = 2
+    packtrain.run(config)
+    follower = Follower(open_dataset(Path(config["out"])))
+
+    broken = follower.by_id("chats/chats:8")
+    assert (broken.state, broken.reason, broken.origin.value) == ("rejected", "invalid_json", "{not json")
+    assert follower.by_id("chats/chats.jsonl:8").address.id == "chats/chats:8", "as rejects.jsonl shows it"
+    refused = follower.by_id("chats/chats:10")
+    assert (refused.state, refused.reason) == ("rejected", "template_error")
+    assert "not this word" in refused.detail
+    assert refused.example is not None
+    assert follower.by_id("chats/chats:11").state == "blank"
+    beyond = follower.by_id("texts/texts:3")
+    assert (beyond.state, beyond.detail) == ("not taken", "its row lies beyond the source's max_rows")
+    empty = follower.by_id("apps/apps:2")
+    assert (empty.state, empty.reason) == ("filtered", "no_solution")
+    again = follower.by_id("apps/apps:1/2")
+    assert (again.state, again.reason) == ("skipped", "duplicate 1")
+    untrained = follower.by_id("chats/chats:6")
+    assert (untrained.state, untrained.reason) == ("dropped", "untrained")
+    assert {token.fate for token in untrained.tokens} == {Fate.DROPPED}
+
+
+def test_turns_that_are_not_proved_say_why(
+    configure: Configure, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]
+) -> None:
+    backwards = make_tokenizer(
+        "backwards", template="{% for m in messages %}{{ m.role + ':' + m.content[::-1] + '<|im_end|>' }}{% endfor %}"
+    )
+    config = configure(mask="assistant", cache=str(new_cache(backwards)), tokenizer={"path": str(backwards)})
+    packtrain.run(config)
+    follower = Follower(open_dataset(Path(config["out"])))
+    story = follower.by_id("chats/chats:2")
+    assert (story.state, story.reason) == ("dropped", "unproved")
+    assert story.text is not None
+    assert story.text.unproved
+    assert story.text.unproved in story.detail
+    assert {span.kind for span in story.text.spans} <= {RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("chats/chats:99", r"there is no example chats/chats:99 in \S+; the nearest are chats/chats:9, chats/chats:5"),
+        ("chats/chat:2", "the nearest are chats/chats:2, chats/chats:1, chats/chats:4"),
+        ("texts/texts:0", "the nearest are texts/texts:1"),
+        ("nonsense", "the nearest are "),
+        ("texts:2", "the nearest are texts/texts:2, "),
+        ("chats:4", "the nearest are chats/chats:4, "),
+        ("chats/chats:2/1", "its row gave chats/chats:2"),
+        ("chats/chats:" + "9" * 40, "the nearest are "),
+        ("\x1b[31mred/x:1", r"there is no example \\x1b\[31mred/x:1"),
+    ],
+)
+def test_a_wrong_id_lists_the_nearest(configure: Configure, asked: str, said: str) -> None:
+    config = configure()
+    packtrain.run(config)
+    follower = Follower(open_dataset(Path(config["out"])))
+    with pytest.raises(InputError, match=said):
+        follower.by_id(asked)
+    with pytest.raises(InputError, match=r"there is no document 4,000 in \S+; doc ids are 0 to 10"):
+        follower.by_number(4000)
+
+
+def test_a_row_of_several_examples_lists_them(demo: Path) -> None:
+    follower = Follower(open_dataset(demo))
+    with pytest.raises(InputError, match="its row gave apps/apps:1/0, apps/apps:1/1"):
+        follower.by_id("apps/apps:1")
+
+
+def test_a_changed_source_is_said(configure: Configure, tmp_path: Path) -> None:
+    config = configure()
+    packtrain.run(config)
+    path = tmp_path / "chats.jsonl"
+    content = path.read_bytes()
+
+    def story() -> Story:
+        return Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:2")
+
+    path.write_bytes(content + b'{"messages": []}\n')
+    grown = story()
+    assert grown.origin.state.value == "same"
+    assert "has changed since the run" in grown.origin.said
+    assert grown.origin.value == CHATS[1]
+
+    path.write_bytes(content.replace(b"how far is it", b"how far is IT"))
+    changed = story()
+    assert changed.origin.state.value == "changed"
+    assert f"{path} has changed since the run" in changed.origin.said
+    assert f"{len(content):,} bytes" in changed.origin.said
+    assert changed.origin.item is None
+    assert changed.example is None
+    assert changed.text is not None
+    assert not changed.text.rendered
+    assert "how far is it" in "".join(span.text for span in changed.text.spans), "as it was, from the tokens"
+
+    path.unlink()
+    gone = story()
+    assert gone.origin.state.value == "gone"
+    assert gone.origin.said.startswith(f"{path} is gone; it had {len(content):,} bytes")
+    with pytest.raises(InputError, match=r"What happened to its row is unknown: .* is gone"):
+        Follower(open_dataset(Path(config["out"]))).by_id("chats/chats:11")
+
+
+def test_what_is_left_without_cache_and_notes(configure: Configure, tmp_path: Path) -> None:
+    config = configure(mask="assistant", duplicates="drop")
+    packtrain.run(config)
+    follower = Follower(open_dataset(Path(config["out"])))
+    whole = {id: follower.by_id(id) for id in ids_of(follower.dataset)}
+    shutil.rmtree(config["cache"])
+    follower = Follower(open_dataset(Path(config["out"])))
+    for id, before in whole.items():
+        story = follower.by_id(id)
+        assert "the cache is gone" in story.notes[0]
+        assert story.origin.value == before.origin.value
+        assert story.standings == before.standings
+        assert story.text is not None
+        stood = [token for token in before.tokens if token.stands]
+        assert [(t.index, t.id, t.text, t.trained) for t in story.tokens] == [
+            (t.index, t.id, t.text, t.trained) for t in stood
+        ]
+        assert {token.kind for token in story.tokens} == {None}
+    lost = follower.by_id("chats/chats:5")
+    assert (lost.state, lost.reason) == ("dropped", "")
+    assert "cache is gone" in lost.detail
+    with pytest.raises(InputError, match=r"no packed document of \S+ has the doc id 4, .* the cache is gone"):
+        follower.by_number(4)
+
+    shutil.rmtree(Path(config["out"]) / "_run")
+    follower = Follower(open_dataset(Path(config["out"])))
+    for id, before in whole.items():
+        story = follower.by_id(id)
+        assert story.origin.state.value == "unknown"
+        assert [(one.split, one.row, one.at, one.ids) for one in story.standings] == [
+            (one.split, one.row, one.at, one.ids) for one in before.standings
+        ]
+        assert any("the shards were searched" in note for note in story.notes)
+        assert any("--tokenizer" in note for note in story.notes)
+    named = Follower(open_dataset(Path(config["out"])), Path(config["tokenizer"]["path"])).by_id("chats/chats:1")
+    assert [token.text for token in named.tokens] == [token.text for token in whole["chats/chats:1"].tokens]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet", "arrow", "csv", "url"])
+def test_containers(configure: Configure, tmp_path: Path, suffix: str) -> None:
+    import gzip
+
+    import pyarrow as pa
+    import pyarrow.csv
+
+    rows = [{"text": f"The mule number {n} went up."} for n in range(50)]
+    table = pa.Table.from_pylist(rows)
+    path = tmp_path / f"rows.{suffix}"
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if suffix == "jsonl.gz":
+        path.write_bytes(gzip.compress(lines))
+    elif suffix == "jsonl.zst":
+        path.write_bytes(pa.Codec("zstd").compress(lines, asbytes=True))
+    elif suffix == "parquet":
+        pq.write_table(table, path, row_group_size=7)
+    elif suffix == "arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=9)
+    elif suffix == "csv":
+        pyarrow.csv.write_csv(table, path)
+    if suffix == "url":
+        path.write_bytes(lines)
+    where = f"file://{path}" if suffix == "url" else str(path)
+    config = configure(sources=[{"name": "s", "format": "text", "path": where, "max_rows": 40}])
+    packtrain.run(config)
+    follower = Follower(open_dataset(Path(config["out"])))
+    for line in (1, 8, 40):
+        story = follower.by_id(f"s/rows:{line}")
+        assert story.origin.value == rows[line - 1]
+        assert story.origin.said == "as the run read it"
+        assert story.text is not None
+        assert all(agrees for _, agrees in story.text.checks)
+    assert follower.by_id("s/rows:41").state == "not taken"
+    with pytest.raises(InputError, match="the nearest are s/rows:40"):
+        follower.by_id("s/rows:51")
+    if suffix == "url":
+        return  # what was copied is shown, whatever stands there now
+    path.write_bytes(path.read_bytes()[:-30])
+    cut = follower.by_id("s/rows:8").origin
+    assert cut.state.value == ("same" if suffix == "arrow" else "changed"), "an Arrow batch is whole without the footer"
+    assert "has changed since the run" in cut.said
+
+
+@pytest.mark.slow
+def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of which nothing is packed lie before, between and behind others, in files of several blocks."""
+    monkeypatch.setattr("packtrain.pipeline.inputs.scan.BLOCK_BYTES", 300)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    kept, lost = "x" * 60, "y" * 9
+    shapes = {
+        "a": [kept] * 20,
+        "b": [lost] * 40,
+        "c": [*[lost] * 30, *[kept] * 9, *[lost] * 30, kept],
+        "d": [lost] * 30,
+    }
+    for name, texts in shapes.items():
+        write(folder / f"{name}.jsonl", [{"text": f"{text}{name}{n}"} for n, text in enumerate(texts)])
+    marked = folder / "a.jsonl"
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    config = configure(sources=[{"name": "s", "format": "text", "path": str(folder)}], filter={"min_tokens": 30})
+    packtrain.run(config)
+    dataset = open_dataset(Path(config["out"]))
+    follower = Follower(dataset)
+    assert follower.cached is not None
+    assert len(follower.cached.parts) > 12
+    expected = [f"s/{name}:{n + 1}" for name, texts in shapes.items() for n in range(len(texts))]
+    for doc, id in enumerate(expected):
+        for story in (follower.by_number(doc), follower.by_id(id)):
+            assert (story.address.id, story.doc_id) == (id, doc)
+            assert story.origin.value["text"][0] == ("x" if story.state == "packed" else "y")
+            assert (story.state, story.reason) in {("packed", ""), ("dropped", "min_tokens")}
+    for name in shapes:
+        (folder / f"{name}.jsonl").unlink()
+    assert follower.by_number(65).address.id == "s/c:6", "before something packed in its file"
+    gone = follower.by_number(25)
+    assert (gone.address.id, gone.state, gone.reason) == ("s/b:6", "dropped", "min_tokens"), "nothing of it was packed"
+    assert gone.origin.state.value == "gone"
+
+
+def test_a_reader_of_a_persons_own(configure: Configure, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def read(row):\n    return {'text': row['a'] + ' and ' + row['b']}\n")
+    rows = [{"a": "up", "b": "down"}, {"a": "left", "b": "right"}]
+    config = configure(
+        sources=[{"name": "own", "format": "python:mine:read", "path": write(tmp_path / "own.jsonl", rows)}]
+    )
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    packtrain.run(tmp_path / "run.yaml")
+    with pytest.raises(ConfigError, match="only code that you name yourself: give the run's configuration"):
+        Follower(open_dataset(Path(config["out"]))).by_id("own/own:2")
+    follower = Follower(open_dataset(Path(config["out"])), config=tmp_path / "run.yaml")
+    story = follower.by_id("own/own:2")
+    assert story.example is not None
+    assert story.example.text == "left and right"
+    assert story.text is not None
+    assert story.text.rendered
+    (tmp_path / "mine.py").write_text("raise SystemExit('never run')\n")
+    story = follower.by_id("own/own:2")
+    assert story.example is None
+    assert "has changed since the run, so it is not run" in story.notes[0]
+
+
+def test_rows_that_came_as_tokens_and_turns_of_their_own(configure: Configure, tmp_path: Path) -> None:
+    ids = [{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, -100]}, {"input_ids": [9, 10, 11]}]
+    chats = [chat("one", "two", "three", "four", "five", "six")]
+    config = configure(
+        sources=[
+            {"name": "ids", "format": "tokenized", "path": write(tmp_path / "ids.jsonl", ids)},
+            {"name": "turns", "path": write(tmp_path / "turns.jsonl", chats), "expand": "per_turn"},
+        ],
+        truncate={"max_length": 128},
+    )
+    dataset, stories = followed(config)
+    held_against_the_shards(dataset, stories)
+    held_against_the_ledger(dataset, stories)
+    assert [story.address.id for story in stories][2:] == ["turns/turns:1/0", "turns/turns:1/1", "turns/turns:1/2"]
+    assert [token.fate for token in stories[0].tokens] == [Fate.MASKED, Fate.TRAINED, Fate.TRAINED, Fate.MASKED]
+    for story in stories:
+        assert story.text is not None
+        assert story.text.rendered == (story.address.source == "turns")
+        assert all(agrees for _, agrees in story.text.checks)
+        assert len(story.text.checks) == 4
+
+
+def test_preference_pairs_are_shown_by_row(configure: Configure, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
+    from packtrain.pipeline.run.driver import run
+
+    rows = [{"prompt": f"say {n}", "chosen": f" it is {n}", "rejected": f" no, {n}"} for n in range(9)]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    config = configure(sources=[{"name": "p", "format": "preference", "path": path}])
+    run(config)
+    for line in (1, 5, 9):
+        done = packtrain("inspect", config["out"], "--id", f"p/pairs:{line}")
+        assert done.code == 0
+        assert f"rejected:  no, {line - 1}" in done.out
+        (command,) = (one for one in done.out.splitlines() if one.startswith("  packtrain inspect"))
+        assert f"p/pairs:{line}, a preference pair" in packtrain(*shlex.split(command)[1:]).out

@@ -1,0 +1,149 @@
+"""`--json`: on every command that prints figures, parsable, and alone on the standard output."""
+
+import contextlib
+import io
+import json
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.cli import main as cli
+from packtrain.pipeline.cli.streams import print_json
+from packtrain.schemas.escape import escape
+
+Command = Callable[..., Any]
+pytestmark = pytest.mark.xdist_group("workplace")
+
+WITHOUT = {"schema"}
+"""Prints JSON always."""
+
+CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
+    ("run mix.yaml --dry-run", 0, {"files": list, "blocks": int, "blocks_cached": int, "room_needed": int}),
+    ("run mix.yaml", 0, {"state": str, "manifest": str, "seconds": float, "splits": dict, "ledger": dict}),
+    ("run mix.yaml --out packed-new", 0, {"state": str, "manifest": str, "seconds": float, "splits": dict}),
+    ("plan mix.yaml --rows 50", 0, {"choice": dict}),
+    ("report packed", 0, {}),
+    ("diff packed packed-2k", 0, {}),
+    ("prep mix.yaml --source pairs -o prepared.jsonl", 0, {"rows": int, "examples": int, "rejects": list}),
+    ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
+    ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
+    ("repair packed", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
+    ("clean mix.yaml", 0, {"removed": bool, "bytes": int, "files": list}),
+    ("inspect packed --row 1", 0, {"tokens": int, "fill": float, "documents": list}),
+    ("inspect packed --id chats/chats:3", 0, {"id": str, "outcome": dict, "tokens": list}),
+    ("wait packed", 0, {"state": str, "hash": str, "rows": dict}),
+    ("loader packed --rows-per-step 4 --steps 2", 0, {"steps": int, "seen": list, "tokens_per_second": float}),
+    ("train train.yaml --dry-run", 0, {"out": str, "config": dict}),
+    ("launch ddp", 0, {}),
+]  # fmt: skip
+NEEDS_TORCH = ("loader", "train", "probe", "doctor")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left on both streams."""
+
+    code: int
+    value: Any
+    err: str
+
+
+def ask(packtrain: Command, line: str) -> Said:
+    """Runs a command with --json; its whole output must be one JSON value in ASCII."""
+    if line.split()[0] in NEEDS_TORCH:
+        pytest.importorskip("torch")
+    done = packtrain(*shlex.split(line), "--json")
+    assert done.out.isascii()
+    assert "\x1b" not in done.out
+    assert "\x7f" not in done.out
+    return Said(done.code, json.loads(done.out, parse_constant=pytest.fail), done.err)
+
+
+@pytest.fixture
+def here(workplace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the workplace, as the working directory."""
+    folder: Path = workplace.copy(tmp_path / "here")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_every_command_that_prints_figures_has_it() -> None:
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    asked = {line.split()[0] for line, _, _ in CASES} | {"probe", "doctor"}
+    assert asked == set(commands) - WITHOUT, "a new command needs a case here"
+    for name in asked:
+        assert "--json" in {option for parameter in commands[name].params for option in parameter.opts}
+
+
+@pytest.mark.parametrize(("line", "code", "keys"), CASES)
+def test_the_output_is_json_and_nothing_else(
+    packtrain: Command, here: Path, line: str, code: int, keys: dict[str, type]
+) -> None:
+    said = ask(packtrain, line)
+    assert said.code == code, said.err
+    assert said.value
+    for key, kind in keys.items():
+        assert isinstance(said.value[key], kind), key
+    assert "Traceback" not in said.err
+
+
+def test_the_numbers_of_a_run_are_those_of_its_manifest(packtrain: Command, here: Path) -> None:
+    manifest = json.loads((here / "packed" / "manifest.json").read_text())
+    assert ask(packtrain, "run mix.yaml").value["state"] == "finished"  # it lies elsewhere than it was made
+    said = ask(packtrain, "run mix.yaml").value
+    assert said["state"] == "unchanged"
+    assert said["manifest"] == manifest["hash"]
+    assert said["ledger"] == manifest["ledger"]
+    shards = manifest["splits"]["train"]["shards"]
+    train = said["splits"]["train"]
+    assert train["rows"] == sum(shard["rows"] for shard in shards)
+    assert train["fill"] == sum(shard["tokens"] for shard in shards) / (train["rows"] * 256)
+    anew = ask(packtrain, "run mix.yaml --out packed-new").value
+    assert (anew["state"], anew["manifest"]) == ("finished", manifest["hash"])
+    assert anew["ledger"] == said["ledger"]
+    row = ask(packtrain, "inspect packed --row 1").value
+    assert row["tokens"] == sum(len(span["ids"]) for one in row["documents"] for span in one["spans"])
+    assert any(span["trained"] for one in row["documents"] for span in one["spans"])
+
+
+def test_what_is_wrong_is_listed_and_the_code_says_so(packtrain: Command, here: Path) -> None:
+    (shard,) = (here / "packed").glob("shards/*")
+    shard.write_bytes(shard.read_bytes()[:-7])
+    said = ask(packtrain, "verify packed")
+    assert (said.code, said.value["sound"]) == (1, False)
+    assert [finding["where"] for finding in said.value["findings"]] == [f"shards/{shard.name}"]
+    mended = ask(packtrain, "repair packed").value
+    assert mended["rebuilt"] == [f"shards/{shard.name}"]
+    assert mended["sound"]
+    assert ask(packtrain, "verify packed").code == 0
+
+
+def test_a_mistake_stays_text_on_the_other_stream(packtrain: Command, here: Path) -> None:
+    for line in ("run no.yaml", "verify no", "inspect packed --row 99999", "report no", "train train.yaml"):
+        done = packtrain(*line.split(), "--json")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("packtrain: ")
+
+
+def test_a_run_in_a_process_of_its_own_says_nothing_else(program: Command, here: Path) -> None:
+    """Workers and libraries write to the stream itself, if they write."""
+    done = program("run", "mix.yaml", "--out", "two", "--workers", 2, "--json", cwd=here)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["state"] == "finished"
+
+
+@given(st.text())
+def test_no_text_of_data_can_reach_a_terminal_through_it(text: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        print_json({"text": text, "nan": math.nan, "inf": math.inf, "path": Path("x"), "tuple": (1, 2)})
+    assert out.getvalue().isascii()
+    assert escape(out.getvalue()) == out.getvalue()
+    expected = {"text": text, "nan": None, "inf": None, "path": "x", "tuple": [1, 2]}
+    assert json.loads(out.getvalue()) == expected

@@ -1,0 +1,341 @@
+"""`packtrain plan`: what it says is what the run then does, and it leaves nothing but the cache and two files."""
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import packtrain as package
+import pytest
+import yaml
+from packtrain.pipeline.report.collect.gather import report_of
+from packtrain.pipeline.report.draw.terminal import print_report
+from packtrain.pipeline.report.options import ReportOptions
+from packtrain.pipeline.run.disk_space import shards_written
+from packtrain.pipeline.run.forecast import plan
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.schemas.report import Report
+from rich.console import Console
+
+Command = Callable[..., Any]
+Config = dict[str, Any]
+WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
+
+
+def words(number: int, most: int = 60) -> str:
+    chance = random.Random(number)
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+
+
+def chat(number: int) -> Config:
+    return {"messages": [{"role": "user", "content": words(number)}, {"role": "assistant", "content": words(-number)}]}
+
+
+@pytest.fixture(scope="module")
+def inputs() -> tuple[str, str]:
+    """Conversations, some of them damaged, and texts."""
+    chats = [json.dumps(chat(number)) for number in range(300)]
+    chats[7], chats[200] = '{"messages": [', json.dumps({"messages": []})
+    texts = [json.dumps({"text": "\n\n".join(words(n * 7 + i) for i in range(1 + n % 6))}) for n in range(100)]
+    return "\n".join(chats) + "\n", "\n".join(texts) + "\n"
+
+
+@pytest.fixture
+def config(
+    inputs: tuple[str, str], tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]
+) -> Config:
+    """Both in files."""
+    for name, content in zip(("chats", "texts"), inputs, strict=True):
+        (tmp_path / f"{name}.jsonl").write_text(content)
+    tokenizer = make_tokenizer("tiny")
+    return {
+        "out": str(tmp_path / "packed"),
+        "cache": str(new_cache(tokenizer)),
+        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl")},
+            {"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")},
+        ],
+        "truncate": {"max_length": 128},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+@pytest.fixture
+def file(config: Config, tmp_path: Path) -> Path:
+    path = tmp_path / "mix.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def decoded(text: str) -> Report:
+    return msgspec.json.decode(text, type=Report)
+
+
+def test_the_run_does_what_it_says_and_encodes_nothing(
+    packtrain: Command, file: Path, config: Config, tmp_path: Path
+) -> None:
+    done = packtrain("plan", file)
+    assert (done.code, done.err) == (0, "")
+    page, numbers = tmp_path / "packed-plan.html", tmp_path / "packed-plan.json"
+    assert f"page: {page}" in done.out
+    assert not (tmp_path / "packed").exists()
+    ahead = decoded(numbers.read_text())
+    assert ahead.kind == "plan"
+    parts = {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")}
+    assert parts
+
+    manifest = package.run(config)
+    assert {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")} == parts
+    timings = json.loads((tmp_path / "packed/_run/timings.json").read_text())
+    assert timings["seconds"]["encode, summed over workers"] == 0
+    assert timings["tokens"]["encode"] == 0
+
+    after = report_of(tmp_path / "packed")
+    assert ahead.choice is not None
+    assert ahead.choice == after.choice
+    assert ahead.batch is not None
+    assert after.batch is not None
+    assert ahead.batch == after.batch
+    assert ahead.flow is not None
+    assert after.flow is not None
+    assert ahead.flow.sentence == after.flow.sentence
+    assert ahead.flow.rejected == after.flow.rejected == {"invalid_json": 1, "empty": 1}
+    assert ahead.flow.rejects == after.flow.rejects
+    assert [(one.line, one.path) for one in ahead.flow.rejects] == [
+        (8, str(tmp_path / "chats.jsonl")), (201, str(tmp_path / "chats.jsonl"))
+    ]  # fmt: skip
+    assert [one.rows for one in ahead.flow.fates] == [one.rows for one in after.flow.fates]
+    assert [one.examples for one in ahead.flow.fates] == [one.examples for one in after.flow.fates]
+    assert ahead.training is not None
+    assert after.training is not None
+    for before, then in zip(ahead.training.sources, after.training.sources, strict=True):
+        assert (before.examples, before.tokens, before.labels) == (then.examples, then.tokens, then.labels)
+        assert before.turns == then.turns
+        assert before.lengths == then.lengths
+        assert before.prompts == then.prompts
+        assert before.completions == then.completions
+    assert ahead.training.sentence == after.training.sentence
+    assert ahead.packing is not None
+    assert after.packing is not None
+    assert ahead.packing.savings == after.packing.savings
+    assert ahead.packing.sentence == after.packing.sentence
+    assert ahead.trust is not None
+    assert after.trust is not None
+    assert (ahead.trust.tokenizer, ahead.trust.engine) == (after.trust.tokenizer, after.trust.engine)
+    point = next(one for one in ahead.choice.points if (one.strategy, one.max_length) == ("bfd", 128))
+    assert point.rows == manifest.splits["train"].rows
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"truncate": {"max_length": 24, "overlong": "split", "split": {"at": "tokens"}}, "keep_untrained": True},
+        {"truncate": {"max_length": 24, "keep": "end"}, "holdout": {"fraction": 0.2}, "duplicates": "drop"},
+        {"truncate": {"max_length": 24}, "mask": "all"},
+    ],
+)
+def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_path: Path) -> None:
+    config["sources"][1]["repeat"] = 2
+    config |= settings
+    ahead = plan(config).training
+    package.run(config)
+    after = report_of(tmp_path / "packed")
+    assert ahead is not None
+    assert after.training is not None
+    assert [one.labels for one in ahead.sources] == [one.labels for one in after.training.sources]
+    assert ahead.sentence.partition(" in ")[0] == after.training.sentence.partition(" in ")[0]
+
+
+def test_heads_that_the_strategy_makes_are_told(config: Config) -> None:
+    config["pack"] = {"strategy": "bfd_split"}
+    training = plan(config).training
+    assert training is not None
+    assert "This still counts first tokens of the pieces" in training.sentence
+
+
+def test_its_configuration_is_that_of_the_run(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    done = packtrain("plan", file, "--json")
+    trust = decoded(done.out).trust
+    assert trust is not None
+    (tmp_path / "elsewhere").mkdir()
+    again = tmp_path / "elsewhere/again.yaml"
+    again.write_text(trust.configuration)
+    assert package.run(again).hash == package.run(file).hash
+
+
+def test_json_is_all_there_is_on_the_output(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    done = packtrain("plan", file, "--json", "--lengths", "64,256", "--batch", "4", "--set", "seed=5")
+    choice = decoded(done.out).choice
+    assert choice is not None
+    assert choice.batch == 4
+    assert {one.max_length for one in choice.points} == {64, 128, 256}
+    assert set(tmp_path.iterdir()) == before
+    with_file = packtrain("plan", file, "--json", "--output", tmp_path / "here.html")
+    assert decoded(with_file.out).choice == decoded((tmp_path / "here.json").read_text()).choice
+    assert (tmp_path / "here.html").read_bytes().startswith(b"<!DOCTYPE html>")
+
+
+def test_without_a_file(packtrain: Command, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = packtrain(
+        "plan", "--input", "chats.jsonl", "--tokenizer", config["tokenizer"]["path"], "--max-length", 64, "--workers", 1
+    )
+    assert done.code == 0
+    assert (tmp_path / "packed-plan.html").exists()
+    assert "format messages" in done.out + done.err
+    assert "64" in done.out
+    assert "the same configuration (in the page and its JSON)" in " ".join(done.out.split())
+    assert not (tmp_path / "packed").exists()
+
+
+def test_the_model_whose_work_is_told(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    model = {"model_type": "llama", "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3,
+             "num_attention_heads": 4, "intermediate_size": 96}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    by_model = decoded(packtrain("plan", file, "--json", "--model", tmp_path).out).choice
+    assert by_model is not None
+    assert (by_model.shape.layers, by_model.shape.hidden) == (3, 64)
+    numbers = ("--parameters", 1e6, "--layers", 2, "--hidden", 32)
+    by_numbers = decoded(packtrain("plan", file, "--json", *numbers).out).choice
+    assert by_numbers is not None
+    assert by_numbers.points[0].flops < by_model.points[0].flops * 100
+    assert by_numbers.shape.parameters == 1e6
+
+
+def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
+    # Enough that a fifth of it is like the rest.
+    rows = [json.dumps(chat(number)) for number in range(3000)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(rows) + "\n")
+    options = ReportOptions(lengths=(64, 128, 256))
+    some, every = plan(file, options, rows=600), plan(file, options)
+    assert some.sample is not None
+    assert every.sample is None
+    assert not some.sample.exhaustive
+    assert 500 <= some.sample.rows <= 700
+    assert abs(some.sample.rows_estimated - 3100) < 200
+    assert some.choice is not None
+    assert every.choice is not None
+    assert abs(some.choice.documents_in_all / every.choice.documents - 1) < 0.1
+    for one, other in zip(some.choice.points, every.choice.points, strict=True):
+        assert (one.strategy, one.max_length) == (other.strategy, other.max_length)
+        lost, truly = (p.labels_lost / (p.labels + p.labels_lost) for p in (one, other))
+        assert abs(lost - truly) < 0.05
+    assert some.batch is not None
+    assert every.batch is not None
+    assert abs(some.batch.tokens_a_row / every.batch.tokens_a_row - 1) < 0.05
+    assert abs(some.batch.recipes[0].steps / every.batch.recipes[0].steps - 1) < 0.15
+    assert some.trust is not None
+    assert some.trust.inputs_in_all == 2
+    assert not (tmp_path / "packed").exists()
+    console = Console(record=True, width=1000, file=io.StringIO())
+    print_report(console, some)
+    told = console.export_text()
+    factor = re.search(r"multiply them by about ([0-9.]+) for all data", told)
+    assert factor is not None
+    assert float(factor[1]) == pytest.approx(some.sample.rows_estimated / some.sample.rows, rel=0.01)
+
+
+def test_a_sample_of_all_rows_is_exact(file: Path) -> None:
+    sampled, every = plan(file, rows=100_000), plan(file)
+    assert sampled.sample is not None
+    assert sampled.sample.exhaustive
+    assert sampled.sample.rows == sampled.sample.rows_estimated == 400
+    assert sampled.choice == every.choice
+    assert sampled.flow == every.flow
+
+
+def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None:
+    rows = [json.dumps(chat(number)) if number % 3 else '{"messages": [' for number in range(3000)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(rows) + "\n")
+    flow = plan(file, rows=300).flow
+    assert flow is not None
+    assert flow.rejects
+    for reject in flow.rejects:
+        assert (reject.file, reject.path, reject.line) == ("chats.jsonl", str(tmp_path / "chats.jsonl"), None)
+        assert "after byte" in reject.detail
+
+
+def test_a_sample_of_garbage_counts_no_lines_of_its_own(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "garbage.jsonl").write_text("no JSON\n" * 3000)
+    garbage = [("--set", f"sources.{number}.path={tmp_path / 'garbage.jsonl'}") for number in range(2)]
+    done = packtrain("plan", file, "--rows", 100, *garbage[0], *garbage[1], "--set", "sources.1.format=messages")
+    assert done.code == 2
+    assert "rows in the sample, 0 gave examples" in done.err
+    assert "The first: " in done.err
+    assert "garbage.jsonl: invalid_json" in done.err
+    assert "line 1" not in done.err
+
+
+def test_an_output_of_another_run_is_left_alone(packtrain: Command, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed/mine.txt").write_text("mine")
+    assert packtrain("plan", file).code == 0
+    assert [path.name for path in (tmp_path / "packed").iterdir()] == ["mine.txt"]
+
+
+def test_overlong_as_an_error_still_gets_a_comparison(packtrain: Command, file: Path) -> None:
+    done = packtrain("plan", file, "--set", "truncate.overlong=error", "--json")
+    assert done.code == 0
+    report = decoded(done.out)
+    assert report.choice is not None
+    assert report.choice.advice is not None
+    assert report.choice.advice.max_length > 128
+    assert "longer than truncate.max_length (128)" in report.absent["flow"]
+
+
+def test_preference_pairs_are_accounted_for(packtrain: Command, config: Config, tmp_path: Path) -> None:
+    rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(50)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config["sources"] = [{"name": "pairs", "format": "preference", "path": str(tmp_path / "pairs.jsonl")}]
+    (tmp_path / "pairs.yaml").write_text(yaml.safe_dump(config))
+    done = packtrain("plan", tmp_path / "pairs.yaml")
+    assert done.code == 0
+    report = decoded((tmp_path / "packed-plan.json").read_text())
+    assert report.choice is None
+    assert "not packed" in report.absent["choice"]
+    assert report.training is not None
+    assert report.training.sources[0].examples > 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "truncate.max_lenght=5"], "did you mean max_length?"),
+        (["--output", "page.pdf"], "must end in .html"),
+        (["--lengths", "a,b"], "give whole numbers"),
+        (["--lengths", "1"], "1 is out of range"),
+        (["--parameters", "1e9"], "belong together"),
+        (["--model", "nowhere"], "--model: there is no"),
+        (["--input", "x.jsonl"], "not both"),
+        (["--rows", "0"], "Invalid value for '--rows'"),
+        (["--set", "sources.0.path=gone.jsonl"], "there is no file"),
+        (["--set", "filter.min_tokens=100000"], "nothing would be left to pack"),
+    ],
+)
+def test_mistakes_are_two(packtrain: Command, file: Path, arguments: list[str], words: str) -> None:
+    done = packtrain("plan", file, *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert not file.with_name("packed-plan.html").exists()
+
+
+def test_a_missing_file_is_two(packtrain: Command, tmp_path: Path) -> None:
+    done = packtrain("plan", tmp_path / "none.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no configuration" in done.err
+
+
+def test_a_folder_of_something_else_is_not_looked_through(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "one.arrow").write_bytes(b"four")
+    assert shards_written(store) == 0
+    (tmp_path / "_run").mkdir()
+    (tmp_path / "_run" / "plan.json").write_text("{}")
+    assert shards_written(store) == 4

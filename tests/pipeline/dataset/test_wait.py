@@ -1,0 +1,142 @@
+"""`packtrain wait`: the manifest is the flag, and nobody waits for a run that is dead."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import packtrain
+import pytest
+from packtrain.pipeline.dataset.wait import wait
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.store.driver_lock import FOLDER, DriverLock, Lease, driving
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, RunDiedError, StalledError, TaskError
+
+from tests.support import warm
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> dict[str, Any]:
+    (tmp_path / "in.jsonl").write_text('{"text": "hello world"}\n' * 20)
+    return {
+        "out": str(tmp_path / "out"),
+        "cache": str(new_cache(tiny_tokenizer)),
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in.jsonl")}],
+        "run": {"workers": 1, "report": False},
+    }
+
+
+def test_it_returns_as_soon_as_the_manifest_is_there(config: dict[str, Any], tmp_path: Path) -> None:
+    started = threading.Timer(0.5, lambda: run(config))
+    started.start()
+    manifest = packtrain.wait(tmp_path / "out", 60, grace=30)
+    started.join()
+    assert manifest.splits["train"].rows == 1
+    began = time.monotonic()
+    assert wait(tmp_path / "out", 0, grace=0).hash == manifest.hash
+    assert time.monotonic() - began < 0.2
+
+
+def test_it_waits_while_somebody_works(tmp_path: Path) -> None:
+    with DriverLock(LocalStore(tmp_path)):
+        began = time.monotonic()
+        with pytest.raises(StalledError, match=rf"after 1\.0 s: a run on .*process {os.getpid()}, .*still at work"):
+            wait(tmp_path, 1, grace=0.2)
+        assert time.monotonic() - began >= 1
+
+
+def test_it_says_that_there_is_no_run(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(RunDiedError, match=r"no run has been at work for \d\.\d s\. No run was ever started there"):
+        wait(tmp_path / "nowhere", 60, grace=0.6)
+    assert 0.6 <= time.monotonic() - began < 5
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(StalledError):
+        wait(tmp_path / "nowhere", 0.3, grace=60)
+
+
+def test_what_is_no_place_for_a_dataset_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("out: packed\n")
+    with pytest.raises(InputError, match=r"config\.yaml is a file; give the folder"):
+        wait(tmp_path / "config.yaml", 60, grace=60)
+    with pytest.raises(ConfigError, match="s3:// has no bucket"):
+        wait("s3://", 60, grace=60)
+
+
+def test_it_says_what_a_run_failed_of(tmp_path: Path) -> None:
+    with pytest.raises(TaskError), driving(LocalStore(tmp_path)):
+        raise TaskError("a worker died three times")
+    with pytest.raises(RunDiedError, match=r"a run on .*, failed: a worker died three times\. Run the same"):
+        wait(tmp_path, 60, grace=0.3)
+
+
+def test_a_run_that_begins_again_in_time_is_waited_for(config: dict[str, Any], tmp_path: Path) -> None:
+    out = LocalStore(tmp_path / "out")
+    with pytest.raises(TaskError), driving(out):
+        raise TaskError("at first")
+    threading.Timer(0.5, lambda: run(config)).start()
+    assert wait(tmp_path / "out", 60, grace=30).splits["train"].rows == 1
+
+
+def test_it_sees_a_driver_of_another_machine_fall_silent(tmp_path: Path) -> None:
+    out = LocalStore(tmp_path)
+    lease = Lease(host="far", pid=7, since="then", machine="other", began=0.0, beat_seconds=0.1, nonce="n")
+    out.put_bytes(f"{FOLDER}/run-000001.json", msgspec.json.encode(lease))
+    with pytest.raises(RunDiedError, match="a run on far, process 7, since then, has died"):
+        wait(tmp_path, 60, grace=0.3)
+
+
+def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(IntegrityError):
+        wait(tmp_path, 60)
+
+
+def test_a_run_that_is_killed_is_missed(program: Command, config: dict[str, Any], tmp_path: Path) -> None:
+    script = (
+        "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.driver_lock import driving\n"
+        "from packtrain.pipeline.store.local import LocalStore\n"
+        f"with driving(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(60)\n"
+    )
+    driver = warm.Process(["python", "-c", script])
+    assert driver.stdout.readline() == "here\n"
+    threading.Timer(0.7, driver.send_signal, [signal.SIGKILL]).start()
+    done = program("wait", "out", "--timeout", 60, "--grace", 0.5, "--json")
+    driver.wait()
+    assert done.code == 1
+    assert json.loads(done.out)["state"] == "died"
+    assert f"process {driver.pid}" in done.err
+    assert "has died" in done.err
+    assert "continues where it stopped" in done.err
+
+
+def test_the_command(program: Command, packtrain: Command, config: dict[str, Any], tmp_path: Path) -> None:
+    manifest = run(config)
+    done = program("wait", "out")
+    assert (done.code, done.out, done.err) == (0, f"out is finished: manifest {manifest.hash[:16]}\n", "")
+    done = packtrain("wait", tmp_path / "out", "--json")
+    assert json.loads(done.out) == {"state": "finished", "hash": manifest.hash, "rows": {"train": 1}}
+    done = packtrain("wait", tmp_path / "nothing", "--timeout", 0.2, "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["state"] == "timeout"
+
+
+def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom packtrain.pipeline import cli\nfrom packtrain.pipeline.dataset.wait import wait\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"torch", "transformers", "datasets", "pandas", "pyarrow", "pydantic", "s3fs", "tokenizers"}
+    assert heavy & set(done.stdout.split()) == set()

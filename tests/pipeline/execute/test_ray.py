@@ -1,0 +1,283 @@
+"""Ray: the same bytes as without it, whatever becomes of its workers and machines."""
+
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
+from packtrain.pipeline.execute.ray_cluster import RayExecutor
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.schemas.errors import ConfigError, TaskError, TemplateError
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+TASKS = '''
+import os, signal, sys, time
+from pathlib import Path
+
+def double(number):
+    return 2 * number
+
+def place(_):
+    import ray
+    time.sleep(0.2)
+    return ray.get_runtime_context().get_node_id()
+
+def modules(_):
+    return sorted(sys.modules)
+
+def environment(name):
+    return os.environ.get(name)
+
+def kill(task):
+    """Dies as often as the file says, which counts down."""
+    number, deaths = task
+    if deaths:
+        left = int(Path(deaths).read_text())
+        if left:
+            Path(deaths).write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+def fail(error):
+    raise error
+
+def linger(seconds):
+    time.sleep(seconds)
+    return seconds
+'''
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A module of tasks, where workers find it, too: they have the environment in which the cluster was begun."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "ray_tasks.py").write_text(TASKS)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(folder) + (f":{before}" if before else "")
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.find_spec("ray_tasks")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ray_tasks"] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(folder))
+    del sys.modules["ray_tasks"]
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def cluster(tasks: Any) -> Iterator[Any]:
+    """A cluster of two machines with a processor each, besides a head that has none."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 100 << 20})
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=100 << 20)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def pool(cluster: Any, tmp_path: Path) -> Iterator[RayExecutor]:
+    executor = RayExecutor(cluster.address, 1, [LocalStore(tmp_path / "store")])
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]) -> dict[str, Any]:
+    """Some forty blocks and ten shards."""
+    for number in range(40):
+        rows = [{"text": f"row {number} {row} " + "and so on " * (row % 50)} for row in range(120)]
+        (tmp_path / f"in-{number:02}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    return {
+        "out": str(tmp_path / "local"),
+        "cache": str(new_cache(tiny_tokenizer)),
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in-*.jsonl")}],
+        "truncate": {"max_length": 256},
+        "output": {"shard_bytes": "256KiB"},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+class AtWork(Silent):
+    """Does something once, after some of a stage is done."""
+
+    def __init__(self, stage: str, after: int, then: Callable[[], None]) -> None:
+        self.stage, self.after, self.then = stage, after, then
+        self.now = ""
+
+    def begin(self, stage: str, total: int, unit: str) -> None:
+        self.now = stage
+
+    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
+        if self.now == self.stage:
+            self.after -= 1
+            if self.after == 0:
+                self.then()
+
+
+def packed(config: dict[str, Any], observer: Silent | None = None) -> bytes:
+    run(config, observer=observer)
+    return (Path(config["out"]) / "manifest.json").read_bytes()
+
+
+def workers_of_ray() -> list[psutil.Process]:
+    """Processes in which a task is under way."""
+    every = psutil.process_iter(["cmdline"])
+    return [one for one in every if (one.info["cmdline"] or [""])[0].startswith("ray::packtrain")]
+
+
+def test_a_cluster_writes_the_same_bytes_when_a_worker_and_a_machine_go(
+    cluster: Any, config: dict[str, Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+) -> None:
+    alone = packed(config)
+
+    def there(name: str) -> dict[str, Any]:
+        run = {"executor": "ray", "address": cluster.address}
+        return {**config, "out": str(tmp_path / name), "cache": str(new_cache(tiny_tokenizer)), "run": run}
+
+    assert packed(there("undisturbed")) == alone
+
+    killed: list[int] = []
+
+    def kill_a_worker() -> None:
+        for worker in workers_of_ray()[:1]:
+            worker.kill()
+            killed.append(worker.pid)
+
+    for after in range(1, 30):
+        assert packed(there(f"killed-{after}"), AtWork("encode", after, kill_a_worker)) == alone
+        if killed:
+            break
+    assert killed, "no worker was ever seen at its work"
+
+    third = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    cluster.wait_for_nodes()
+    for stage in ("encode", "pack"):
+        node, third = third, None
+        if node is None:
+            node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+            cluster.wait_for_nodes()
+        gone: list[bool] = []
+
+        def take_away(node: Any = node, gone: list[bool] = gone) -> None:
+            cluster.remove_node(node, allow_graceful=False)
+            gone.append(True)
+
+        assert packed(there(f"without-{stage}"), AtWork(stage, 3, take_away)) == alone
+        assert gone
+
+
+def test_tasks_run_on_every_machine(tasks: Any, pool: RayExecutor) -> None:
+    assert len(set(pool.map(tasks.place, range(12)))) == 2
+    assert sorted(pool.map(tasks.double, range(100))) == [2 * n for n in range(100)]
+    assert list(pool.map(tasks.double, [])) == []
+
+
+def test_tasks_are_taken_as_they_are_needed(tasks: Any, pool: RayExecutor) -> None:
+    taken = 0
+
+    def tasks_without_end() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = pool.map(tasks.double, tasks_without_end())
+    for _ in range(10):
+        next(results)
+    assert taken <= 10 + 2 * 2 + 1
+    results.close()  # type: ignore[attr-defined]  # a generator
+
+
+def test_workers_have_one_engine_thread_and_import_nothing_heavy(tasks: Any, pool: RayExecutor) -> None:
+    for name, value in ENGINE_THREADS.items():
+        assert set(pool.map(tasks.environment, [name] * 2)) == {value}
+    heavy = {"torch", "transformers", "datasets", "pandas", "polars", "typer", "rich"}
+    mine = {"packtrain.schemas.config", "packtrain.pipeline.run.driver"}  # with pydantic, which Ray itself may import
+    for names in pool.map(tasks.modules, range(4)):
+        assert "packtrain.pipeline.execute.ray_cluster" in names
+        assert (heavy | mine) & set(names) == set()
+
+
+@pytest.mark.parametrize("deaths", range(1, TRIES))
+def test_a_task_that_dies_now_and_then_succeeds(tasks: Any, pool: RayExecutor, tmp_path: Path, deaths: int) -> None:
+    (tmp_path / "deaths").write_text(str(deaths))
+    work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
+    assert sorted(pool.map(tasks.kill, work)) == list(range(10))
+    assert (tmp_path / "deaths").read_text() == "0"
+
+
+def test_a_task_that_keeps_dying_is_named(tasks: Any, pool: RayExecutor, tmp_path: Path) -> None:
+    (tmp_path / "deaths").write_text("1000")
+    work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
+    with pytest.raises(TaskError, match=rf"a worker died {TRIES} times over \(5, '.*deaths'\): it crashed"):
+        list(pool.map(tasks.kill, work))
+    assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES
+    assert list(pool.map(tasks.double, [1])) == [2]
+
+
+def test_a_task_that_takes_too_long(tasks: Any, cluster: Any) -> None:
+    executor = RayExecutor(cluster.address, 1, [], seconds=1.0, policy="continue")
+    try:
+        done: list[float] = []
+        began = time.monotonic()
+        late = rf"died {TRIES} times over 61.0: .*longer than run.task_seconds \(1\.0 s\)"
+        with pytest.raises(TaskError, match=late):
+            done.extend(executor.map(tasks.linger, [61.0, 0.0, 0.1]))
+        assert time.monotonic() - began < 50
+        assert sorted(done) == [0.0, 0.1]
+    finally:
+        executor.close()
+
+
+def test_an_error_of_a_task_is_raised_here(tasks: Any, pool: RayExecutor) -> None:
+    with pytest.raises(TemplateError, match="fix it"):
+        list(pool.map(tasks.fail, [TemplateError("fix it")]))
+    with pytest.raises(TaskError, match=r"KeyError: 'x'.*please report it"):
+        list(pool.map(tasks.fail, [KeyError("x")]))
+
+
+def test_a_machine_that_sees_another_folder(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    own = LocalStore(Path("/proc/self/cwd/out"))  # another folder in every process that is elsewhere
+    with pytest.raises(ConfigError, match=r"machine .* does not see /proc/self/cwd/out.*file system that all of them"):
+        RayExecutor(cluster.address, 1, [own])
+    assert list(tmp_path.rglob("canary*")) == []
+
+
+def test_an_address_where_nobody_listens_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=f"no Ray cluster at 127.0.0.1:{port} .*refused"):
+        RayExecutor(f"127.0.0.1:{port}", 1, [])
+    assert time.monotonic() - began < 30
+
+
+def test_signals_stay_ours(cluster: Any) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    RayExecutor(cluster.address, 1, []).close()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,0 +1,260 @@
+"""Blocks: whole lines, every byte once, and where one begins depends only on the bytes before it."""
+
+import importlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.inputs import scan as sources
+from packtrain.pipeline.inputs.scan import InputFile, find_inputs, labels, read_rows, scan_file
+from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.fingerprint import hash_bytes
+
+BOM = b"\xef\xbb\xbf"
+MAX = 24
+
+# Newlines often, and lines shorter and longer than a block of 8 bytes, and than MAX.
+contents = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", BOM, b"0123456", b"x" * 30]), min_size=1).map(
+    b"".join
+)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 8)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def scan(folder: Path, data: bytes, max_row_bytes: int = MAX) -> InputFile:
+    path = folder / "in.jsonl"
+    path.write_bytes(data)
+    return scan_file("source", "in", path, max_row_bytes, folder / "cache")
+
+
+def body(data: bytes) -> bytes:
+    return data.removeprefix(BOM)
+
+
+@given(data=contents)
+def test_blocks_tile_the_file_in_whole_lines(folder: Path, data: bytes) -> None:
+    if not body(data):
+        return
+    file = scan(folder, data)
+    lines = 0
+    position = len(data) - len(body(data))
+    for block in file.blocks:
+        piece = data[block.start : block.end]
+        assert block.start == position
+        assert block.end > block.start
+        assert block.first_line == lines
+        assert block.hash == hash_bytes(piece)
+        assert block.lines == len(piece.split(b"\n")) - piece.endswith(b"\n")
+        assert len(piece) <= 8 or block.lines == 1, "only one line may be longer than a block"
+        assert block.too_long == (len(piece) > 8 and len(piece.removesuffix(b"\n")) > MAX)
+        assert piece.endswith(b"\n") or block is file.blocks[-1]
+        lines += block.lines
+        position = block.end
+    assert position == len(data)
+    assert (file.size, file.hash, file.lines) == (len(data), hash_bytes(data), lines)
+    assert lines == len(body(data).split(b"\n")) - data.endswith(b"\n")
+
+
+@given(data=contents, more=contents)
+def test_appended_data_leaves_all_but_the_last_block(folder: Path, data: bytes, more: bytes) -> None:
+    if not body(data):
+        return
+    before, after = scan(folder, data).blocks, scan(folder, data + more).blocks
+    assert after[: len(before) - 1] == before[:-1]
+
+
+@given(data=contents)
+def test_every_line_is_read_once_or_told_to_be_too_long(folder: Path, data: bytes) -> None:
+    if not body(data):
+        return
+    file = scan(folder, data)
+    found: dict[int, bytes] = {}
+    told: list[int] = []
+    for block in file.blocks:
+        rows = read_rows(file.where(block), block, MAX)
+        found |= {block.first_line + number: line for number, line in rows.lines or ()}
+        told += [block.first_line + number for number, _, _ in rows.rejects]
+    expected = dict(enumerate(body(data).split(b"\n")))
+    if data.endswith(b"\n"):
+        del expected[len(expected) - 1]
+    assert found == {number: line for number, line in expected.items() if len(line) <= MAX}
+    assert told == [number for number, line in expected.items() if len(line) > MAX]
+
+
+def test_blocks_by_eye(folder: Path) -> None:
+    file = scan(folder, BOM + b"ab\ncd\nefgh\n0123456789\n" + b"x" * 30 + b"\nend", max_row_bytes=10)
+    shape = [(block.start, block.end, block.first_line, block.lines, block.too_long) for block in file.blocks]
+    assert shape == [
+        (3, 9, 0, 2, False),  # ab, cd
+        (9, 14, 2, 1, False),  # efgh
+        (14, 25, 3, 1, False),  # ten bytes are not too long, their line end apart
+        (25, 56, 4, 1, True),
+        (56, 59, 5, 1, False),  # end, without a line end
+    ]
+    why = read_rows(file.path, file.blocks[3], 10)
+    told = "the line has 31 bytes, more than max_row_bytes (10); raise it to use the row"
+    assert (why.lines, why.rejects) == (None, [(0, "row_too_long", told)])
+
+
+@pytest.mark.parametrize("data", [b"", BOM])
+def test_an_empty_file_is_refused(folder: Path, data: bytes) -> None:
+    with pytest.raises(InputError, match=r"in\.jsonl is empty; remove it from sources\.source\.path, or fill it"):
+        scan(folder, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("bz2", "compressed by bzip2"),
+        ("lzma", "compressed by xz"),
+        ("zip", "a zip archive"),
+        ("utf-16", r"UTF-16 text \(`iconv -f UTF-16 -t UTF-8` converts it to UTF-8\)"),
+    ],
+)
+def test_files_of_other_formats_are_refused_by_name(tmp_path: Path, name: str, what: str) -> None:
+    path = tmp_path / "in.jsonl"
+    row = b'{"text": "a"}\n'
+    if name in ("bz2", "lzma"):
+        path.write_bytes(importlib.import_module(name).compress(row))
+    elif name == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("in.jsonl", row)
+    else:
+        path.write_text(row.decode(), encoding=name)
+    with pytest.raises(InputError, match=rf"in\.jsonl is {what}; give JSONL in UTF-8 \(one object a line"):
+        scan_file("source", "in", path, MAX, tmp_path / "cache")
+
+
+def test_a_file_that_changes_is_found(folder: Path) -> None:
+    file = scan(folder, b"abc\ndef\n")
+    assert read_rows(file.path, file.blocks[0], MAX).lines == [(0, b"abc"), (1, b"def")]
+    for changed in (b"abc\ndeX\n", b"abc\n"):
+        file.path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"changed while it was read \(bytes 0 to 8\); let whatever writes it"):
+            read_rows(file.path, file.blocks[0], MAX)
+    file.path.unlink()
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_rows(file.path, file.blocks[0], MAX)
+
+
+def test_what_cannot_be_read_in_any_order_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe.jsonl").symlink_to("pipe")
+    for name in ("pipe", "pipe.jsonl", "/dev/zero", "/dev/urandom"):
+        path = tmp_path / name
+        with pytest.raises(InputError, match=r"is a (named pipe|device), and inputs are regular files; write its rows"):
+            scan_file("source", "pipe", path, MAX, tmp_path / "cache")
+        with pytest.raises(ConfigError, match=r"^sources.chat.path: .* is a (named pipe|device), and inputs are reg"):
+            find_inputs(source(path), tmp_path)
+    with pytest.raises(ConfigError, match=r"pipe\.jsonl is a named pipe"):
+        find_inputs(source("*.jsonl"), tmp_path)
+    with pytest.raises(ConfigError, match=r"pipe\.jsonl is a named pipe"):
+        find_inputs(source(tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match=r"/dev/zero is not a regular file"):
+        find_inputs(source("file:///dev/zero"), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["data", "data/**/*.jsonl", "data/**"])
+def test_a_loop_of_links_is_named(tmp_path: Path, path: str) -> None:
+    (tmp_path / "data/deep").mkdir(parents=True)
+    (tmp_path / "data/a.jsonl").write_text("x")
+    (tmp_path / "data/deep/b.jsonl").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/c.jsonl").write_text("x")
+    (tmp_path / "data/link").symlink_to("../elsewhere")
+    assert [one.path.name for one in find_inputs(source(path), tmp_path)] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    for name in ("one", "two"):
+        (tmp_path / "data" / name).symlink_to(".")
+    with pytest.raises(ConfigError, match=r"data/(one|two) leads to .*data, which is already read: a link to it"):
+        find_inputs(source(path), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["", "*", "**/*.jsonl"])
+def test_names_and_links_that_cannot_be_followed(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a.jsonl").write_text("x")
+    link = tmp_path / "gone.jsonl"
+    link.symlink_to("nowhere.jsonl")
+    with pytest.raises(ConfigError, match=r"gone\.jsonl is a link to nowhere\.jsonl, which cannot be followed"):
+        find_inputs(source(tmp_path / path), tmp_path)
+    with pytest.raises(ConfigError, match=r"gone\.jsonl is a link to nowhere\.jsonl, which cannot be followed"):
+        find_inputs(source(link), tmp_path)
+    link.unlink()
+    link.symlink_to("gone.jsonl")
+    with pytest.raises(ConfigError, match=r"gone\.jsonl"):
+        find_inputs(source(tmp_path / path), tmp_path)
+    link.unlink()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")).write_text("x")
+    with pytest.raises(ConfigError, match=r"caf.*is not UTF-8, which ids need; rename it") as caught:
+        find_inputs(source(tmp_path / path), tmp_path)
+    str(caught.value).encode()
+
+
+def source(*paths: object) -> SourceConfig:
+    data: dict[str, Any] = {"name": "chat", "format": "text", "path": [str(path) for path in paths]}
+    return SourceConfig.model_validate(data)
+
+
+def test_relative_paths_start_at_the_base(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl"):
+        (tmp_path / name).touch()
+    found = find_inputs(source("b.jsonl", tmp_path / "a.jsonl"), tmp_path)
+    assert [one.path for one in found] == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
+
+
+def test_paths_that_cannot_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.jsonl").write_text("x")
+    (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+    cases = [
+        (("no.jsonl",), r"there is no file .*no\.jsonl; check the spelling"),
+        (("a.jsonl/x",), "there is no file"),
+        (("*.csv",), r"no files match .*\*\.csv; check the pattern"),
+        (("x" * 300,), "cannot be read: File name too long"),
+        (("deep",), r"deep is a folder without data files"),
+        (("a.jsonl", "*.jsonl"), "is listed twice, by this or another name or pattern"),
+        (("a.jsonl", "a.jsonl"), "is listed twice"),
+        (("a.jsonl", "deep/../a.jsonl"), "is listed twice, by this or another name"),
+        (("a.jsonl", "link.jsonl"), "is listed twice, by this or another name"),
+        ((os.fsdecode(b"\xff.jsonl"),), "is not UTF-8"),
+    ]
+    for paths, what in cases:
+        with pytest.raises(ConfigError, match=f"^sources.chat.path: .*{what}"):
+            find_inputs(source(*paths), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/data/a.jsonl"], ["a"]),
+        (["/data/a.jsonl", "/data/b.jsonl"], ["a", "b"]),
+        (["/data/x/a.jsonl", "/data/y/a.jsonl"], ["x/a", "y/a"]),
+        (["/x/d/a.jsonl", "/y/d/a.jsonl", "/y/d/b.jsonl"], ["x/d/a", "y/d/a", "y/d/b"]),
+        (["/data/a.jsonl", "/data/a.json"], ["a.jsonl", "a.json"]),
+        (["/data/x/a.jsonl", "/data/x/a.json", "/data/y/a.json"], ["x/a.jsonl", "x/a.json", "y/a.json"]),
+    ],
+)
+def test_labels_tell_files_apart_and_no_more(paths: list[str], expected: list[str]) -> None:
+    assert labels([Path(path) for path in paths]) == expected
+
+
+def test_labels_do_not_know_where_the_data_lies() -> None:
+    names = ["train/a.jsonl", "train/a.json", "test/a.jsonl"]
+    assert labels([Path("/home/me") / name for name in names]) == labels(
+        [Path("/mnt/elsewhere") / name for name in names]
+    )

@@ -1,0 +1,233 @@
+"""Files that are cut short, damaged, misnamed or changed: an error that names file and mend, never fewer rows."""
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from packtrain.pipeline.inputs import scan as sources
+from packtrain.pipeline.inputs.scan import InputFile, prepare_block, read_rows, scan_file
+from packtrain.schemas.errors import InputError, IntegrityError
+from packtrain.stages.prep import make_format
+
+ROWS = [{"text": f"{number} " + "mules left the valley " * (number % 7)} for number in range(400)]
+LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4000)
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def arrow(make: Callable[..., Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_pylist(ROWS)
+    with make(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    return bytes(sink.getvalue())
+
+
+def parquet(**options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=50, **options)
+    return bytes(sink.getvalue())
+
+
+FILES: dict[str, bytes] = {
+    "in.jsonl.gz": gzip.compress(LINES, mtime=0),
+    "in.jsonl.zst": zstd(LINES),
+    "in.parquet": parquet(),
+    "plain.parquet": parquet(compression="none", use_dictionary=False),
+    "in.arrow": arrow(pa.ipc.new_file),
+    "in.arrows": arrow(pa.ipc.new_stream),
+}
+
+
+def scan(path: Path) -> InputFile:
+    return scan_file("one", "in", path, 1 << 20, path.parent / "cache")
+
+
+def texts(file: InputFile) -> list[str | None]:
+    made = [prepare_block(file.where(block), block, make_format("text"), 1 << 20) for block in file.blocks]
+    return [example.text for prepared in made for example in prepared.examples]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_cut_short_is_refused(name: str, tmp_path: Path) -> None:
+    """Wherever it was cut, between record batches as well."""
+    path, data = tmp_path / name, FILES[name]
+    path.write_bytes(data)
+    assert texts(scan(path)) == [row["text"] for row in ROWS]
+    places = {*range(16, len(data), len(data) // 40), len(data) - 1, len(data) - 4, len(data) - 8}
+    if name == "in.arrows":
+        with pa.memory_map(str(path)) as source:
+            messages = pa.ipc.MessageReader.open_stream(source)
+            ends = [source.tell() for _ in messages]
+        places |= {*ends}
+        assert len(ends) == 9
+    for place in sorted(places):
+        path.write_bytes(data[:place])
+        with pytest.raises(InputError, match=rf"{path}.*(cut short|damaged).*(copy|write|download) it") as caught:
+            scan(path)
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) -> None:
+    """Not every container can tell; but none may end the process, or raise what nobody can read."""
+    path, data = tmp_path / name, FILES[name]
+    chance = random.Random(7)
+    refused: list[str] = []
+    for _ in range(60):
+        broken = bytearray(data)
+        broken[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(broken)
+        try:
+            texts(scan(path))
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) >= 3
+    assert all(str(path) in said for said in refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("in.parquet", LINES, r"is called \.parquet, but begins with a JSON object; rename it"),
+        ("in.arrow", b"x" * 99, r"is called \.arrow, but its first bytes are not those of such a file"),
+        ("in.parquet", LFS, "is a pointer of Git LFS, not the file itself: `git lfs pull` fetches it"),
+        ("in.jsonl.gz", LFS, "`git lfs pull` fetches it"),
+        ("in.csv", LFS, "`git lfs pull` fetches it"),
+        ("in.csv", b"<!DOCTYPE html><html><body>404</body></html>", "is a page of HTML or XML"),
+        ("in.csv", bytes(500), "has only zero bytes"),
+        ("in.csv", b'{"error": "Entry not found"}', r"is called \.csv, but begins with a JSON object"),
+        ("in.jsonl", b"a.jsonl" + bytes(250) + b"ustar" + bytes(250) + LINES, "is a tar archive; unpack it"),
+        ("in.jsonl", LINES.decode().encode("utf-32"), "is UTF-32 text"),
+        ("in.jsonl.gz", LINES, r"is called \.gz, but is not compressed by gzip: .* rename it without \.gz"),
+        ("in.jsonl.zst", LINES, r"is called \.zst, but is not compressed by zstd"),
+        ("in.jsonl.gz", gzip.compress(FILES["in.parquet"]), "compressed, and contains a Parquet; decompress"),
+        ("in.jsonl.gz", gzip.compress(gzip.compress(LINES)), "is compressed twice; decompress it"),
+        ("in.jsonl.gz", gzip.compress(b" [\n{}"), "is cut short: its JSON array has no end"),
+        ("in.tar.gz", gzip.compress(b"a" * 257 + b"ustar" + b"\0" * 250), "is a tar archive; unpack it"),
+        ("in.jsonl.gz", gzip.compress(b""), r"is empty; remove it from sources\.one\.path, or fill it"),
+        ("in.feather", b"FEA1" + b"x" * 99, "is a Feather file of version 1; give JSONL"),
+        ("in.csv", b"\na,b\n", "the first row is blank; the first row must name the columns"),
+        ("in.csv", b"a,b,a\n1,2,3\n", "two columns are called 'a'; give each its own name in the header"),
+        ("in.csv", b"a\rb\rc", "ends in a carriage return without a newline"),
+        ("in.csv", b"\xff\xfea,b\n", r"is UTF-16 text \(`iconv .*\); give JSONL in UTF-8"),
+        ("in.csv", b"a\xff,b\n1,2\n", "the first row is not a header in UTF-8"),
+        ("in.csv", b'a,b\n1,2\n3,"4\n5,6\n', r"a quote opened in row 2 .* is never closed: the file is cut"),
+        ("in.csv", b'a,b\n"' + b"x" * 9000, r"a quote opened in row 1 .* is never closed"),
+        ("in.csv", b"a,b\n", r"has a header but no rows; remove it"),
+        ("in.csv", b"", r"is empty; remove it"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "data",  # a gzip file holds the time
+)
+def test_files_that_are_not_what_they_seem(tmp_path: Path, name: str, data: bytes, what: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=rf"{path}.*{what}"):
+        scan(path)
+
+
+def test_the_magic_decides_not_the_name(tmp_path: Path) -> None:
+    for name, data in FILES.items():
+        path = tmp_path / f"{name}.bin"
+        path.write_bytes(data)
+        assert len(texts(scan(path))) == 400, name
+
+
+def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
+    data = b'prompt,completion\na,b\nc\n\nd,"e"f\n"g,""\n",h\ni,\xff\nj,k,l\n'
+    (tmp_path / "in.csv").write_bytes(data)
+    file = scan(tmp_path / "in.csv")
+    (block,) = file.blocks
+    prepared = prepare_block(file.path, block, make_format("prompt_completion"), 1 << 20)
+    assert [(line, reason) for line, reason, _ in prepared.rejects] == [
+        (1, "wrong_columns"),
+        (3, "bad_quotes"),
+        (5, "invalid_utf8"),
+        (6, "wrong_columns"),
+    ]
+    assert prepared.rejects[0][2] == "the row has 1 fields, but the header names 2"
+    assert [(one.line, one.prompt, one.completion) for one in prepared.examples] == [(0, "a", "b"), (4, 'g,"\n', "h")]
+    assert (prepared.rows, prepared.blank, block.lines) == (6, 1, 7)
+
+
+def test_a_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff\xfe", b"also good"], pa.binary())
+    table = pa.table({"text": raw.view(pa.string())})
+    with pa.ipc.new_file(str(tmp_path / "in.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    pq.write_table(table, tmp_path / "in.parquet")
+    for name in ("in.arrow", "in.parquet"):
+        file = scan(tmp_path / name)
+        (block,) = file.blocks
+        prepared = prepare_block(file.path, block, make_format("text"), 1 << 20)
+        assert [example.text for example in prepared.examples] == ["good", "also good"]
+        assert [(line, reason) for line, reason, _ in prepared.rejects] == [(1, "invalid_utf8")]
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "in.arrow", "in.arrows", "in.csv"])
+def test_a_file_that_changes_after_the_scan(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    data = FILES.get(name) or b"text,n\n" + b"mules,1\n" * 900
+    path.write_bytes(data)
+    file = scan(path)
+    block = file.blocks[-1]
+    place = data.index(b"mules", len(data) // 2) if name != "in.parquet" else len(data) // 2
+    path.write_bytes(data[:place] + b"M" + data[place + 1 :])
+
+    def read() -> None:
+        for block in file.blocks:
+            read_rows(path, block, 1 << 20)
+
+    with pytest.raises(InputError, match=rf"{path} changed while it was read .* run again"):
+        read()
+    path.unlink()
+    with pytest.raises(InputError, match=rf"{path} cannot be read: No such file"):
+        read_rows(path, block, 1 << 20)
+
+
+def test_blocks_in_the_cache_that_are_damaged_or_gone(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(FILES["in.jsonl.gz"])
+    file = scan(path)
+    block = file.blocks[1]
+    there = file.where(block)
+    kept = there.read_bytes()
+    for broken in (kept[:-3], kept[:20] + b"\0\0" + kept[22:], b""):
+        there.write_bytes(broken)
+        with pytest.raises(InputError, match=rf"{there} is damaged .*; delete it and run again"):
+            read_rows(there, block, 1 << 20)
+    there.unlink()
+    with pytest.raises(IntegrityError, match="vanished from the cache; run again"):
+        read_rows(there, block, 1 << 20)
+    assert texts(scan(path)) == [row["text"] for row in ROWS]
+    assert there.read_bytes() == kept
+
+
+def test_large_row_groups_are_kept_row_by_row(tmp_path: Path) -> None:
+    """A row group of a hundred blocks is decoded once, and its rows lie in blocks of the usual size."""
+    rows = [{"text": f"{number} " + "x" * (number % 300)} for number in range(3000)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    file = scan(tmp_path / "in.parquet")
+    assert len(file.blocks) > 40
+    assert max(block.end - block.start for block in file.blocks) < 4000 + 64 * 300
+    assert all(block.spooled is not None for block in file.blocks)
+    assert texts(file) == [row["text"] for row in rows]
+    (tmp_path / "in.parquet").unlink()
+    assert texts(file) == [row["text"] for row in rows]

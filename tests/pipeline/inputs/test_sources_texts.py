@@ -1,0 +1,174 @@
+"""JSON arrays and text files: cut, read and refused."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.inputs import scan as sources
+from packtrain.pipeline.inputs.formats import resolve_format
+from packtrain.pipeline.inputs.jsonarray import ArrayLines
+from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
+from packtrain.pipeline.run.driver import run
+from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.errors import InputError
+from packtrain.stages.prep import PreparedBlock, make_format
+
+
+def source(*paths: Path, **more: Any) -> SourceConfig:
+    return SourceConfig.model_validate({"name": "one", "format": "text", "path": [str(path) for path in paths], **more})
+
+
+def scan(path: Path, **more: Any) -> list[InputFile]:
+    return scan_source(source(path, **more), path.parent, path.parent / ".cache")
+
+
+def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
+    return [prepare_block(file.where(block), block, make_format("text"), max_row_bytes) for block in file.blocks]
+
+
+def texts(file: InputFile) -> list[str | None]:
+    return [one.text for each in prepared(file) for one in each.examples]
+
+
+# JSON arrays
+
+words = st.text(st.sampled_from('a"\\[]{},:\n é'), max_size=12)
+values = st.recursive(
+    words | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    rows=st.lists(st.dictionaries(words, values, max_size=3), max_size=8),
+    indent=st.none() | st.integers(0, 3),
+    steps=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    ascii=st.booleans(),
+)
+def test_elements_are_lines_however_they_are_read(
+    rows: list[dict[str, Any]], indent: int | None, steps: list[int], ascii: bool
+) -> None:
+    data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
+    found = []
+    for sizes in (steps, [1 << 20]):
+        stream, at = io.BytesIO(data), iter(sizes * len(data))
+        reader = ArrayLines("in.json", lambda count, stream=stream, at=at: stream.read(next(at)))  # type: ignore[misc]
+        found.append(b"".join(iter(lambda reader=reader: reader.read(5), b"")))  # type: ignore[misc]
+    assert found[0] == found[1]
+    lines = found[0].split(b"\n")
+    assert lines.pop() == b""
+    assert [json.loads(line) for line in lines] == rows
+
+
+def test_arrays_that_are_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    for data, what in (
+        (b'[{"text": "a"}, {"text": "b"', "is cut short: its JSON array has no end, .* after element 1;"),
+        (b'[{"text": "a]', "is cut short"),
+        (b'[{"text": "a"}] {"text": "b"}', "something follows the end of its JSON array, after element 1;"),
+        (b'[{"text": "a"}]\n, {"text": "b"}]', "something follows the end"),
+        (b"[]", "is empty"),
+    ):
+        for packed in (data, gzip.compress(data)):
+            path.write_bytes(packed)
+            with pytest.raises(InputError, match=what):
+                scan(path)
+
+
+def test_elements_that_are_no_objects_are_rejected_with_their_number(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_bytes(b'[{"text": "a"}, 5, {"text": "b"},, "c", {"text": "x\ny"}, {"text": "d"},]')
+    (file,) = scan(tmp_path / "in.json")
+    assert texts(file) == ["a", "b", "d"]
+    (only,) = prepared(file)
+    assert [(line, reason) for line, reason, _ in only.rejects] == [
+        (1, "not_an_object"),
+        (3, "invalid_json"),
+        (4, "not_an_object"),
+        (5, "invalid_json"),
+        (7, "invalid_json"),
+    ]
+    assert only.rows == file.lines == 8
+
+
+def test_a_long_element_costs_its_row_and_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 200)
+    rows = [{"text": "a"}, {"text": "b" * 5000}, {"text": "c"}]
+    (tmp_path / "in.json").write_text(json.dumps(rows))
+    (file,) = scan(tmp_path / "in.json", max_row_bytes=1024)
+    made = prepared(file, 1024)
+    assert [one.text for each in made for one in each.examples] == ["a", "c"]
+    assert [reason for each in made for _, reason, _ in each.rejects] == ["row_too_long"]
+
+
+# Text files
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_bytes("Eins.\n\nZwei: ü\r\n".encode())
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf<html> as text [1] \n"))
+    (tmp_path / "c.txt").write_bytes(b"caf\xe9")
+    files = scan(tmp_path)
+    assert [file.shown for file in files] == ["a.txt.gz", "b.txt", "c.txt"]
+    assert [texts(file) for file in files] == [["<html> as text [1] \n"], ["Eins.\n\nZwei: ü\r\n"], []]
+    assert [reason for one in prepared(files[2]) for _, reason, _ in one.rejects] == ["invalid_utf8"]
+    assert {file.lines for file in files} == {1}
+    assert resolve_format(source(tmp_path, format="auto"), tmp_path, files).name == "text"
+
+
+def test_a_text_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
+    for size in (99, 100, 101, 1024, 1025):
+        (tmp_path / "in.txt").write_bytes(b"a \n" * size)
+        (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"a \n" * size))
+        for name in ("in.txt", "in.txt.gz"):
+            (file,) = scan(tmp_path / name, max_row_bytes=3072)
+            assert len(file.blocks) == 1
+            (only,) = prepared(file, 3072)
+            if size <= 1024:
+                assert [one.text for one in only.examples] == ["a \n" * size]
+            else:
+                assert [reason for _, reason, _ in only.rejects] == ["row_too_long"]
+
+
+def test_texts_of_a_folder_are_read_where_nothing_else_is_data(tmp_path: Path) -> None:
+    (tmp_path / "README.txt").write_text("about the data")
+    assert [one.path.name for one in find_inputs(source(tmp_path), tmp_path)] == ["README.txt"]
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    assert [one.path.name for one in find_inputs(source(tmp_path), tmp_path)] == ["a.jsonl"]
+
+
+def test_lines_of_json_under_the_name_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text('{"text": "a"}\n{"text": "b"}\n')
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b'{"text": "c"}\n'))
+    assert [texts(file) for file in scan(tmp_path)] == [["a", "b"], ["c"]]
+
+
+def test_they_are_packed_and_sampled(
+    tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path], packed: Any, packtrain: Any
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for number in range(30):
+        (tmp_path / "docs" / f"{number:02d}.txt").write_text(f"document {number}\n\n" * (1 + number % 5))
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": f"row {number}"} for number in range(300)], indent=1))
+    config = {
+        "out": str(tmp_path / "out"),
+        "cache": str(new_cache(tiny_tokenizer)),
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [{"name": name, "path": str(tmp_path / name)} for name in ("docs", "rows.json")],
+        "run": {"workers": 1, "report": False},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    run(tmp_path / "run.yaml")
+    names = {piece[0] for piece in packed(config)}
+    assert {f"docs/{number:02d}:1" for number in range(30)} <= names
+    assert {f"rows.json/rows:{number}" for number in range(1, 301)} <= names
+    assert len(names) == 330
+    done = packtrain("plan", tmp_path / "run.yaml", "--rows", 40)
+    assert done.code == 0, done

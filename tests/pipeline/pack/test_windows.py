@@ -1,0 +1,289 @@
+"""Windows: whatever is held in memory at once, the same bytes are written; and a window needs nothing of the others."""
+
+import json
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import packtrain
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.encode.parts import PartList, PartPlace
+from packtrain.pipeline.inputs import scan as sources_module
+from packtrain.pipeline.inputs.blocks import Block
+from packtrain.pipeline.pack import decide as deciding
+from packtrain.pipeline.pack import driver as packing
+from packtrain.pipeline.pack import planning, survey
+from packtrain.pipeline.pack.decide import DuplicateFinder
+from packtrain.pipeline.pack.survey import Survey
+from packtrain.pipeline.pack.windows import compose
+from packtrain.pipeline.run.memory import count_workers, encoding_need, packing_need
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.open import StoredFile
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.ledger import Ledger
+from packtrain.schemas.run_section import RunSection
+from packtrain.schemas.splitmix import GOLDEN, mix
+from packtrain.stages.select.sampling import Draw, draw_keys
+
+from tests.support.examples import examples
+
+Config = dict[str, Any]
+WORDS = ("mules", "left", "the", "valley", "before", "sun", "was", "up", "nobody", "told", "them", "how", "far")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources_module, "BLOCK_BYTES", 3000)
+
+
+@pytest.fixture
+def small_lots(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have little in memory from now on: lots of some parts, digests by ranges, layouts in pieces."""
+
+    def shrink() -> None:
+        monkeypatch.setattr(survey, "CHUNK_DOCUMENTS", 60)
+        monkeypatch.setattr(deciding, "BUCKET", 32)
+        monkeypatch.setattr(planning, "PIECES_AT_ONCE", 20)
+
+    return shrink
+
+
+def words(number: int, most: int = 40) -> str:
+    chance = random.Random(number)
+    return " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, most)))
+
+
+@pytest.fixture
+def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path]) -> Config:
+    """Conversations, pairs and texts, some of which say the same."""
+    chats = [
+        {"messages": [{"role": "user", "content": words(n)}, {"role": "assistant", "content": words(n + 1)}]}
+        for n in range(90)
+    ]
+    texts = [{"text": "\n\n".join(words(n * 3 + i, 60) for i in range(1 + n % 5))} for n in range(90)]
+    pairs = [{"prompt": words(n) + "\n", "completion": words(n + 1)} for n in range(120)]
+    for name, rows in (("chats", chats + chats[:15]), ("texts", texts[:50] + texts[30:]), ("pairs", pairs)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = make_tokenizer("tiny")
+    return {
+        "out": str(tmp_path / "out"),
+        "cache": str(new_cache(tokenizer)),
+        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},
+        "sources": [
+            {"name": "chats", "format": "messages", "path": str(tmp_path / "chats.jsonl")},
+            {"name": "pairs", "format": "prompt_completion", "path": str(tmp_path / "pairs.jsonl")},
+            {"name": "texts", "format": "text", "path": str(tmp_path / "texts.jsonl")},
+        ],
+        "truncate": {"max_length": 96},
+        "holdout": {"fraction": 0.2},
+        "run": {"workers": 1, "report": False},
+    }
+
+
+def weighted(config: Config, **changes: Config) -> list[Config]:
+    return [{**source, **changes.get(source["name"], {})} for source in config["sources"]]
+
+
+CHANGES: dict[str, Config] = {
+    "one window": {},
+    "windows": {"pack": {"window_tokens": 2500}},
+    "each part a window": {"pack": {"window_tokens": 1}, "holdout": {"fraction": 0}},
+    "duplicates": {"duplicates": "drop", "pack": {"window_tokens": 2500}},
+    "cut by the strategy": {"pack": {"strategy": "bfd_split", "window_tokens": 2500}, "mask": "assistant"},
+    "wrapped": {"pack": {"strategy": "wrapped", "window_tokens": 2500}, "duplicates": "drop"},
+    "split": {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 3}}, "mask": "assistant"},
+    "aligned": {"pack": {"align": 8, "window_tokens": 2500}},
+    "everything at once": {
+        "pack": {"window_tokens": 2500},
+        "truncate": {"max_length": 64, "overlong": "split"},
+        "duplicates": "drop",
+        "weights": {"chats": {"weight": 3.0}, "pairs": {"weight": 1.0}, "texts": {"weight": 1.5, "repeat": 2}},
+    },
+}
+
+
+QUICK = ("everything at once", *list(CHANGES)[::3])
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in CHANGES])
+def test_what_is_in_memory_at_once_does_not_matter(
+    name: str, base: Config, tmp_path: Path, small_lots: Callable[[], None]
+) -> None:
+    changes = dict(CHANGES[name])
+    config = {**base, "sources": weighted(base, **changes.pop("weights", {})), **changes}
+    whole = packtrain.run(config)
+    small_lots()
+    bounded = packtrain.run({**config, "out": str(tmp_path / "bounded")})
+    assert bounded.hash == whole.hash
+    several = "window" in name or "window_tokens" in changes.get("pack", {})
+    assert (len(whole.splits["train"].windows) > 2) == (several and name != "one window")
+    layouts = pa.ipc.open_file(tmp_path / "bounded/_run/layout/train-00000-pieces.arrow").num_record_batches
+    assert layouts > 1 or name in ("each part a window", "everything at once")
+
+
+def test_examples_that_are_too_long_are_counted_over_all_lots(
+    base: Config, tmp_path: Path, small_lots: Callable[[], None]
+) -> None:
+    config = {**base, "truncate": {"max_length": 48, "overlong": "error"}}
+    with pytest.raises(InputError) as whole:
+        packtrain.run(config)
+    small_lots()
+    with pytest.raises(InputError) as bounded:
+        packtrain.run({**config, "out": str(tmp_path / "bounded")})
+    assert str(bounded.value) == str(whole.value)
+    assert not (tmp_path / "bounded").exists() or not any((tmp_path / "bounded").glob("_run/plan.json"))
+
+
+def test_a_window_lists_its_own_parts(base: Config, tmp_path: Path) -> None:
+    manifest = packtrain.run({**base, "holdout": {"fraction": 0}, "pack": {"window_tokens": 2500}})
+    folder = tmp_path / "out/_run"
+
+    def names(file: Path) -> list[str]:
+        return [part.name for part in msgspec.json.decode(file.read_bytes(), type=PartList).parts]
+
+    windows = [names(file) for file in sorted(folder.glob("layout/train-*-parts.json"))]
+    everything = names(folder / "parts.json")
+    assert len(windows) == len(manifest.splits["train"].windows) > 3
+    assert sorted(name for window in windows for name in window) == sorted(everything)
+    assert max(map(len, windows)) < len(everything) / 2
+
+
+def test_shards_are_written_before_the_last_window_is_planned(
+    base: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[int] = []
+    plan_window = planning.plan_window
+
+    def counted(*arguments: Any) -> Any:
+        there.append(len(list((tmp_path / "out/train/shards").glob("*.arrow"))))
+        return plan_window(*arguments)
+
+    monkeypatch.setattr(packing, "plan_window", counted)
+    packtrain.run({**base, "pack": {"window_tokens": 2500}})
+    assert len(there) > 4
+    assert there[:4] == [0, 1, 2, 3]
+
+
+def test_windows_are_composed_as_they_always_were() -> None:
+    totals = np.array([5, 5, 0, 5, 5, 9, 5, 5], np.int64)
+    composed = [window.tolist() for window in compose(totals, [0, 0, 0, 0, 0, 1, 1, 1], 12, 42)]
+    assert composed == COMPOSED
+    assert [window.tolist() for window in compose(totals, [0] * 8, 39, 42)] == [list(range(8))]
+
+
+COMPOSED = [[4, 6], [1, 2, 7], [3], [5], [0]]
+
+
+# --- what depends on other documents ---
+
+
+@given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.data())
+@examples(60)
+def test_twins_are_found_in_ranges_of_digests(values: list[int], bucket: int, data: st.DataObject) -> None:
+    """Lot by lot, with whatever is compared at once: all but the first of equal digests."""
+    digests = np.zeros((len(values), 2), np.uint64)
+    digests[:, 0] = mix(np.array(values, np.uint64) // 2 + GOLDEN)  # two values share the first half
+    digests[:, 1] = values
+    expected = [value in values[:index] for index, value in enumerate(values)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=4)))
+    before = deciding.BUCKET
+    deciding.BUCKET = bucket
+    try:
+        duplicates = DuplicateFinder(len(values), Path("/tmp"))
+        for low, high in zip([0, *cuts], [*cuts, len(values)], strict=True):
+            duplicates.add(np.arange(low, high), digests[low:high])
+        found = duplicates.find()
+    finally:
+        deciding.BUCKET = before
+    assert found.tolist() == expected
+
+
+@given(st.lists(st.integers(0, 9), max_size=120), st.fractions(0, 5), st.integers(0, 5), st.data())
+@examples(100)
+def test_a_draw_needs_no_document_twice_in_memory(
+    tokens: list[int], passes: Fraction, seed: int, data: st.DataObject
+) -> None:
+    """The same documents as by sorting all of them: the sum that is nearest to the target."""
+    weights = np.array(tokens, np.int64)
+    places = np.arange(len(tokens), dtype=np.int64)
+    keys = draw_keys(places, seed, 1)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=3)))
+    chunks = [slice(low, high) for low, high in zip([0, *cuts], [*cuts, len(tokens)], strict=True)]
+    draw = Draw()
+    for chunk in chunks:
+        draw.count(keys[chunk], weights[chunk])
+    if draw.set_target(passes):
+        for chunk in chunks:
+            draw.read_again(keys[chunk], places[chunk], weights[chunk])
+    quota = draw.quota()
+    found = np.concatenate([quota.copies(keys[chunk], places[chunk], weights[chunk]) for chunk in chunks])
+
+    whole, part = divmod(passes, 1)
+    target = float(part * sum(tokens))
+    order = [place for place in np.argsort(keys, kind="stable").tolist() if tokens[place]]
+    sums = np.cumsum([0, *(tokens[place] for place in order)])
+    taken = set(order[: int(np.argmin(np.abs(sums - target)))] if target > 0 else [])
+    assert found.tolist() == [(whole + (place in taken)) * bool(tokens[place]) for place in places.tolist()]
+
+
+# --- memory ---
+
+
+def surveyed(documents: int, parts: int) -> tuple[Survey, list[PartPlace]]:
+    sizes = np.full(parts, documents // parts, np.int64)
+    places = [PartPlace(LocalStore(Path()), StoredFile("part", 0, "0" * 64), 0, "", 0)] * parts
+    found = Survey(Ledger(), ("train",), parts, totals={"train": sizes * 500}, sections={"train": sizes})
+    return found, places
+
+
+def configured(**pack: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "out": "unused",
+            "tokenizer": {"path": "unused"},
+            "sources": [{"name": "s", "format": "text", "path": "unused"}],
+            "pack": pack,
+        }
+    )
+
+
+def test_memory_depends_on_the_window_and_not_on_the_input() -> None:
+    small, places = surveyed(16_000_000, 2_000)
+    large, more = surveyed(1_600_000_000, 200_000)
+    one = packing_need(small, places, configured(), pairs=False)
+    hundred = packing_need(large, more, configured(), pairs=False)
+    assert hundred.driver < 1.7 * one.driver  # a little for each of a hundred times as many parts
+    tight = packing_need(large, more, configured(window_tokens=400_000_000), pairs=False)
+    assert tight.driver < hundred.driver - 700e6
+
+
+def test_too_little_memory_is_refused_with_what_would_do() -> None:
+    found, places = surveyed(16_000_000, 2_000)
+    need = packing_need(found, places, configured(), pairs=False)
+    with pytest.raises(ConfigError, match=r"run\.memory .* is too small .*pack\.window_tokens") as refused:
+        count_workers(RunSection(memory=1 << 30), need)
+    enough = int(str(refused.value).partition("at least ")[2].partition(" MiB")[0].replace(",", ""))
+    assert count_workers(RunSection(memory=enough << 20, workers=8), need) == 1
+    with pytest.raises(ConfigError):
+        count_workers(RunSection(memory=(enough - 1) << 20), need)
+
+
+def test_a_long_row_needs_larger_workers() -> None:
+    def block(size: int, lines: int) -> Block:
+        return Block(0, size, 0, lines, "")
+
+    many = encoding_need([block(4 << 20, 3000)] * 10, "tokenizers")
+    long = encoding_need([block(4 << 20, 3000), block(200 << 20, 1)], "tokenizers")
+    assert count_workers(RunSection(memory=8 << 30, workers=8), many) == 8
+    with pytest.raises(ConfigError, match=r"a row has about 200 MiB.*max_row_bytes"):
+        count_workers(RunSection(memory=8 << 30, workers=8), long)
+    assert long.worker > 30 * (200 << 20)
+    assert encoding_need([block(200 << 20, 1)], "fastokens").worker < long.worker / 3

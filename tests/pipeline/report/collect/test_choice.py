@@ -1,0 +1,297 @@
+"""The recommendation: its numbers are those of the points, and it keeps what it says."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.report.collect.advice import CHEAPER, FEW_ROWS, KEEPS, TEXT, WHOLE, WHOLE_TEXTS
+from packtrain.pipeline.report.collect.choice import candidates, choose
+from packtrain.pipeline.report.options import SEVEN_BILLION, ReportOptions
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.units import share
+from packtrain.stages.forecast.length_stats import LengthStats
+
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stock_of
+from tests.support.examples import examples
+
+# --- the points ---
+
+
+def test_the_configured_length_is_always_among_them() -> None:
+    for length in (300, 2048, 5000, 1 << 20):
+        choice = choice_of(stock_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
+        assert at(choice, "bfd", length).max_length == choice.max_length == length
+        assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
+
+
+def test_lengths_that_say_nothing_are_left_out() -> None:
+    shown = {one.max_length for one in choice_of(stock_of(lognormal(6, 0.3))).points}
+    assert shown == {256, 512, 1024, 2048}  # the longest has some 1,200 tokens
+    # Where hardly one fits, longer rows are fuller.
+    shown = {one.max_length for one in choice_of(stock_of([300] * 5000)).points}
+    assert {512, 1024, 4096} <= shown
+    assert max(shown) <= 16_384
+    asked = {one.max_length for one in choice_of(stock_of([300] * 50), lengths=(512, 1024, 65_536)).points}
+    assert asked == {512, 1024, 2048, 65_536}
+
+
+def test_lengths_are_multiples_of_the_alignment() -> None:
+    config = configured(pack={"align": 96}, truncate={"max_length": 960})
+    assert candidates(config, (256, 500, 1024)) == [192, 480, 960]
+    assert candidates(config, (50,)) == [960]
+    with pytest.raises(ConfigError, match=r"--lengths: 1 is out of range"):
+        candidates(config, (1,))
+
+
+def test_the_histogram_is_of_all_lengths() -> None:
+    lengths = lognormal(6, 1)
+    found = choice_of(stock_of(lengths)).lengths
+    assert sum(found.counts) == found.count == len(lengths)
+    assert found.total == lengths.sum()
+    assert found.quantiles["p50"] == np.sort(lengths)[(len(lengths) - 1) // 2]
+    assert (found.quantiles["min"], found.quantiles["max"]) == (lengths.min(), lengths.max())
+    assert found.exact
+
+
+def test_of_a_sample_it_is_said() -> None:
+    choice = choose(stock_of([100] * 50), configured(), ReportOptions(), documents_in_all=5000)
+    assert (choice.documents, choice.documents_in_all) == (50, 5000)
+    assert not choice.lengths.exact
+    assert "5,000" in choice.sentence
+
+
+def test_points_have_the_work_of_the_shape() -> None:
+    for point in choice_of(stock_of(lognormal(6, 1))).points:
+        attention = 6 * point.squares * SEVEN_BILLION.hidden * SEVEN_BILLION.layers
+        assert point.attention_flops == attention
+        computed = point.slots if point.strategy == "padded" else point.tokens
+        assert point.flops == attention + 6 * SEVEN_BILLION.parameters * computed
+
+
+# --- the sentence of the configured length ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "1 of 3 documents are cut and 21.8 % of the trained tokens lost"),
+        ({"truncate": {"max_length": 2048, "overlong": "drop"}}, "1 of 3 documents are dropped"),
+        (
+            {"truncate": {"max_length": 2048, "overlong": "split"}},
+            "At 2,048, 1 of 3 documents are split into 2 pieces and < 0.1 % of the trained tokens lost.",
+        ),
+        ({"truncate": {"max_length": 2048, "overlong": "error"}}, "longer than a row, which stops the run"),
+        ({"pack": {"strategy": "bfd_split"}}, "bfd_split at 2,048 loses no token and cuts 1 of 3 documents"),
+        ({"pack": {"strategy": "wrapped"}}, "wrapped at 2,048 loses no token and cuts"),
+        ({"pack": {"strategy": "none"}}, "each of the 3 documents is a row of its own"),
+        (
+            {"pack": {"strategy": "none"}, "truncate": {"max_length": 2048, "overlong": "split"}},
+            "each of the 4 pieces is a row of its own",
+        ),
+        ({"truncate": {"max_length": 4096}}, "no document is cut and no token is lost"),
+    ],
+)
+def test_what_the_configured_length_does(changes: dict[str, Any], words: str) -> None:
+    assert words in choice_of(stock_of([100, 200, 2700], 0.0), configured(**changes)).sentence
+
+
+def test_nothing_at_all() -> None:
+    choice = choice_of(stock_of([]))
+    assert choice.advice is None
+    assert "no document" in choice.sentence
+
+
+# --- the recommendation ---
+
+
+def test_conversations_get_the_length_that_keeps_their_answers() -> None:
+    choice = choice_of(stock_of(lognormal(6.2, 0.8)))
+    assert choice.advice is not None
+    assert choice.advice.strategy == "bfd"
+    point = at(choice, "bfd", choice.advice.max_length)
+    kept = point.labels / (point.labels + point.labels_lost)
+    assert kept >= KEEPS
+    shorter = at(choice, "bfd", choice.advice.max_length // 2)
+    assert shorter.labels / (shorter.labels + shorter.labels_lost) < KEEPS
+    longer = at(choice, "bfd", choice.advice.max_length * 2)
+    more = longer.flops / point.flops - 1
+    gain = (longer.labels - point.labels) / (point.labels + point.labels_lost)
+    verb = "would keep" if point.max_length > 2048 else "would be enough: it keeps"
+    assert choice.advice.sentence == (
+        f"max_length {point.max_length:,} {verb} {share(kept)} of the trained tokens; "
+        f"the next step up, {longer.max_length:,}, costs {share(more)} more work for {share(gain)} of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("configured_length", "verb"),
+    [(256, "would keep"), (512, "is enough: it keeps"), (2048, "would be enough: it keeps")],
+)
+def test_the_advice_is_said_beside_what_is_configured(configured_length: int, verb: str) -> None:
+    choice = choice_of(stock_of([300] * 100), configured(truncate={"max_length": configured_length}))
+    assert choice.advice is not None
+    assert choice.advice.sentence == f"max_length 512 {verb} all of the trained tokens; no document is longer."
+
+
+def test_short_documents_share_longer_rows() -> None:
+    choice = choice_of(stock_of([300] * 5000))
+    assert choice.advice is not None
+    assert choice.advice.max_length > 512
+    assert at(choice, "bfd", choice.advice.max_length).fill > 0.9
+    assert any("too few documents fit" in reason for reason in choice.advice.reasons)
+
+
+def test_few_rows_are_not_made_fewer_to_fill_them() -> None:
+    stock = stock_of([300] * 100)
+    choice = choice_of(stock)
+    assert choice.advice is not None
+    assert choice.advice.max_length == 512
+    assert at(choice, "bfd", 512).rows == 100
+    assert at(choice, "bfd", 2048).fill > at(choice, "bfd", 512).fill + CHEAPER
+    # The same documents are a sample of enough.
+    many = choose(stock, configured(), ReportOptions(), documents_in_all=5000)
+    assert many.advice is not None
+    assert many.advice.max_length > 512
+
+
+def test_attention_is_told_where_it_is_much_of_the_work() -> None:
+    choice = choice_of(stock_of([*([30_000] * 2000), *([60_000] * 2)]))
+    assert choice.advice is not None
+    point, longer = at(choice, "bfd", 32_768), at(choice, "bfd", 65_536)
+    assert point.attention_flops > 0.1 * point.flops
+    more, attention = longer.flops / point.flops - 1, longer.attention_flops / point.attention_flops - 1
+    assert f"costs {share(more)} more work, {share(attention)} more attention, for" in choice.advice.sentence
+
+
+def test_texts_are_split_and_not_followed_to_the_longest() -> None:
+    choice = choice_of(stock_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
+    assert choice.advice is not None
+    assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
+    assert "would lose no token" in choice.advice.sentence
+
+
+def test_one_giant_conversation_is_named() -> None:
+    choice = choice_of(stock_of([*lognormal(6, 0.8, 1000), 120_000], 0.4))
+    assert choice.advice is not None
+    assert choice.advice.strategy == "bfd"
+    assert any("Few documents need so much" in one and "overlong: split" in one for one in choice.advice.reasons)
+
+
+def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
+    stock = stock_of([3000] * 400 + [200] * 2000)
+    free = choice_of(stock)
+    assert free.advice is not None
+    assert free.advice.max_length == 4096
+    limited = choice_of(stock, max_length_limit=1024)
+    assert limited.advice is not None
+    assert limited.advice.max_length <= 1024
+    assert limited.points == free.points, "longer ones are compared all the same"
+    assert any("the given limit" in reason for reason in limited.advice.reasons)
+
+
+def test_splitting_a_few_documents_comes_first_where_it_saves_most() -> None:
+    advice = choice_of(stock_of([100] * 5000 + [60_000] * 20)).advice
+    assert advice is not None
+    assert "overlong: split" in advice.reasons[0]
+
+
+def test_too_long_for_any_length() -> None:
+    choice = choice_of(stock_of([200_000] * 40, 0.5), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert any("None of the compared lengths" in reason for reason in choice.advice.reasons)
+    assert choice.advice.max_length == 1024  # none of them leaves anything that is trained
+    choice = choice_of(stock_of([200_000] * 40, 0.0), lengths=(1024, 4096))
+    assert choice.advice is not None
+    assert choice.advice.max_length == 4096
+
+
+def test_an_error_means_that_no_document_may_be_longer() -> None:
+    config = configured(truncate={"max_length": 2048, "overlong": "error"})
+    choice = choice_of(stock_of([*([100] * 100_000), 6000]), config)
+    assert choice.advice is not None
+    assert choice.advice.max_length == 8192
+
+
+# --- what else is said ---
+
+
+def test_untrained_data_says_so() -> None:
+    lengths = np.array([300, 500], dtype=np.int32)
+    nothing = np.zeros(0, dtype=np.int32)
+    choice = choice_of(LengthStats(lengths, nothing, nothing, nothing), configured(keep_untrained=True))
+    assert choice.advice is not None
+    assert "of the tokens" in choice.advice.sentence
+    assert any("check the mask" in reason for reason in choice.advice.reasons)
+    without = choice_of(LengthStats(lengths, nothing, nothing, nothing))
+    assert without.advice is not None
+    assert without.points[0].documents == 0
+
+
+def test_few_rows_are_named() -> None:
+    choice = choice_of(stock_of([1000] * 20))
+    assert choice.advice is not None
+    assert any("few: with 8 per step" in reason for reason in choice.advice.reasons)
+
+
+@examples(60)
+@given(
+    st.tuples(st.lists(st.integers(1, 5000), min_size=1, max_size=40), st.sampled_from([1, 80])).map(
+        lambda found: found[0] * found[1]
+    ),
+    st.floats(0, 0.99),
+    st.sampled_from(["bfd", "bfd_split", "wrapped", "none"]),
+    st.sampled_from(["truncate", "drop", "split", "error"]),
+    st.sampled_from([64, 500, 2048]),
+    st.booleans(),
+)
+def test_the_advice_keeps_what_can_be_kept(
+    lengths: list[int], prompt: float, strategy: str, overlong: str, length: int, untrained: bool
+) -> None:
+    if strategy in ("bfd_split", "wrapped"):
+        overlong = "truncate"
+    config = configured(
+        pack={"strategy": strategy}, truncate={"max_length": length, "overlong": overlong}, keep_untrained=untrained
+    )
+    choice = choice_of(stock_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
+    advice = choice.advice
+    assert advice is not None
+    assert advice.strategy in ("bfd", "bfd_split")
+    known = {one.max_length for one in choice.points}
+    assert advice.max_length in known
+    # Every share in the sentence is that of a point.
+    by, cuts = advice.strategy, advice.strategy == "bfd_split" or overlong == "split"
+    point = at(choice, by, advice.max_length)
+    total = point.labels + point.labels_lost
+    kept = point.labels / total if total else point.tokens / (point.tokens + point.tokens_lost)
+    texts = total / (point.tokens + point.tokens_lost) >= TEXT
+    whole = 1 - point.documents_cut / (point.documents + point.documents_lost)
+    reached = not any("None of the compared lengths" in reason for reason in advice.reasons)
+    if reached:
+        assert kept >= KEEPS
+        if cuts:
+            assert whole >= (WHOLE_TEXTS if texts else WHOLE)
+        if overlong == "error" and advice.strategy == "bfd":
+            assert point.documents_cut == point.documents_lost == 0
+        enough = [
+            one for one in choice.points
+            if one.strategy == by and one.max_length < advice.max_length and total
+            and one.labels / total >= KEEPS
+            and (not cuts or 1 - one.documents_cut / (one.documents + one.documents_lost) >= WHOLE)
+            and (overlong != "error" or one.documents_cut + one.documents_lost == 0)
+        ]  # fmt: skip
+        assert not enough or point.rows >= FEW_ROWS  # fuller rows alone are no reason to have few
+        for shorter in enough:  # a shorter one that would do takes more room for each trained token
+            assert shorter.slots / shorter.labels > point.slots / point.labels * (1 + CHEAPER) * 0.999 or any(
+                other.slots / max(other.labels, 1) < point.slots / point.labels
+                for other in choice.points
+                if other.strategy == by
+            )
+    said = ["all" if kept == 1 else share(kept)] if by == "bfd" else []
+    said += [share(whole)] if cuts else []
+    assert all(one in advice.sentence.partition(";")[0] for one in said)
+    named = [int(one.replace(",", "")) for one in re.findall(r"next step up, ([\d,]+),", advice.sentence)]
+    assert all(one in known and one > advice.max_length for one in named)
+    assert len(set(advice.reasons)) == len(advice.reasons) >= 3

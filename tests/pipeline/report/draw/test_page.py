@@ -1,0 +1,329 @@
+"""The page of a report, before a browser sees it."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.report.draw.blocks import Chart, Grid, Page, PageSection, Switch, Words, walk
+from packtrain.pipeline.report.draw.charts_flow import file_link, flow_blocks
+from packtrain.pipeline.report.draw.markup import escaped, plain_label
+from packtrain.pipeline.report.draw.page import report_page
+from packtrain.pipeline.report.draw.palette import KINDS, ROLES, STRATEGY_STYLES, contrast, scheme
+from packtrain.pipeline.report.draw.shell import render
+from packtrain.schemas.report import FORMAT, Flow, Histogram, Report, Training
+from packtrain.stages.forecast.sweep import STRATEGIES
+
+
+class Outline(HTMLParser):
+    """Elements, ids, headings, and what scripts and styles hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.held: list[tuple[str, dict[str, str | None], str]] = []
+        self._open: tuple[str, dict[str, str | None]] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._open = (tag, dict(attrs))
+            self.held.append((*self._open, ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = None
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None:
+            tag, attrs, text = self.held[-1]
+            self.held[-1] = (tag, attrs, text + data)
+
+    def attribute(self, name: str) -> list[str]:
+        return [attrs[name] or "" for _, attrs in self.tags if name in attrs]
+
+
+def charts(page: Page) -> list[Chart]:
+    return [block for section in page.sections for block in walk(section.blocks) if isinstance(block, Chart)]
+
+
+def empty_report(**keys: Any) -> Report:
+    return Report(format=FORMAT, kind="plan", name="x", made="now", packtrain="0", sample=None, **keys)
+
+
+# What it holds
+
+
+def test_six_questions_are_answered(report: Report) -> None:
+    page = report_page(report)
+    assert [section.title for section in page.sections] == [
+        "Which max_length?",
+        "What happened to my data?",
+        "What is being trained on?",
+        "How good is the packing?",
+        "What batch size?",
+        "Can I trust it?",
+    ]
+    for section in page.sections:
+        assert section.sentence.startswith(getattr(report, section.name).sentence)
+        assert section.blocks
+
+
+def test_the_first_answer_names_the_length_that_is_advised(report: Report) -> None:
+    choice = report.choice
+    assert choice is not None
+    advised = choice.advice
+    assert advised is not None
+
+    def answer(**advice: Any) -> str:
+        other = replace(choice, advice=replace(advised, **advice))
+        return report_page(replace(report, choice=other)).sections[0].sentence.removeprefix(choice.sentence)
+
+    assert answer(max_length=choice.max_length, strategy=choice.strategy) == ""
+    assert answer(max_length=16_384, strategy=choice.strategy) == " Advised: 16,384."
+    assert answer(max_length=16_384, strategy="padding_free") == " Advised: 16,384 with padding-free."
+
+
+def test_a_source_that_is_called_all_is_not_the_sum(report: Report) -> None:
+    assert report.flow is not None
+    fate = report.flow.fates[-1]
+    alone = flow_blocks(replace(report.flow, fates=[replace(fate, source="all")]))
+    both = flow_blocks(replace(report.flow, fates=[replace(fate, source="all"), replace(fate, source="all"), fate]))
+    for blocks, words in ((alone, ["all"]), (both, ["all sources", "all", fate.source])):
+        (switch,) = (block for block in blocks if isinstance(block, Switch))
+        assert [name for name, _ in switch.panels] == words
+        charts = [block for _, panel in switch.panels for block in panel if isinstance(block, Chart)]
+        assert [chart.title for chart in charts] == [f"Where the tokens of {word} went" for word in words]
+
+
+def test_an_absent_section_says_why() -> None:
+    page = report_page(empty_report(absent={"packing": "Nothing is packed yet; run it."}))
+    said = {section.name: section.sentence for section in page.sections}
+    assert said["packing"] == "Nothing is packed yet; run it."
+    assert said["trust"]
+    assert all(not section.blocks for section in page.sections)
+    assert b"Nothing is packed yet" in render(page)
+
+
+def test_a_report_of_nothing_is_drawn(report: Report) -> None:
+    none = Histogram([0.0, 1.0], [0], 0, 0.0)
+    assert report.choice is not None
+    assert report.training is not None
+    assert report.packing is not None
+    assert report.trust is not None
+    assert report.batch is not None
+    share_of = replace(
+        report.training.sources[0],
+        tokens=0,
+        labels=0,
+        examples=0,
+        lengths=none,
+        prompts=none,
+        completions=None,
+        turns_each=none,
+    )
+    split = replace(report.packing.splits[0], rows=0, bound=0, tokens=0, labels=0, fills=none, documents=none)
+    bare = replace(
+        report,
+        choice=replace(report.choice, points=[], advice=None, lengths=none),
+        flow=Flow("Nothing.", [], {}, [], {}, None),
+        training=Training("Nothing.", [share_of], [], "There is no row."),
+        packing=replace(report.packing, splits=[split], balance=[], savings=[], order_after=None),
+        batch=replace(report.batch, recipes=[], examples_a_row=0.0),
+        trust=replace(report.trust, stages=[], inputs=[], versions={}, configuration=""),
+    )
+    text = render(report_page(bare)).decode()
+    assert "There is no row." in text
+    nothing = replace(report.choice, points=[replace(point, flops=0.0, attention_flops=0.0, labels=0, labels_lost=0)
+                                           for point in report.choice.points[:5]])  # fmt: skip
+    assert render(report_page(replace(bare, choice=nothing)))
+
+
+def test_every_figure_follows_plotlys_schema(report: Report) -> None:
+    figures = pytest.importorskip("plotly.graph_objects")
+    page = report_page(report)
+    drawn = charts(page)
+    kinds = {trace["type"] for chart in drawn for trace in chart.traces}
+    assert kinds == {"scatter", "bar", "sankey"}
+    assert len(drawn) > 12
+    text = Outline(render(page).decode())
+    data = json.loads(next(held for _, attrs, held in text.held if attrs.get("id") == "figures"))
+    for chart in drawn:
+        figure = in_colour(data["charts"][chart.name], data["schemes"]["dark"])
+        # Raises on a name or a value that plotly does not know.
+        figures.Figure(data=figure["data"], layout=figure["layout"], skip_invalid=False)
+
+
+def in_colour(value: Any, colours: dict[str, str], key: str = "") -> Any:
+    """As the page's script puts colours in."""
+    if isinstance(value, dict):
+        return {name: in_colour(one, colours, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [in_colour(one, colours, key) for one in value]
+    if isinstance(value, str) and value.startswith("@") and re.search("colou?r$|^color", key, re.I):
+        role, _, percent = value[1:].partition("/")
+        red, green, blue = (int(colours[role][at : at + 2], 16) for at in (1, 3, 5))
+        return f"rgba({red},{green},{blue},{float(percent or 100) / 100})"
+    return value
+
+
+def test_each_chart_says_in_words_and_in_a_table_what_it_shows(report: Report) -> None:
+    for chart in charts(report_page(report)):
+        assert len(chart.alt) > 40, chart.name
+        assert chart.table.rows, chart.name
+        assert all(len(row) == len(chart.table.head) for row in chart.table.rows), chart.name
+
+
+def test_strategies_differ_in_more_than_colour(report: Report) -> None:
+    assert set(STRATEGY_STYLES) == set(STRATEGIES)
+    styles = list(STRATEGY_STYLES.values())
+    assert len({dash for _, dash, _ in styles}) == len({symbol for *_, symbol in styles}) == len(styles)
+    assert len(set(KINDS.values())) == len(KINDS)
+    for chart in charts(report_page(report)):
+        bars = [trace for trace in chart.traces if trace["type"] == "bar" and trace.get("showlegend") is not False]
+        looks = [(trace["marker"].get("pattern") or {}).get("shape", "") for trace in bars]
+        assert len(set(looks)) == len(looks), chart.name
+
+
+def test_strategies_with_one_curve_share_a_line(report: Report) -> None:
+    lost = next(chart for chart in charts(report_page(report)) if chart.name == "choice-lost")
+    names = [re.sub("<.*?>", "", trace["name"]) for trace in lost.traces if trace["type"] == "scatter"]
+    assert names[0] == "padded, padding-free, bfd"
+
+
+def test_where_no_document_is_among_the_lengths_the_chart_says_so(report: Report) -> None:
+    choice = report.choice
+    assert choice is not None
+
+    def said(edges: list[float], counts: list[int]) -> str:
+        lengths = Histogram(edges, counts, sum(counts), 0.0)
+        blocks = report_page(replace(report, choice=replace(choice, lengths=lengths))).sections[0].blocks
+        lost = next(block for block in blocks if isinstance(block, Chart))
+        return str(lost.layout["annotations"][-1]["text"])
+
+    assert said([1, 2, 8, 300], [3, 4, 0]) == "documents by their length: all are shorter than any of these"
+    assert said([1, 2, 8, 300], [3, 4, 1]) == "documents by their length"
+    assert said([1.0, 200_000.0, 400_000.0], [0, 1]) == "documents by their length: all are longer than any of these"
+
+
+# Colours
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_can_be_read_in_both_schemes(dark: bool) -> None:
+    colours = scheme(dark)
+    pairs = [(text, ground) for text in ("ink", "quiet", "accent") for ground in ("page", "card", "sunken")]
+    pairs += [("ink", "mark"), ("ink", "hit"), ("page", "ink"), ("card", "trained")]
+    for text, ground in pairs:
+        assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    drawn = set(ROLES) - {"page", "card", "sunken", "line", "mark", "hit"}
+    for role in drawn:
+        assert contrast(colours[role], colours["card"]) >= 3, role
+
+
+# Safety
+
+
+def test_scripts_and_styles_are_allowed_by_their_bytes_alone(report: Report) -> None:
+    text = render(report_page(report)).decode()
+    outline = Outline(text)
+    policy = next(attrs["content"] or "" for tag, attrs in outline.tags if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert "unsafe-inline" not in policy.partition("style-src-attr")[0]
+    allowed = set(re.findall("'sha256-(.*?)'", policy))
+    used = {
+        base64.b64encode(hashlib.sha256(held.encode()).digest()).decode()
+        for tag, attrs, held in outline.held
+        if attrs.get("type") != "application/json"
+    }
+    assert used == allowed
+    assert not {"form", "base", "iframe", "object", "embed", "img", "link"} & {tag for tag, _ in outline.tags}
+    assert not [name for _, attrs in outline.tags for name in attrs if name.startswith("on")]
+    assert not outline.attribute("src")
+
+
+def test_it_is_small(report: Report) -> None:
+    assert len(render(report_page(report))) < 6_000_000
+    assert len(render(Page("No chart", "", [PageSection("a", "A?", "B.", [Words("c")])]))) < 60_000
+
+
+HOSTILE = "</script><script>window.__pwned=1</script><img src=x onerror='__pwned=1'>\u202e\x1b[31m{{7*7}}%{x}\"'&<b>"
+
+
+def test_text_of_data_makes_no_element(report: Report, fill: Any) -> None:
+    plain = Outline(render(report_page(report)).decode())
+    text = render(report_page(fill(report, HOSTILE))).decode()
+    hostile = Outline(text)
+    assert "__pwned" in text
+    assert {tag for tag, _ in hostile.tags} <= {tag for tag, _ in plain.tags}
+    assert {name for _, attrs in hostile.tags for name in attrs} <= {name for _, attrs in plain.tags for name in attrs}
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+@given(st.text())
+def test_labels_of_charts_are_text(text: str) -> None:
+    label = plain_label(text)
+    assert "<" not in label
+    assert "%{" not in label
+    assert len(text) > 44 or "\n" not in label
+    assert "<" not in escaped(text)
+    assert '"' not in escaped(text)
+
+
+def test_a_text_of_a_megabyte_is_clipped(report: Report, fill: Any) -> None:
+    huge = render(report_page(fill(report, "x" * 1_000_000)))
+    assert len(huge) < 6_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "link"),
+    [
+        (None, None),
+        ("relative.jsonl", None),
+        ("javascript:alert(1)", None),
+        ("//host/share", "file:///host/share"),
+        ('/data/a b/"><script>.jsonl', "file:///data/a%20b/%22%3E%3Cscript%3E.jsonl"),
+        ("/data/ü#?.jsonl", "file:///data/%C3%BC%23%3F.jsonl"),
+    ],
+)
+def test_only_absolute_paths_become_links(path: str | None, link: str | None) -> None:
+    assert file_link(path) == link
+
+
+# For everybody
+
+
+def test_ids_are_unique_and_references_point_somewhere(report: Report) -> None:
+    outline = Outline(render(report_page(report)).decode())
+    ids = outline.attribute("id")
+    assert len(ids) == len(set(ids))
+    wanted = [*outline.attribute("aria-labelledby"), *outline.attribute("aria-controls"), *outline.attribute("for")]
+    wanted += [href[1:] for href in outline.attribute("href") if href.startswith("#")]
+    assert wanted
+    assert set(wanted) <= set(ids)
+
+
+def test_headings_do_not_skip_a_level(report: Report) -> None:
+    levels = [
+        int(tag[1]) for tag, _ in Outline(render(report_page(report)).decode()).tags if re.fullmatch("h[1-6]", tag)
+    ]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below - above <= 1 for above, below in pairwise(levels))
+
+
+def test_what_scrolls_is_reached_by_keyboard() -> None:
+    grid = Grid("A <b>", ["a", "b"], [["<i>", "1"]])
+    text = render(Page("T", "L", [PageSection("s", "S?", "W.", [grid])])).decode()
+    assert '<div class="scroll" role="region" tabindex="0" aria-label="A &lt;b&gt;">' in text
+    assert "&lt;i&gt;" in text
+    assert '<td class="number">1</td>' in text

@@ -1,0 +1,337 @@
+"""Samples: whole rows, none twice, from everywhere, in proportion; and what is said of them is said of their inputs."""
+
+import gzip
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from packtrain.pipeline.inputs.paths import Found, InputKind
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.report.collect.flow import Rejects
+from packtrain.pipeline.report.sample.sample_folder import sample_folder
+from packtrain.pipeline.report.sample.sampling import sampled
+from packtrain.pipeline.report.sample.sampling_rows import look, take_lines
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.report import Reject
+
+from tests.support.examples import examples
+
+Rows = list[dict[str, Any]]
+
+
+class Notes(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def rows_of(count: int, first: int = 0) -> Rows:
+    """Rows whose text says which they are; later ones are longer."""
+    return [{"text": f"{number} " + "mule " * (1 + number // 40)} for number in range(first, first + count)]
+
+
+def lines(rows: Rows) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def configured(folder: Path, *sources: dict[str, Any]) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "out": str(folder / "out"),
+            "tokenizer": {"path": "unused"},
+            "sources": [{"name": f"s{n}", "format": "text", **source} for n, source in enumerate(sources)],
+        }
+    )
+
+
+def taken(config: RunConfig, rows: int, observer: Silent | None = None) -> tuple[list[Rows], float, bool]:
+    """The sample's rows by source, how many there are said to be in all, and whether it is all of them."""
+    with sampled(config, Path(), rows, observer or Silent()) as sample:
+        found = [[row for path in source.path for row in read(Path(path))] for source in sample.config.sources]
+        return found, sample.rows_estimated, sample.exhaustive
+
+
+def read(path: Path) -> Rows:
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    if path.suffix == ".arrow":
+        return list(pa.ipc.open_file(path).read_all().to_pylist())
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def numbers(rows: Rows) -> list[int]:
+    return [int(row["text"].split()[0]) for row in rows]
+
+
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=60),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=9),
+    st.floats(0, 0.4),
+    st.booleans(),
+)
+def test_lines_are_whole_and_stand_once(
+    tmp_path: Path, lengths: list[int], places: list[float], span: float, ended: bool
+) -> None:
+    every = [f"{number}:" + "x" * length for number, length in enumerate(lengths)]
+    text = "\n".join(every) + ("\n" if ended else "")
+    (tmp_path / "a.jsonl").write_text(text)
+    piece = look(Found(InputKind.LOCAL, str(tmp_path / "a.jsonl"), len(text), 0))
+    with (tmp_path / "b").open("wb") as to:
+        out = take_lines(piece, sorted(places), span, to)
+    found = (tmp_path / "b").read_text().splitlines()
+    assert out.rows == len(found)
+    where = [every.index(line) for line in found]
+    assert where == sorted(set(where))
+    for first, start in out.starts:
+        assert text[start:].startswith(found[first])
+    # Exactly the lines that begin in a stretch.
+    begins = [sum(len(line) + 1 for line in every[:number]) for number in range(len(every))]
+    size = len(text)
+    spans = [(int(place * size), max(int((place + span) * size), int(place * size) + 1)) for place in places]
+    inside = {number for number, begin in enumerate(begins) if any(low <= begin < high for low, high in spans)}
+    assert inside <= set(where)
+    if span * size > 1:
+        assert len(set(where) - inside) <= len(places)
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_rows_come_from_everywhere(kind: str, far: bool, tmp_path: Path) -> None:
+    rows = rows_of(4000)
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text(lines(rows))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=700)
+    else:
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=300)
+    ((found,), every, exhaustive) = taken(configured(tmp_path, {"path": path.as_uri() if far else str(path)}), 400)
+    assert not exhaustive
+    assert 320 <= len(found) <= 480
+    assert abs(every - 4000) < 200
+    known = numbers(found)
+    assert known == sorted(set(known))
+    # Late rows are ten times as long as early ones; each tenth has its share all the same.
+    tenths = Counter(number // 400 for number in known)
+    assert len(tenths) == 10
+    assert max(tenths.values()) <= 2.2 * min(tenths.values())
+    assert found == [rows[number] for number in known]
+
+
+def test_the_seed_says_which(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
+    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")})
+    assert taken(config, 200) == taken(config, 200)
+    assert taken(config, 200) != taken(config.model_copy(update={"seed": 7}), 200)
+
+
+def test_sources_keep_their_shares(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(6000)))
+    for part in range(5):
+        (tmp_path / f"b{part}.jsonl").write_text(lines(rows_of(400, 400 * part)))
+    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}, {"path": str(tmp_path / "b*.jsonl")})
+    ((first, second), every, _) = taken(config, 800)
+    assert 520 <= len(first) <= 680
+    assert 160 <= len(second) <= 240
+    assert {number // 400 for number in numbers(second)} == set(range(5))
+    assert abs(every - 8000) < 400
+
+
+def test_a_source_of_few_rows_is_there_too(tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text(lines(rows_of(5000)))
+    (tmp_path / "five.jsonl").write_text(lines(rows_of(5)))
+    (tmp_path / "hundred.jsonl").write_text(lines(rows_of(100)))
+    paths = [{"path": str(tmp_path / f"{name}.jsonl")} for name in ("many", "five", "hundred")]
+    found, _, exhaustive = taken(configured(tmp_path, *paths), 500)
+    assert found[1] == rows_of(5)
+    assert 10 <= len(found[2]) <= 30
+    assert 400 <= len(found[0]) <= 600
+    assert not exhaustive
+
+
+def test_as_many_rows_as_there_are_is_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(300)))
+    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")})
+    with sampled(config, Path(), 300, Silent()) as sample:
+        assert sample.exhaustive
+        assert sample.config is config
+        assert sample.rows_estimated == 300
+
+
+def test_the_first_rows_are_all_that_max_rows_leaves(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(4000)))
+    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl"), "max_rows": 1000})
+    ((found,), every, _) = taken(config, 200)
+    assert every == 1000
+    assert max(numbers(found)) < 2200  # by bytes, and the first rows are shorter
+    assert len(found) < 400
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv", "a.tsv"])
+def test_what_can_be_read_from_its_beginning_only_says_so(name: str, tmp_path: Path) -> None:
+    rows = rows_of(3000)
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(lines(rows).encode()))
+    else:
+        body = "".join(f'"{row["text"]}\nand ""so"" on"\n' for row in rows)
+        path.write_text("text\n" + body)
+    observer = Notes()
+    config = configured(tmp_path, {"path": str(path)})
+    with sampled(config, Path(), 150, observer) as sample:
+        (source,) = sample.config.sources
+        (written,) = (Path(one) for one in source.path)
+        assert any("first rows" in note for note in observer.notes)
+        if name.endswith(".gz"):
+            assert written.name == "a.jsonl"
+            assert read(written) == rows[:150]
+        else:
+            assert written.name == name
+            assert written.read_text().count('""so""') == 150
+        assert 1500 < sample.rows_estimated < 6000
+        assert sample.origins[str(written)][:2] == (name, str(path))
+
+
+def test_rejects_are_those_of_the_input(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
+    with sampled(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), Path(), 100, Silent()) as sample:
+        (written,) = sample.config.sources[0].path
+        line = 40
+        row = read(Path(written))[line - 1]
+        given = Reject("s0", "a.jsonl", line, "empty", "nothing in it", written)
+        (found,) = sample.true_rejects(Rejects([given], None)).shown
+    assert (found.file, found.path, found.line) == ("a.jsonl", str(tmp_path / "a.jsonl"), None)
+    byte = int(found.detail.rpartition("byte ")[2].rstrip(")").replace(",", ""))
+    rest = (tmp_path / "a.jsonl").read_text()[byte:]
+    assert json.dumps(row) in rest.split("\n")[:40]
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(3000)))
+    taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_plan_left_is_gone_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what others use stays, as does what is not a sample, or may be one that is just made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = {tmp_path / name for name in ("packtrain-sample-young", "packtrain-other", "packtrain-sample-file")}
+    for path in kept - {tmp_path / "packtrain-sample-file"}:
+        path.mkdir()
+    (tmp_path / "packtrain-sample-file").touch()
+    (tmp_path / "packtrain-sample-old").mkdir()
+    os.utime(tmp_path / "packtrain-sample-old", (0, 0))
+    killed = """
+import os, signal, sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from packtrain.pipeline.report.sample.sample_folder import sample_folder
+with sample_folder() as folder:
+    (folder / "rows").write_bytes(b"x" * 1000)
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with sample_folder() as mine:
+        (mine / "rows").touch()
+        done = subprocess.run([sys.executable, "-c", killed, tmp_path], capture_output=True, text=True, check=False)
+        left = Path(done.stdout.strip())
+        assert (done.returncode, {*tmp_path.iterdir()}) == (-9, {*kept, mine, left})
+        assert (left / "rows").stat().st_size == 1000
+        with sample_folder() as another:
+            assert {*tmp_path.iterdir()} == {*kept, mine, another}
+            assert (mine / "rows").exists()
+    assert {*tmp_path.iterdir()} == kept
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--rows 0"):
+        taken(configured(tmp_path, {"path": "a.jsonl"}), 0)
+    with pytest.raises(ConfigError, match="there is no file"):
+        taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_share_of_rows_is_estimated_without_bias(seed: int, tmp_path: Path) -> None:
+    """Long rows stand together, as in files that are sorted, or put together from others."""
+    chance = random.Random(seed)
+    rows = [{"text": f"{number} " + "x" * (20 if number < 15_000 else 1000)} for number in range(20_000)]
+    (tmp_path / "a.jsonl").write_text(lines(rows))
+    config = configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}).model_copy(
+        update={"seed": chance.randrange(1000)}
+    )
+    ((found,), every, _) = taken(config, 2000)
+    share = sum(number >= 15_000 for number in numbers(found)) / len(found)
+    assert abs(share - 0.25) < 0.03
+    assert abs(every - 20_000) < 1500
+
+
+def test_rows_that_were_counted_are_not_estimated(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(rows_of(5000)))
+    (_, every, exhaustive) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl")}), 100)
+    assert (every, exhaustive) == (5000, False)
+
+
+@pytest.mark.parametrize("count", [5_000, 60_000])
+def test_compressed_rows_are_estimated_by_more_than_the_first_steps(count: int, tmp_path: Path) -> None:
+    text = "".join(json.dumps({"text": f"{number} " + "mule " * 60}) + "\n" for number in range(count))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (_, every, _) = taken(configured(tmp_path, {"path": str(tmp_path / "a.jsonl.gz")}), 100)
+    assert every == pytest.approx(count, rel=0.05)
+
+
+def test_a_long_line_is_gone_through_once(tmp_path: Path) -> None:
+    text = "short\n" + "x" * 8_000_000 + "\nlast\n"
+    (tmp_path / "a.jsonl").write_text(text)
+    piece = look(Found(InputKind.LOCAL, str(tmp_path / "a.jsonl"), len(text), 0))
+    read = 0
+
+    class Counting(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            nonlocal read
+            data = super().read(-1 if size is None else size)
+            read += len(data)
+            return data
+
+    counting = replace(piece, open=lambda: cast("BinaryIO", Counting(tmp_path / "a.jsonl")))
+    with (tmp_path / "b").open("wb") as to:
+        out = take_lines(counting, [number / 100 for number in range(100)], 1e-3, to)
+    assert out.rows >= 1
+    assert read < 3 * len(text)
+
+
+def test_a_url_is_sampled_where_it_lies(tmp_path: Path) -> None:
+    import fsspec
+
+    text = "".join(f'{{"text": "row {number}"}}\n' for number in range(50)).encode()
+    fsspec.filesystem("memory").pipe_file("/sampled/a.jsonl", text)
+    piece = look(Found(InputKind.URL, "memory://sampled/a.jsonl", len(text), 0))
+    with (tmp_path / "b").open("wb") as to:
+        taken = take_lines(piece, [0.0, 0.5], 0.1, to)
+    found = (tmp_path / "b").read_bytes().splitlines()
+    assert 0 < taken.rows == len(found) < 50
+    assert set(found) <= set(text.splitlines())
+    with pytest.raises(InputError, match=r"memory://sampled/b\.jsonl cannot be read"):
+        look(Found(InputKind.URL, "memory://sampled/b.jsonl", 0, 0))

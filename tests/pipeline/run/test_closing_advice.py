@@ -1,0 +1,119 @@
+"""What a finished run advises: every number is what a run with that setting really gives."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packtrain.pipeline.dataset.output_folder import read_manifest
+from packtrain.pipeline.pack import decide as deciding
+from packtrain.pipeline.pack.decide import Repeats
+from packtrain.pipeline.run.closing_advice import on_lost
+from packtrain.pipeline.store.local import LocalStore
+from packtrain.schemas.config import RunConfig
+from packtrain.schemas.ledger import SourceLedger
+
+
+@pytest.fixture
+def packed(
+    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
+) -> Callable[..., tuple[str, Any]]:
+    """Packs chats of many lengths, some twice; gives what was said, and the ledger's total."""
+    cache = new_cache(tiny_tokenizer)
+    lines = []
+    for number in range(60):
+        turns = []
+        for turn in range(number % 3 + 1):
+            turns += [
+                {"role": "user", "content": f"Question {number} {turn} " + "why " * (number * 3 % 70)},
+                {"role": "assistant", "content": f"Answer {number} {turn}."},
+            ]
+        lines.append(json.dumps({"messages": turns}) + "\n")
+    (tmp_path / "chats.jsonl").write_text("".join(lines + lines[:7]))
+
+    def pack(*options: object) -> tuple[str, Any]:
+        out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        done = packtrain(
+            "run", "--input", tmp_path / "chats.jsonl", "--tokenizer", tiny_tokenizer, "--out", out,
+            "--workers", 1, "--set", f"cache={cache}", "--no-report", *options,
+        )  # fmt: skip
+        assert done.code == 0, done
+        manifest = read_manifest(LocalStore(out))
+        assert manifest is not None
+        return done.out, manifest.ledger.total()
+
+    return pack
+
+
+@pytest.mark.parametrize("duplicates", ["keep", "drop"])
+def test_trained_tokens_that_the_length_loses_are_said_first(
+    packed: Callable[..., tuple[str, Any]], duplicates: str
+) -> None:
+    said, total = packed("--max-length", 64, "--set", f"duplicates={duplicates}")
+    # Of duplicates, tokens are dropped for another reason than the length.
+    lost = total.asked_truncated + (total.asked_dropped if duplicates == "keep" else 0)
+    least = "" if duplicates == "keep" else "at least "
+    (line,) = re.findall(r".* of the trained tokens are lost.*\n.*", said)
+    assert re.match(
+        rf"at max_length 64, {least}\d\d?(\.\d)? % of the trained tokens are lost "
+        rf"\({lost:,} of {total.asked_encoded:,}\)\ntruncation left nothing",
+        line,
+    )
+    assert f"{100 * lost / total.asked_encoded:.1f}".removesuffix(".0") in line
+    assert "are lost" not in packed("--max-length", 2048)[0]
+
+
+def test_what_would_keep_what_is_cut_before_anything_trained(packed: Callable[..., tuple[str, Any]]) -> None:
+    said, total = packed("--max-length", 64)
+    dropped = total.examples_dropped["cut_untrained"]
+    (line,) = re.findall(r"truncation left nothing to train in .*", said)
+    assert f"in {dropped} of 67 examples, which were dropped; of them, " in line
+    advice = re.findall(r"((?:--set|--max-length) \S+) keeps (\d+)", line)
+    assert [hint.split()[-1] for hint, _ in advice[:3]] == ["mask=assistant", "truncate.keep=end", "128"]
+    for hint, count in advice:
+        _, other = packed("--max-length", 64, *hint.split())
+        assert dropped - other.examples_dropped.get("cut_untrained", 0) == int(count) > 0, hint
+
+
+def test_duplicates_are_counted_and_kept(packed: Callable[..., tuple[str, Any]]) -> None:
+    said, total = packed("--max-length", 2048)
+    assert sum(total.examples_packed.values()) == 67
+    assert "7 of 67 packed examples (10.4%) are duplicates of an earlier one; --set duplicates=drop drops" in said
+    said, total = packed("--max-length", 2048, "--set", "duplicates=drop")
+    assert total.examples_dropped == {"duplicate": 7}
+    assert "say the same" not in said
+
+
+def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    digests = rng.integers(0, 2**64, (40_000, 2), dtype=np.uint64)
+    digests[30_000:] = digests[:10_000]
+    exact = Repeats(len(digests))
+    monkeypatch.setattr(deciding, "BUCKET", 5_000)
+    estimate = Repeats(len(digests))
+    for repeats in (exact, estimate):
+        for chunk in np.split(digests, 8):
+            repeats.add(chunk)
+    assert (exact.share, exact.count()) == (1, 10_000)
+    assert estimate.share == 8
+    assert 9_000 < estimate.count() < 11_000
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("cut_empty", "at max_length 64, 50 % of the trained tokens are lost (50 of 100)"),
+        ("max_tokens", "at max_length 64, at least 10 % of the trained tokens are lost (10 of 100)"),
+    ],
+)
+def test_only_what_follows_from_the_length_is_counted_as_lost_to_it(reason: str, said: str) -> None:
+    sources = [{"name": "a", "format": "text", "path": "a.jsonl"}]
+    config = RunConfig.model_validate(
+        {"out": "out", "tokenizer": {"path": "t"}, "sources": sources, "truncate": {"max_length": 64}}
+    )
+    total = SourceLedger(asked_encoded=100, asked_truncated=10, asked_dropped=40, tokens_dropped={reason: 60})
+    assert on_lost(config, total) == said
+    assert on_lost(config, SourceLedger(asked_encoded=100, asked_truncated=1)) is None

@@ -1,0 +1,235 @@
+"""Prep alone: examples for other tools, every row told, and a file that is there only when it is whole."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from packtrain.pipeline.inputs import scan as sources
+from packtrain.pipeline.run import prep_only as prepare
+from packtrain.pipeline.run.prep_only import PrepCounts, prepare_source
+from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.errors import ConfigError, InputError, OutputError
+
+Row = dict[str, Any]
+Prepare = Callable[..., PrepCounts]
+
+
+def chat(*texts: str, **more: Any) -> Row:
+    roles = ("user", "assistant") * len(texts)
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)], **more}
+
+
+def read(path: Path) -> list[Row]:
+    if path.suffix == ".parquet":
+        rows: list[Row] = pq.read_table(path).to_pylist()
+        return [without_nulls(row) for row in rows]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def prep(tmp_path: Path) -> Prepare:
+    """`prep(rows, format, output)`: rows are written as JSONL; bytes as they are."""
+
+    def call(
+        rows: "list[Row] | bytes", format: str, output: str, *, prompt_only: bool = False, **more: Any
+    ) -> PrepCounts:
+        data = rows if isinstance(rows, bytes) else b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        (tmp_path / "in.jsonl").write_bytes(data)
+        source = SourceConfig.model_validate({"name": "a", "format": format, "path": "in.jsonl", **more})
+        return prepare_source(source, tmp_path, tmp_path / output, prompt_only=prompt_only)
+
+    return call
+
+
+ROWS: list[tuple[str, list[Row], list[Row]]] = [
+    ("messages", [chat("a", "b"), chat("c", "d", "e", "f")], [chat("a", "b"), chat("c", "d", "e", "f")]),
+    ("text", [{"text": "a", "other": 1}, {"text": "ü\n🙂"}], [{"text": "a"}, {"text": "ü\n🙂"}]),
+    ("prompt_completion", [{"prompt": "a", "completion": "b"}], [{"prompt": "a", "completion": "b"}]),
+    (
+        "apps",
+        [{"question": "q", "solutions": '["s", "t"]'}],
+        [
+            {
+                "prompt": [{"role": "user", "content": "q\n\nSolve this in Python."}],
+                "completion": [{"role": "assistant", "content": f"```python\n{code}\n```"}],
+            }
+            for code in ("s", "t")
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize(("format", "rows", "expected"), ROWS, ids=[case[0] for case in ROWS])
+def test_examples_in_public_form(
+    prep: Prepare, tmp_path: Path, format: str, rows: list[Row], expected: list[Row], suffix: str
+) -> None:
+    counts = prep(rows, format, f"out{suffix}")
+    found = read(tmp_path / f"out{suffix}")
+    if format == "apps":  # the wording of the prompt is the format's business
+        assert [sorted(row) for row in found] == [["completion", "prompt"]] * 2
+        assert ["q" in row["prompt"][0]["content"] for row in found] == [True, True]
+        assert ["s" in found[0]["completion"][0]["content"], "t" in found[1]["completion"][0]["content"]] == [True] * 2
+    else:
+        assert found == expected
+    assert (counts.rows, counts.examples, counts.rejects) == (len(rows), len(expected), [])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_prompts_alone(prep: Prepare, tmp_path: Path, suffix: str) -> None:
+    rows = [{"question": "q", "solutions": ""}, {"question": "r", "solutions": '["s"]'}]
+    counts = prep(rows, "apps", f"out{suffix}", prompt_only=True)
+    assert [list(row) for row in read(tmp_path / f"out{suffix}")] == [["prompt"], ["prompt"]]
+    assert (counts.rows, counts.examples, counts.filtered) == (2, 2, {})
+    counts = prep([{"prompt": "a"}], "prompt_completion", f"two{suffix}", prompt_only=True)
+    assert read(tmp_path / f"two{suffix}") == [{"prompt": "a"}]
+
+
+@pytest.mark.parametrize("format", ["messages", "text"])
+def test_prompts_alone_of_rows_without_any_are_refused(prep: Prepare, tmp_path: Path, format: str) -> None:
+    with pytest.raises(ConfigError, match=f"--prompt-only: a row of format {format} has no prompt of its own"):
+        prep(b"{}", format, "out.jsonl", prompt_only=True)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_every_row_is_told(prep: Prepare, tmp_path: Path) -> None:
+    good = json.dumps(chat("a", "b")).encode()
+    long = json.dumps(chat("x" * 2000, "b")).encode()
+    data = b"\n".join([b"\xef\xbb\xbf" + good, b"", b"{", long, b'{"messages": 5}', good + b"\r", b'{"other": 1}'])
+    counts = prep(data, "messages", "out.jsonl", max_row_bytes=1024)
+    assert (counts.rows, counts.examples) == (6, 2)
+    assert counts.rejected == {"invalid_json": 1, "row_too_long": 1, "wrong_type": 1, "missing_key": 1}
+    places = [(Path(reject["file"]).name, reject["line"], reject["reason"]) for reject in counts.rejects]
+    assert places == [
+        ("in.jsonl", 3, "invalid_json"),
+        ("in.jsonl", 4, "row_too_long"),
+        ("in.jsonl", 5, "wrong_type"),
+        ("in.jsonl", 7, "missing_key"),
+    ]
+    assert read(tmp_path / "out.jsonl") == [chat("a", "b")] * 2
+
+
+def test_lines_are_counted_across_blocks(prep: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
+    rows = [json.dumps({"text": "x" * (n % 50)}).encode() if n % 7 else b"{" for n in range(100)]
+    rows[50] = json.dumps({"text": "y" * 3000}).encode()
+    counts = prep(b"\n".join(rows), "text", "out.jsonl", max_row_bytes=1024)
+    bad = [n + 1 for n in range(100) if n % 7 == 0 or n == 50]
+    assert [reject["line"] for reject in counts.rejects] == bad
+    assert (counts.rows, counts.examples) == (100, 100 - len(bad))
+
+
+def test_only_the_first_rejects_are_kept(prep: Prepare) -> None:
+    counts = prep(b"{\n" * 100 + b'{"text": "a"}\n', "text", "out.jsonl")
+    assert (counts.rejected.total(), len(counts.rejects)) == (100, 20)
+
+
+def test_a_column_or_key_that_comes_late_is_not_lost(
+    prep: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "_PARQUET_ROWS", 2)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    late = chat("e", "f", tools=tools)
+    late["messages"][0]["name"] = "Ada"
+    nothing = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
+    more = {"messages": [{"role": "user", "content": "g"}, nothing]}
+    rows = [chat("a", "b"), chat("c", "d"), chat("c", "d"), late, more]
+    prep(rows, "messages", "out.parquet")
+    prep(rows, "messages", "out.jsonl")
+    assert read(tmp_path / "out.parquet") == [without_nulls(row) for row in read(tmp_path / "out.jsonl")]
+    assert read(tmp_path / "out.parquet")[3] == late
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [
+            {"prompt": "a", "completion": "b"},
+            {"prompt": [{"role": "u", "content": "a"}], "completion": [{"role": "a", "content": "b"}]},
+        ],
+        [chat("a", "b"), {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}],
+        [{"messages": [{"role": "user", "content": "a", "arguments": {}}]}],
+    ],
+)
+@pytest.mark.parametrize("group", [1, 100])
+def test_rows_without_a_common_schema_are_refused(
+    prep: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[Row], group: int
+) -> None:
+    monkeypatch.setattr(prepare, "_PARQUET_ROWS", group)
+    format = "messages" if "messages" in rows[0] else "prompt_completion"
+    with pytest.raises(
+        ConfigError, match=r"do not fit one Parquet schema \(.*\); write --output with the suffix .jsonl"
+    ):
+        prep(rows, format, "out.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    prep(rows, format, "out.jsonl")
+
+
+def test_no_example_at_all_is_refused(prep: Prepare, tmp_path: Path) -> None:
+    for name in ("out.jsonl", "out.parquet"):
+        with pytest.raises(InputError, match=r"no row .* gave an example, .* is not written \(no_solution 1\)"):
+            prep([{"question": "q", "solutions": ""}], "apps", name)
+        assert not (tmp_path / name).exists()
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(prep: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "there.jsonl").write_text("mine")
+    cases: list[tuple[str, type[Exception], str]] = [
+        ("out.csv", ConfigError, r"out\.csv: end its name in \.jsonl or \.parquet"),
+        ("out", ConfigError, "end its name in"),
+        ("there.jsonl", OutputError, r"there\.jsonl exists; remove it, or choose another file"),
+        ("there.jsonl/deep/out.jsonl", OutputError, r"there\.jsonl is a file, not a folder"),
+    ]
+    for output, error, what in cases:
+        with pytest.raises(error, match=f"--output .*{what}"):
+            prep(b"{", "text", output)
+    assert (tmp_path / "there.jsonl").read_text() == "mine"
+
+
+def test_new_folders_are_made(prep: Prepare, tmp_path: Path) -> None:
+    prep([{"text": "a"}], "text", "new/deep/out.jsonl")
+    assert [path.name for path in (tmp_path / "new" / "deep").iterdir()] == ["out.jsonl"]
+
+
+def test_inputs_that_cannot_be_read(prep: Prepare, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"in\.jsonl is empty"):
+        prep(b"", "text", "out.jsonl")
+    with pytest.raises(ConfigError, match=r"there is no file .*no\.jsonl"):
+        prep(b"{}", "text", "out.jsonl", path="no.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("chat/sgd_dev.jsonl", "messages"),
+        ("chat/tau_bench_gpt4o_airline.jsonl", "messages"),
+        ("apps/train.jsonl", "apps"),
+        ("longdoc/peps.jsonl", "text"),
+    ],
+)
+def test_parquet_holds_what_jsonl_holds(realdata: Path, tmp_path: Path, name: str, format: str) -> None:
+    source = SourceConfig.model_validate({"name": "a", "format": format, "path": str(realdata / name), "max_rows": 300})
+    found = []
+    for suffix in (".jsonl", ".parquet"):
+        counts = prepare_source(source, tmp_path, tmp_path / f"out{suffix}")
+        found.append([without_nulls(row) for row in read(tmp_path / f"out{suffix}")])
+        assert len(found[-1]) == counts.examples > 100
+    assert found[0] == found[1]
+
+
+def test_prompts_of_a_test_set(realdata: Path, tmp_path: Path) -> None:
+    source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(realdata / "apps/test.jsonl")})
+    counts = prepare_source(source, tmp_path, tmp_path / "out.jsonl", prompt_only=True)
+    rows = read(tmp_path / "out.jsonl")
+    assert counts.examples == counts.rows == len(rows) == 405
+    assert all(list(row) == ["prompt"] and row["prompt"][0]["role"] == "user" for row in rows)

@@ -1,0 +1,263 @@
+"""Repair gives back the very bytes: from the cache, from the inputs where that is gone, and never other ones."""
+
+import gzip
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.dataset.verify import verify
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.repair import repair
+from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, OutputError
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def damaged(little: Any, tmp_path: Path) -> Path:
+    """A copied run, without its configuration: what it noted must do. Returns the output."""
+    config = little.copy(tmp_path)
+    run(config)  # its notes name this folder now
+    config.unlink()
+    return tmp_path / "out"
+
+
+def test_every_file_is_made_again(little: Any, damaged: Path) -> None:
+    chance = random.Random(3)
+    whole = little.files()
+    for name, data in whole.items():
+        (damaged / name).unlink() if chance.random() < 0.3 and name != "manifest.json" else flip(damaged / name, chance)
+        records = {path: path.read_bytes() for path in (damaged / "_run").rglob("shards/*.json")}
+        done = repair(damaged)
+        assert done.sound
+        assert done.rebuilt == (name,)
+        assert done.encoded == 0
+        assert little.files(damaged) == whole
+        again = {path: path.read_bytes() for path in (damaged / "_run").rglob("shards/*.json")}
+        other = [path for path in records if records[path] != again.get(path)]
+        assert len(other) == ("shards/" in name), "it packed what was whole"
+        assert data
+    assert verify(damaged, deep=True).sound
+
+
+def test_the_report_still_says_how_long_the_run_took(damaged: Path) -> None:
+    times = (damaged / "_run" / "timings.json").read_bytes()
+    (damaged / "documents.parquet").unlink()
+    assert repair(damaged).rebuilt
+    assert (damaged / "_run" / "timings.json").read_bytes() == times
+
+
+def test_all_at_once_by_the_command(little: Any, damaged: Path, packtrain: Callable[..., Any]) -> None:
+    chance = random.Random(4)
+    for path in sorted(damaged.rglob("*")):
+        if path.is_file() and "_run" not in path.parts and path.name != "manifest.json":
+            flip(path, chance)
+    stray = damaged / "train" / "shards" / "00000-0123456789abcdef.arrow"
+    stray.write_bytes(b"x")
+    assert packtrain("verify", damaged).code == 1
+    done = packtrain("repair", damaged)
+    assert done.code == 0, done
+    assert f"removed: train/shards/{stray.name}" in done.out
+    assert "0 sound and left alone" in done.out
+    assert little.files(damaged) == little.files()
+    done = packtrain("repair", damaged)
+    assert (done.code, "0 files rebuilt" in done.out) == (0, True)
+
+
+def test_inputs_and_tokenizer_are_not_needed(little: Any, damaged: Path) -> None:
+    shutil.rmtree(damaged.parent / "inputs")
+    shutil.rmtree(damaged.parent / "cache" / "tokenizers")
+    for path in (damaged / "train" / "shards").iterdir():
+        path.unlink()
+    assert repair(damaged).sound
+    assert little.files(damaged) == little.files()
+
+
+def test_only_the_part_that_is_gone_is_encoded_again(little: Any, damaged: Path) -> None:
+    inputs, cache = damaged.parent / "inputs", damaged.parent / "cache"
+    part = sorted(cache.glob("encoded/*/*.arrow"))[0]
+    flip(part, random.Random(5))
+    shard = sorted((damaged / "train" / "shards").iterdir())[0]
+    shard.unlink()
+    before = {path: path.stat().st_mtime_ns for path in cache.glob("encoded/*/*.arrow")}
+    done = repair(damaged)
+    assert (done.sound, done.encoded) == (True, 1)
+    after = {path: path.stat().st_mtime_ns for path in cache.glob("encoded/*/*.arrow")}
+    assert [path for path in before if before[path] != after[path]] == [part]
+    assert little.files(damaged) == little.files()
+    # Nor is any other input needed than the one that it came from.
+    block = json.loads(next(cache.glob(f"encoded/*/{part.name.partition('-')[0]}.json")).read_text())["payload"][
+        "block"
+    ]
+    scan = json.loads((damaged / "_run" / "scan.json").read_text())
+    (source,) = [file["path"] for file in scan["files"] if file["blocks"][0]["hash"] == block]
+    for path in inputs.iterdir():
+        if str(path) != source:
+            path.unlink()
+    part.unlink()
+    shard.unlink()
+    assert repair(damaged).encoded == 1
+    assert little.files(damaged) == little.files()
+
+
+def test_the_whole_cache_is_gone(little: Any, damaged: Path) -> None:
+    shutil.rmtree(damaged.parent / "cache")
+    (damaged / "documents.parquet").unlink()
+    done = repair(damaged)
+    assert (done.rebuilt, done.encoded) == (("documents.parquet",), 3)
+    assert little.files(damaged) == little.files()
+
+
+def test_an_input_that_changed_or_is_gone_is_named(little: Any, damaged: Path) -> None:
+    shutil.rmtree(damaged.parent / "cache" / "encoded")
+    shard = sorted((damaged / "train" / "shards").iterdir())[0]
+    flip(shard, random.Random(6))
+    wrong = little.files(damaged)
+    source = damaged.parent / "inputs" / "b.jsonl"
+    good = source.read_bytes()
+    source.unlink()
+    with pytest.raises(InputError, match=f"{source} is gone, and so is what was encoded from it"):
+        repair(damaged)
+    source.write_bytes(good.replace(b"mules", b"ponys", 1))
+    with pytest.raises(InputError, match=rf"cannot be repaired: {source} changed"):
+        repair(damaged)
+    shutil.rmtree(damaged.parent / "cache")  # now the inputs must be scanned
+    with pytest.raises(InputError, match=r"the inputs have changed since the run: input b of source .*: has changed"):
+        repair(damaged)
+    assert little.files(damaged) == wrong, "what is there is left as it is"
+    source.write_bytes(good)
+    assert repair(damaged).sound
+    assert little.files(damaged) == little.files()
+
+
+def test_inputs_that_have_moved_are_found_by_a_configuration(little: Any, damaged: Path) -> None:
+    config = json.loads(little.config.read_text())
+    (damaged.parent / "inputs").rename(damaged.parent / "elsewhere")
+    shutil.rmtree(damaged.parent / "cache" / "encoded")
+    (damaged / "train" / "rows.arrow").unlink()
+    with pytest.raises(InputError, match="--config"):
+        repair(damaged)
+    for source in config["sources"]:
+        source["path"] = source["path"].replace("inputs", "elsewhere")
+    assert repair(damaged, config=config, base=damaged.parent).sound
+    assert little.files(damaged) == little.files()
+    (damaged / "train" / "rows.arrow").unlink()
+    config["seed"] = 1
+    with pytest.raises(OutputError, match=r"seed: 42 → 1"):
+        repair(damaged, config=config, base=damaged.parent)
+
+
+def test_a_copy_without_notes_needs_a_configuration(little: Any, damaged: Path) -> None:
+    shutil.rmtree(damaged / "_run")
+    (damaged / "train" / "rows.arrow").unlink()
+    with pytest.raises(ConfigError, match="--config"):
+        repair(damaged)
+    assert repair(damaged, config=json.loads(little.config.read_text()), base=damaged.parent).sound
+    assert little.files(damaged) == little.files()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "scan.json", "documents.json", "parts.json", "train/shards/00001.json"]
+)
+def test_damaged_notes_lead_to_no_other_bytes(little: Any, damaged: Path, name: str) -> None:
+    flip(damaged / "_run" / name, random.Random(7))
+    for path in (damaged / "train" / "shards").iterdir():
+        flip(path, random.Random(8))
+        break
+    if name == "config.json":
+        with pytest.raises(ConfigError, match="--config"):
+            repair(damaged)
+        return
+    assert repair(damaged).sound
+    assert little.files(damaged) == little.files()
+
+
+def test_a_manifest_that_cannot_be_read_follows_from_the_plan(little: Any, damaged: Path) -> None:
+    for data in (b"", b"{", (damaged / "manifest.json").read_bytes()[:-9]):
+        (damaged / "manifest.json").write_bytes(data)
+        done = repair(damaged)
+        assert (done.sound, done.rebuilt) == (True, ("manifest.json",))
+        assert little.files(damaged) == little.files()
+    (damaged / "manifest.json").write_bytes(b"")
+    (damaged / "_run" / "plan.json").unlink()
+    with pytest.raises(ConfigError, match="does not say how this dataset was made"):
+        repair(damaged)
+
+
+def test_other_versions_are_named_where_they_give_other_bytes(little: Any, damaged: Path) -> None:
+    """A manifest of another version of a library, that says another hash than comes out here."""
+    path = damaged / "manifest.json"
+    content = json.loads(path.read_bytes())
+    content["plan"]["versions"]["pyarrow"] = "1.0"
+    shard = content["splits"]["train"]["shards"][0]
+    shard["hash"] = "0" * 64
+    from packtrain.schemas.manifest import Manifest
+
+    path.write_bytes(Manifest.from_json(content).to_bytes())
+    (damaged / "_run" / "plan.json").unlink()
+    before = little.files(damaged)
+    with pytest.raises(IntegrityError, match=r"do not match the manifest: .*pyarrow .* it was made with 1\.0"):
+        repair(damaged)
+    assert {name: data for name, data in little.files(damaged).items() if name in before} == before
+
+
+@pytest.mark.slow
+def test_on_an_object_store(little: Any, tmp_path: Path, faulty: Any, packtrain: Callable[..., Any]) -> None:
+    config = json.loads(little.copy(tmp_path, out=False, cache=False).read_text())
+    client = faulty.client()
+    bucket = "mules"  # the server's own; other tests have theirs on it
+    place = f"{bucket}/{tmp_path.name}"
+    config |= {"out": f"s3://{place}/out", "cache": f"s3://{place}/cache"}
+    config["run"] |= {"scratch": str(tmp_path / "cache")}
+    run(config, base=tmp_path)
+    prefix = f"{tmp_path.name}/out/"
+
+    def held() -> dict[str, bytes]:
+        names = [key.removeprefix(prefix) for key in faulty.keys(prefix)]
+        objects = {name: client.get_object(Bucket=bucket, Key=prefix + name) for name in names}
+        return {name: one["Body"].read() for name, one in objects.items() if not name.startswith(("_run/", "report."))}
+
+    assert held() == little.files()
+    shards = sorted(name for name in held() if "/shards/" in name)
+    data = bytearray(held()[shards[0]])
+    data[999] ^= 4
+    client.put_object(Bucket=bucket, Key=prefix + shards[0], Body=bytes(data))
+    for name in (shards[-1], "train/rows.arrow"):
+        client.delete_object(Bucket=bucket, Key=prefix + name)
+    assert packtrain("verify", config["out"], "--deep").code == 1
+    done = packtrain("repair", config["out"])
+    assert (done.code, done.err) == (0, ""), done.out
+    assert done.out.count("  rebuilt: ") == 3
+    assert held() == little.files()
+    assert packtrain("verify", config["out"], "--deep").code == 0
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no finished dataset to repair"):
+        repair(tmp_path)
+
+
+def test_inputs_that_are_compressed_are_decompressed_again(little: Any, tmp_path: Path) -> None:
+    little.copy(tmp_path, out=False, cache=False)
+    config = json.loads(little.config.read_text())
+    for source in config["sources"]:
+        path = tmp_path / source["path"]
+        (tmp_path / f"{source['path']}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        source["path"] += ".gz"
+    run(config, base=tmp_path)
+    out = tmp_path / "out"
+    whole = little.files(out)
+    for folder in ("encoded", "blocks", "scans"):
+        shutil.rmtree(tmp_path / "cache" / folder, ignore_errors=folder == "scans")  # new files have no note yet
+    (out / "documents.parquet").unlink()
+    assert repair(out).encoded == 3
+    assert little.files(out) == whole

@@ -1,0 +1,389 @@
+"""The store on an object store: the promises of a folder, on a real S3 server that has bad days.
+
+Legend of faults: see `tests/bench/faulty.py`.
+"""
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from packtrain.pipeline.store import object_store as objectstore
+from packtrain.pipeline.store.local import Put
+from packtrain.pipeline.store.local_copies import Copies
+from packtrain.pipeline.store.object_store import ObjectStore
+from packtrain.pipeline.store.open import (
+    ask_all,
+)
+from packtrain.schemas.errors import IntegrityError, StoreError
+from packtrain.schemas.fingerprint import hash_bytes
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+from tests.bench.faulty import BUCKET, Asked, Faulty
+
+CHUNK = 5 << 20
+"""The smallest part that S3 takes."""
+SIZES = [0, 5, CHUNK + 7, 2 * CHUNK - 1, 2 * CHUNK, 3 * CHUNK + 1]
+"""In one request, and in several."""
+
+
+@pytest.fixture
+def store(faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    monkeypatch.setattr(objectstore, "CHUNK", CHUNK)
+    return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch")
+
+
+def content(size: int, seed: bytes = b"") -> bytes:
+    return hashlib.shake_128(b"content" + seed).digest(size)
+
+
+def put(store: ObjectStore, name: str, data: bytes, *, replace_damaged: bool = False) -> bool:
+    with store.draft("") as draft:
+        draft.file.write(data)
+        return store.put(draft, name, replace_damaged=replace_damaged)
+
+
+def is_put(asked: Asked) -> bool:
+    return asked.method in ("PUT", "POST") and "delete" not in asked.path
+
+
+def drafts(store: ObjectStore) -> list[str]:
+    return store.scratch.names("drafts") + [path.name for path in store.scratch.root.rglob(".tmp-*")]
+
+
+# What a folder promises
+
+
+def test_a_put_creates_and_never_replaces(store: ObjectStore, faulty: Faulty) -> None:
+    assert store.put_bytes("a/b/name", b"first")
+    assert not store.put_bytes("a/b/name", b"second")
+    assert store.put_bytes("a/b/name", b"first")  # an answer may have been lost: what is equal is ours
+    assert store.read("a/b/name") == b"first"
+    assert (store.exists("a/b/name"), store.size("a/b/name")) == (True, 5)
+    assert all(asked.condition for asked in faulty.asked if asked.method == "PUT")
+
+
+def test_what_is_not_there(store: ObjectStore) -> None:
+    assert (store.exists("x"), store.read("x"), store.size("x"), store.hash("x")) == (False, None, None, None)
+    assert (store.names(), store.names("y"), store.top()) == ([], [], [])
+    with pytest.raises(FileNotFoundError, match=f"there is no {store.url}/x"):
+        store.local("x")
+    store.put_bytes("folder/below", b"1")
+    assert (store.exists("folder"), store.size("folder"), store.read("folder")) == (False, None, None)
+    store.remove("x")
+
+
+def test_names_and_sizes(store: ObjectStore, faulty: Faulty) -> None:
+    for name in ("b", "a/2", "a/1", "a/deep/3"):
+        store.put_bytes(name, b"x" * len(name))
+    faulty.client().put_object(Bucket=BUCKET, Key=f"{store.url.rpartition('/')[2]}/a/", Body=b"")
+    faulty.client().put_object(Bucket=BUCKET, Key=f"{store.url.rpartition('/')[2]}-neighbour/z", Body=b"1")
+    assert store.names() == ["a/1", "a/2", "a/deep/3", "b"]
+    assert store.sizes("a") == {"a/1": 3, "a/2": 3, "a/deep/3": 8}
+    assert sorted(store.top()) == ["a", "b"]
+    store.remove("a/1")
+    assert store.names("a") == ["a/2", "a/deep/3"]
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(size, marks=pytest.mark.slow) if size > 5 and size != 2 * CHUNK else size for size in SIZES]
+)
+def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, faulty: Faulty, size: int) -> None:
+    data = content(size)
+    assert put(store, "big", data)
+    assert faulty.get(f"{store.url.partition(BUCKET + '/')[2]}/big") == data
+    several = [asked for asked in faulty.asked if "partNumber" in asked.path]
+    assert len(several) == (-(-size // CHUNK) if size >= 2 * CHUNK else 0)
+    # The condition stands in the one request that makes the object appear.
+    assert [asked.condition for asked in faulty.asked if is_put(asked) and asked not in several][-1]
+    assert not put(store, "big", content(size, b"other") + b"!")
+    assert put(store, "big", data)
+    assert put(store, "big", data, replace_damaged=True)
+    expected = Put(size, hash_bytes(data))
+    assert store.hash("big") == expected
+    for path in (store.local("big"), store.local("big", bytes=size, hash=expected.hash)):
+        assert path.read_bytes() == data
+    assert drafts(store) == []
+
+
+@pytest.mark.parametrize("size", [5, pytest.param(2 * CHUNK, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", ["flipped", "short"])
+def test_a_damaged_object_is_mended_where_only_one_content_can_be(
+    store: ObjectStore, faulty: Faulty, size: int, damage: str
+) -> None:
+    data = content(size)
+    wrong = data[:-1] + (bytes([data[-1] ^ 1]) if damage == "flipped" else b"")
+    put(store, "name", wrong)
+    assert not put(store, "name", data)
+    assert store.read("name") == wrong
+    assert put(store, "name", data, replace_damaged=True)
+    assert store.read("name") == data
+
+
+def test_a_draft_that_is_not_put_leaves_nothing(store: ObjectStore, faulty: Faulty) -> None:
+    with pytest.raises(ZeroDivisionError), store.draft("folder") as draft:  # noqa: PT012
+        draft.file.write(b"half")
+        raise ZeroDivisionError
+    assert (store.names(), drafts(store)) == ([], [])
+    assert not any(is_put(asked) for asked in faulty.asked)
+
+
+@pytest.mark.parametrize("damage", [b"hellO", b"hell", b""])
+def test_a_disk_that_gives_back_other_bytes_is_found(store: ObjectStore, damage: bytes) -> None:
+    with store.draft("") as draft:
+        draft.file.write(b"hello")
+        draft.path.write_bytes(damage)
+        with pytest.raises(IntegrityError, match="5 bytes were written, but reading them back gave"):
+            store.put(draft, "name")
+    assert store.names() == []
+
+
+def _race(url: str, scratch: Path, number: int) -> bool:
+    return ObjectStore(url, scratch).put_bytes("same/name", b"%d" % number * 1000)
+
+
+@pytest.mark.slow
+def test_of_many_writers_one_wins(store: ObjectStore) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        won = pool.starmap(_race, [(store.url, store.scratch.root, number) for number in range(24)])
+        pool.close()
+        pool.join()
+    assert sum(won) == 1
+    assert store.read("same/name") == b"%d" % won.index(True) * 1000
+
+
+def test_of_many_threads_with_one_draft_each_one_wins(store: ObjectStore) -> None:
+    won: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: won.append(n) if put(store, "name", b"%d" % n * 9999) else None)
+        for n in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.read("name") == b"%d" % won[0] * 9999
+
+
+def test_a_store_travels_and_survives_a_fork(store: ObjectStore) -> None:
+    store.put_bytes("x", b"1")
+    other = pickle.loads(pickle.dumps(store))
+    assert (other, hash(other), other.scratch, other.read("x")) == (store, hash(store), store.scratch, b"1")
+    assert len(pickle.dumps(store)) < 600, "an address, and nothing that was read"
+    child = os.fork()
+    if not child:
+        os._exit(0 if store.read("x") == b"1" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.read("x") == b"1"
+
+
+def test_no_listing_is_remembered(store: ObjectStore) -> None:
+    """s3fs answers `exists` from a listing that it has seen, and which another process has made untrue."""
+    store.put_bytes("a/1", b"1")
+    assert (store.names(), store.top(), store.exists("a/2")) == (["a/1"], ["a"], False)
+    ObjectStore(store.url, store.scratch.root).put_bytes("a/2", b"2")
+    assert (store.exists("a/2"), store.size("a/2"), store.names()) == (True, 1, ["a/1", "a/2"])
+
+
+# Copies
+
+
+def test_a_copy_is_fetched_once(store: ObjectStore, faulty: Faulty) -> None:
+    data = content(1000)
+    put(store, "part", data)
+    faulty.asked.clear()
+    for _ in range(3):
+        assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
+    assert [asked.method for asked in faulty.asked] == ["GET"]
+    ObjectStore(store.url, store.scratch.root).put_bytes("other", b"1")
+    first = store.local("other")
+    assert store.local("other") == first
+
+
+def test_what_is_kept_is_not_fetched(store: ObjectStore, faulty: Faulty) -> None:
+    data = content(1000)
+    keeping = ObjectStore(store.url, store.scratch.root, keep=True)
+    put(keeping, "part", data)
+    faulty.asked.clear()
+    assert keeping.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
+    assert faulty.asked == []
+
+
+def _copy(store: ObjectStore, size: int, hash: str) -> bytes:
+    return store.local("part", bytes=size, hash=hash).read_bytes()
+
+
+@pytest.mark.slow
+def test_many_processes_fetch_one_copy(store: ObjectStore, faulty: Faulty) -> None:
+    data = content(3 << 20)
+    put(store, "part", data)
+    faulty.asked.clear()
+    faulty.latency = 0.1
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        found = pool.starmap(_copy, [(store, len(data), hash_bytes(data))] * 6)
+        pool.close()
+        pool.join()
+    assert set(found) == {data}
+    assert len([asked for asked in faulty.asked if asked.method == "GET"]) == 1
+
+
+def test_an_object_that_is_not_what_was_put_is_never_mapped(store: ObjectStore, faulty: Faulty) -> None:
+    data = content(1000)
+    put(store, "part", data[:-1] + b"?")
+    with pytest.raises(IntegrityError, match=rf"{store.url}/part is damaged: 1,000 bytes .* 3 times in a row"):
+        store.local("part", bytes=1000, hash=hash_bytes(data))
+    assert not Copies(store.scratch).path(hash_bytes(data)).exists()
+
+
+def test_a_copy_that_was_cut_short_is_fetched_again(store: ObjectStore) -> None:
+    data = content(1000)
+    put(store, "part", data)
+    path = store.local("part", bytes=1000, hash=hash_bytes(data))
+    path.write_bytes(data[:10])
+    assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
+
+
+def test_a_copy_in_which_a_bit_flipped_is_fetched_again(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = content(1000)
+    put(store, "part", data)
+    path = store.local("part", bytes=1000, hash=hash_bytes(data))
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    monkeypatch.setattr("packtrain.pipeline.store.local_copies._checked", {})
+    assert store.local("part", bytes=1000, hash=hash_bytes(data)).read_bytes() == data
+
+
+def test_the_content_is_hashed_in_the_store_and_not_in_a_copy(store: ObjectStore) -> None:
+    put(store, "part", content(1000))
+    store.local("part")
+    store.replace_bytes("part", content(1000, b"damaged"))
+    assert store.hash("part", sha256=True) == Put(1000, hash_bytes(content(1000, b"damaged")))
+    assert store.local("part").read_bytes() == content(1000, b"damaged")
+
+
+# Faults
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "fault", ["503", "lost", *(pytest.param(fault, marks=SLOW) for fault in ("500", "429", "reset", "cut"))]
+)
+def test_a_fault_that_passes_is_not_seen(store: ObjectStore, faulty: Faulty, fault: str) -> None:
+    faulty.faults.extend([fault] * 3)
+    assert store.put_bytes("small", b"data")
+    faulty.faults.extend([fault, "ok", fault])
+    assert store.read("small") == b"data"
+    faulty.faults.extend([fault, "ok", fault])
+    assert store.size("small") == 4
+    faulty.faults.extend([fault, fault])
+    store.replace_bytes("small", b"other")
+    faulty.faults.extend([fault])
+    assert store.names() == ["small"]
+    faulty.faults.extend([fault, "ok", fault])
+    assert store.local("small").read_bytes() == b"other"
+    for size in (1000, 2 * CHUNK + 5):
+        data = content(size)
+        faulty.faults.extend([fault, "ok", fault, "ok", "ok", fault])
+        assert put(store, f"big-{size}", data, replace_damaged=True)
+        assert store.hash(f"big-{size}") == Put(size, hash_bytes(data))
+    assert not faulty.faults
+
+
+@pytest.mark.parametrize("terse", [False, True])
+def test_a_lost_answer_after_a_put_that_succeeded(store: ObjectStore, faulty: Faulty, terse: bool) -> None:
+    """The put is repeated, and the name is taken: by ourselves, which the content says."""
+    faulty.terse = terse
+    faulty.wanted = is_put
+    faulty.faults.extend(["lost"])
+    assert store.put_bytes("record", b"ours")
+    assert [asked.fault for asked in faulty.asked if is_put(asked)] == ["lost", "ok"]
+    assert not store.put_bytes("record", b"somebody else's")
+    faulty.faults.extend(["lost"])
+    assert not store.put_bytes("record", b"somebody else's")
+    assert store.read("record") == b"ours"
+    faulty.faults.extend(["lost"])
+    assert put(store, "draft", b"ours")
+    faulty.faults.extend(["lost"])
+    assert not put(store, "draft", b"another's")
+    # Of an upload in parts, the last request makes the object; its upload is unknown when it is repeated.
+    faulty.wanted = lambda asked: asked.method == "POST" and "uploadId" in asked.path
+    faulty.faults.extend(["lost"])
+    data = content(2 * CHUNK + 1)
+    assert put(store, "large", data)
+    assert store.hash("large") == Put(len(data), hash_bytes(data))
+    assert not faulty.faults
+
+
+@pytest.mark.parametrize("fault", ["503", *(pytest.param(fault, marks=SLOW) for fault in ("reset", "lost", "hang"))])
+def test_a_storm_that_does_not_pass_is_a_store_error(
+    store: ObjectStore, faulty: Faulty, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.objects, "attempts", 3)
+    monkeypatch.setattr(store.objects, "request_seconds", 0.3)
+    faulty.always = fault
+    said = rf"{store.url}/name failed 3 times in a row.*can be reached .*run the same command again"
+    for call in (
+        lambda: store.read("name"),
+        lambda: store.size("name"),
+        lambda: store.replace_bytes("name", b"x"),
+        lambda: put(store, "name", b"x"),
+        lambda: store.local("name", bytes=1, hash="0" * 64),
+    ):
+        with pytest.raises(StoreError, match=said):
+            call()
+    with pytest.raises(StoreError, match=rf"{store.url} failed 3 times"):
+        store.names()
+    assert drafts(store) == []
+
+
+def test_a_slow_store_costs_time_and_nothing_else(
+    store: ObjectStore, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.latency = 0.2
+    began = time.monotonic()
+    assert store.put_bytes("a", b"1")
+    assert ask_all(store, store.read, ["a"] * 30) == [b"1"] * 30
+    assert time.monotonic() - began < 4, "thirty requests were made one after another"
+    monkeypatch.setattr(store.objects, "request_seconds", 0.4)
+    faulty.latency = 0.0
+    faulty.faults.extend(["hang", "hang"])
+    began = time.monotonic()
+    assert store.read("a") == b"1"
+    assert 0.8 <= time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("fault", ["403"])
+def test_what_will_not_pass_is_said_at_once(store: ObjectStore, faulty: Faulty, fault: str) -> None:
+    faulty.always = fault
+    with pytest.raises(StoreError, match=rf"{store.url}/name: the store refuses .*credentials"):
+        store.read("name")
+    assert len(faulty.asked) == 1
+
+
+def test_half_of_all_requests_fail(store: ObjectStore, faulty: Faulty) -> None:
+    faulty.rate = 0.5
+    records = {f"{number % 7}/{number}": b"%d" % number * 50 for number in range(30)}
+    for name, data in records.items():
+        assert store.put_bytes(name, data)
+    assert dict(zip(records, ask_all(store, store.read, records), strict=True)) == records
+    data = content(2 * CHUNK + 3)
+    put(store, "large", data, replace_damaged=True)
+    assert store.local("large", bytes=len(data), hash=hash_bytes(data)).read_bytes() == data
+    assert sum(asked.fault != "ok" for asked in faulty.asked) > 30
+
+
+def test_a_stale_listing_is_of_no_matter_to_what_is_asked_by_name(store: ObjectStore, faulty: Faulty) -> None:
+    assert store.names() == []
+    faulty.stale = True
+    assert store.put_bytes("a", b"1")
+    assert store.names() == []  # so says the store
+    assert (store.exists("a"), store.read("a"), store.put_bytes("a", b"2")) == (True, b"1", False)
+    assert not put(store, "a", b"3")

@@ -1,0 +1,281 @@
+"""Whole runs on an object store: the same bytes as in a folder, whatever the store does meanwhile."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import packtrain
+import pytest
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.verify import verify
+from packtrain.pipeline.inputs.elsewhere import here, origin_of
+from packtrain.pipeline.inputs.scan import InputFile, prepare_block, scan_source
+from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.errors import InputError, StoreError
+from packtrain.schemas.files import remote
+from packtrain.stages.prep import TextOptions, make_format
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+from tests.bench.faulty import BUCKET, Asked, Faulty
+from tests.support import warm
+
+
+class Outcome(Protocol):
+    """See `conftest.Outcome`."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Some small inputs, and what a run in a folder makes of them."""
+
+    config: dict[str, Any]
+    manifest: bytes
+
+    def at(self, scratch: Path, out: str = "run", **more: Any) -> dict[str, Any]:
+        """The same on the object store. Each caller has a bucket's folder and a scratch folder of its own."""
+        place = f"s3://{BUCKET}/{scratch.parent.name}"
+        run = {**self.config["run"], "scratch": str(scratch)}
+        return {**self.config, "out": f"{place}/{out}", "cache": f"{place}/cache", "run": run, **more}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Corpus:
+    folder = tmp_path_factory.mktemp("inputs")
+    chance = random.Random(2)
+    words = ["the", "mules", "left", "valley", "before", "sun", "def", "return", "1", "22", "333", "über", "中文", "🙂"]
+    names = [str(folder / f"{number:02d}.jsonl") for number in range(8)]
+    for name in names:
+        rows = [{"text": " ".join(chance.choices(words, k=chance.randrange(5, 200)))} for _ in range(60)]
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config: dict[str, Any] = {
+        "out": str(folder / "out"),
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [{"name": "words", "format": "text", "path": names}],
+        "truncate": {"max_length": 256},
+        "output": {"shard_bytes": "128KiB"},
+        "run": {"workers": 1, "report": False},
+    }
+    packtrain.run(config)
+    return Corpus(config, (folder / "out" / "manifest.json").read_bytes())
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
+    """A scratch folder that knows the tokenizer and nothing else."""
+    import shutil
+
+    shutil.copytree(answered(tiny_tokenizer), tmp_path / "scratch" / "tokenizers")
+    return tmp_path / "scratch"
+
+
+def written(faulty: Faulty, config: dict[str, Any]) -> bytes:
+    return faulty.get(f"{config['out'].partition(BUCKET + '/')[2]}/manifest.json")
+
+
+def test_the_same_bytes_as_in_a_folder(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
+    config = corpus.at(scratch)
+    manifest = packtrain.run(config)
+    assert written(faulty, config) == corpus.manifest
+    sound = verify(config["out"], deep=True)
+    assert (sound.sound, sound.rows) == (True, manifest.splits["train"].rows)
+    local, far = open_dataset(corpus.config["out"]), open_dataset(config["out"])
+    for index in (0, sound.rows - 1):
+        assert far.row(index).equals(local.row(index))
+    # Again: it is finished, which takes one request a shard, and no put.
+    faulty.asked.clear()
+    assert packtrain.run(config).hash == manifest.hash
+    assert {asked.method for asked in faulty.asked} <= {"GET", "HEAD"}
+    # Another run shares what is encoded; and the copies that this machine has are not fetched.
+    faulty.asked.clear()
+    other = corpus.at(scratch, "other", truncate={"max_length": 128})
+    assert packtrain.run(other).hash != manifest.hash
+    assert not [asked for asked in faulty.asked if asked.method == "PUT" and "/cache/encoded/" in asked.path]
+    assert not [
+        asked
+        for asked in faulty.asked
+        if asked.method == "GET" and "/cache/encoded/" in asked.path and ".arrow" in asked.path
+    ]
+
+
+@pytest.mark.slow
+def test_a_trainer_reads_it(corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from packtrain.training import PackedLoader
+
+    config = corpus.at(scratch)
+    packtrain.run(config)
+    local = PackedLoader(corpus.config["out"], rows_per_step=4, rank=0, world_size=1)
+    far = PackedLoader(config["out"], rows_per_step=4, rank=0, world_size=1, cache=tmp_path / "shards")
+    for one, other in zip(local, far, strict=True):
+        assert one["input_ids"].equal(other["input_ids"])
+        assert one["labels"].equal(other["labels"])
+
+
+@pytest.mark.parametrize("far", [pytest.param("out", marks=pytest.mark.slow), "cache"])
+def test_one_of_the_two_is_a_folder(corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path, far: str) -> None:
+    config = corpus.at(scratch)
+    config = {**config, "cache": str(tmp_path / "cache")} if far == "out" else {**config, "out": str(tmp_path / "out")}
+    packtrain.run(config)
+    found = written(faulty, config) if far == "out" else (tmp_path / "out" / "manifest.json").read_bytes()
+    assert found == corpus.manifest
+    assert verify(config["out"], deep=True).sound
+
+
+@pytest.mark.slow
+def test_a_store_on_its_worst_day(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
+    """A fifth of all requests fail, in every way, and listings are of yesterday."""
+    faulty.rate, faulty.stale = 0.2, True
+    config = corpus.at(scratch)
+    packtrain.run(config)
+    failed = sum(asked.fault != "ok" for asked in faulty.asked)
+    assert failed > 30
+    faulty.calm()
+    assert written(faulty, config) == corpus.manifest
+    assert verify(config["out"], deep=True).sound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "/run/_run/shards/",
+        pytest.param("/cache/encoded/", marks=pytest.mark.slow),
+        pytest.param("/run/manifest.json", marks=pytest.mark.slow),
+    ],
+)
+def test_a_storm_ends_the_run_and_the_next_one_goes_on(
+    corpus: Corpus, scratch: Path, faulty: Faulty, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 3)
+    puts = 0
+
+    def wanted(asked: Asked) -> bool:
+        nonlocal puts
+        puts += asked.method == "PUT" and stage in asked.path
+        return puts > (0 if "manifest" in stage else 5)
+
+    faulty.wanted, faulty.always = wanted, "503"
+    config = corpus.at(scratch)
+    with pytest.raises(StoreError, match=r"s3://.* failed 3 times in a row.*run the same command again"):
+        packtrain.run(config)
+    faulty.calm()
+    keys = faulty.keys(scratch.parent.name)
+    assert not any(key.endswith("run/manifest.json") for key in keys)
+    for key in keys:
+        if "/_run/lease/" in key:  # which the end of the process would have made void
+            faulty.client().delete_object(Bucket=BUCKET, Key=key)
+    assert packtrain.run(config).hash
+    made = [asked for asked in faulty.asked if asked.method == "PUT" and "/encoded/" in asked.path]
+    assert len(made) <= (0 if "encoded" not in stage else 2 * 8 - 4)
+    assert written(faulty, config) == corpus.manifest
+
+
+def test_a_store_without_conditional_puts_is_refused_before_any_work(
+    corpus: Corpus, scratch: Path, faulty: Faulty, packtrain: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    faulty.unconditional = True
+    (tmp_path / "run.yaml").write_text(json.dumps(corpus.at(scratch)))
+    refused = packtrain("run", tmp_path / "run.yaml")
+    assert refused.code == 2
+    assert "has no conditional put" in refused.err
+    assert "local or shared folder" in refused.err
+    assert set(faulty.keys(scratch.parent.name)) <= {f"{scratch.parent.name}/run/_run/probe"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["encode", "pack"])
+def test_a_run_that_is_killed_goes_on(
+    corpus: Corpus, scratch: Path, faulty: Faulty, tmp_path: Path, stage: str
+) -> None:
+    config = corpus.at(scratch)
+    config["run"]["workers"] = 2
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    faulty.latency = 0.03
+    command = ["run", tmp_path / "run.yaml"]
+    process = warm.Process(command)
+    pattern = "/cache/encoded/" if stage == "encode" else "/run/_run/shards/"
+    end = time.monotonic() + 60
+    while len([one for one in list(faulty.asked) if one.method == "PUT" and pattern in one.path]) < 6:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    faulty.latency, faulty.stale = 0.0, True
+    assert not any(key.endswith("run/manifest.json") for key in faulty.keys(scratch.parent.name))
+    done = warm.run(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert written(faulty, config) == corpus.manifest
+    faulty.calm()
+    assert verify(config["out"], deep=True).sound
+    assert not list(scratch.rglob(".tmp-*"))
+
+
+# Workers of other machines
+
+
+def scanned(path: str, folder: Path, cache: Path) -> list[InputFile]:
+    return scan_source(SourceConfig(name="one", format="text", path=(path,)), folder, cache)
+
+
+def test_a_worker_elsewhere_has_inputs_from_their_url(faulty: Faulty, tmp_path: Path) -> None:
+    lines = b"".join(json.dumps({"text": f"row {number}"}).encode() + b"\n" for number in range(50))
+    bucket = faulty.client()
+    bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/a.jsonl", Body=lines)
+    bucket.put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/b.jsonl.gz", Body=gzip.compress(lines))
+    form = make_format("text", TextOptions())
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        (file,) = scanned(f"s3://{BUCKET}/{tmp_path.name}/{name}", tmp_path, tmp_path / "there")
+        block, origin = file.blocks[0], origin_of(file, 1 << 24)
+        wanted = prepare_block(file.where(block), block, form, 1 << 24)
+        (tmp_path / "there").rename(tmp_path / f"gone-{name}")
+        path = here(
+            file.where(block),
+            block,
+            origin,
+            tmp_path / "scratch",
+        )
+        assert path.is_relative_to(tmp_path / "scratch")
+        assert prepare_block(path, block, form, 1 << 24) == wanted
+        faulty.asked.clear()
+        assert here(file.where(block), block, origin, tmp_path / "scratch") == path
+        assert not [asked for asked in faulty.asked if asked.method == "GET"]
+
+
+def test_a_worker_elsewhere_says_what_files_named_by_path_need(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    (file,) = scanned("a.jsonl", tmp_path, tmp_path / "cache")
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(InputError, match=r"a\.jsonl is not on .* all of them share, .* URL"):
+        here(file.path, file.blocks[0], origin_of(file, 1 << 24), tmp_path / "scratch")
+
+
+def test_a_signature_goes_into_no_task(tmp_path: Path, faulty: Faulty) -> None:
+    faulty.client().put_object(Bucket=BUCKET, Key=f"{tmp_path.name}/a.jsonl", Body=b'{"text": "one"}\n')
+    signed = faulty.client().generate_presigned_url("get_object", {"Bucket": BUCKET, "Key": f"{tmp_path.name}/a.jsonl"})
+    (file,) = scanned(signed, tmp_path, tmp_path / "cache")
+    assert "Signature" not in str(file) + str(origin_of(file, 1))
+    assert origin_of(file, 1).url == ""
+
+
+def test_a_stream_keeps_its_parts_in_the_scratch_folder(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
+    windows = LiveWindows(corpus.at(scratch), workers=0)
+    rows = sum(window.rows for window in windows.walk(0, 0, 1))
+    windows.close()
+    assert rows == json.loads(corpus.manifest)["splits"]["train"]["windows"][0]["rows"]
+    assert list((scratch / "encoded").rglob("*.arrow"))
+    assert faulty.asked == []

@@ -1,0 +1,373 @@
+"""Windows straight from the sources: what a run packs, in other rows; encoded once, whoever asks."""
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.inputs.scan import Block, InputFile
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.stream.blocks import Blocks
+from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.window import PlannedWindow
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.ledger import Ledger
+
+WINDOW = 24_000
+"""Bytes: three or four of the files below."""
+MakeConfig = Callable[..., dict[str, Any]]
+
+
+def write_sources(folder: Path) -> None:
+    """Twelve small files (so twelve blocks) of three formats, documents of 1 to 500 tokens, some rows useless."""
+    for number in range(5):
+        lines = [json.dumps({"text": f"text {number} {i} " + "word and " * (i * i % 83)}) for i in range(40)]
+        (folder / f"text-{number}.jsonl").write_text("\n".join([*lines, "not json", "", '{"text": ""}']) + "\n")
+    for number in range(4):
+        rows = []
+        for i in range(30):
+            turns = [{"role": "user", "content": f"chat {number} {i} why " * (1 + i % 7)}]
+            turns.append({"role": "assistant", "content": "because " * (1 + i * i % 61)})
+            rows.append(json.dumps({"messages": turns}))
+        (folder / f"chat-{number}.jsonl").write_text("\n".join(rows) + "\n")
+    for number in range(3):
+        solve = [f"print({number})\n" * (1 + k * 5) for k in range(4)]
+        rows = [
+            json.dumps({"question": f"problem {number} {i}", "solutions": json.dumps([s + f"# {i}" for s in solve])})
+            for i in range(20)
+        ]
+        (folder / f"apps-{number}.jsonl").write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of sources, and of the cache that the tests of this file share."""
+    folder = tmp_path_factory.mktemp("live")
+    write_sources(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make(data: Path, tiny_tokenizer: Path) -> MakeConfig:
+    """A configuration of these sources; keyword arguments replace whole sections."""
+
+    def config(out: str = "data", **more: Any) -> dict[str, Any]:
+        def paths(stem: str, count: int) -> list[str]:
+            return [str(data / f"{stem}-{number}.jsonl") for number in range(count)]
+
+        return {
+            "out": str(data / out),
+            "cache": str(data / "cache"),
+            "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+            "sources": [
+                {"name": "texts", "format": "text", "path": paths("text", 5)},
+                {"name": "chats", "format": "messages", "path": paths("chat", 4)},
+                {"name": "apps", "format": "apps", "path": paths("apps", 3)},
+            ],
+            "truncate": {"max_length": 256},
+            "run": {"workers": 1, "report": False},
+        } | more
+
+    return config
+
+
+@pytest.fixture
+def live(make: MakeConfig) -> Iterator[Callable[..., LiveWindows]]:
+    """Opens windows in this process; closed at the end."""
+    opened = []
+
+    def open_windows(config: dict[str, Any] | None = None, **more: Any) -> LiveWindows:
+        windows = LiveWindows(config or make(), **{"window_bytes": WINDOW, "workers": 0, **more})
+        opened.append(windows)
+        return windows
+
+    yield open_windows
+    for windows in opened:
+        windows.close()
+
+
+Piece = tuple[str, int, tuple[int, ...], tuple[int, ...]]
+Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
+RanOver = Callable[..., Counter[Piece]]
+Content = Callable[[PlannedWindow], list[dict[str, Any]]]
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "truncate": {},
+    "keep the end": {"truncate": {"max_length": 128, "keep": "end"}},
+    "drop": {"truncate": {"max_length": 128, "overlong": "drop"}},
+    "split": {"truncate": {"max_length": 128}, "pack": {"strategy": "bfd_split"}},
+    "pieces": {
+        "truncate": {
+            "max_length": 128,
+            "max_prompt_length": 40,
+            "overlong": "split",
+            "split": {"at": "turns", "overlap": 3},
+        },
+        "filter": {"min_tokens": 6},
+    },
+    "align": {"pack": {"align": 16, "max_docs": 3}, "mask": "all"},
+    "one a row": {"pack": {"strategy": "none", "shuffle": False}, "keep_untrained": True},
+}
+
+
+@pytest.mark.parametrize("which", CONFIGS)
+def test_an_epoch_holds_what_a_run_packs(
+    which: str, make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
+) -> None:
+    config = make(which, **CONFIGS[which])
+    manifest = run(config)
+    expected = packed(config)
+    windows = live(config)
+    for epoch in (0, 1):
+        pieces, ledger, count = streamed(windows, epoch)
+        assert count >= 4
+        assert pieces == expected
+        assert ledger.to_json() == manifest.ledger.to_json()
+    assert len(expected) > 400
+    assert manifest.ledger.sources["texts"].rows_rejected
+    assert manifest.ledger.total().labels_head or which == "one a row"
+
+
+def test_wrapped_cuts_elsewhere_and_keeps_every_token(
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
+) -> None:
+    config = make("wrapped", pack={"strategy": "wrapped"})
+    manifest = run(config)
+
+    def joined(pieces: Counter[Piece]) -> dict[str, list[int]]:
+        out: dict[str, list[int]] = {}
+        for name, _, ids, _ in sorted(pieces):
+            out.setdefault(name, []).extend(ids)
+        return out
+
+    pieces, ledger, _ = streamed(live(config))
+    assert joined(pieces) == joined(packed(config))
+    mine, theirs = asdict(ledger.total()), asdict(manifest.ledger.total())
+    for one in (mine, theirs):
+        # Labels are lost where rows begin, and rows begin elsewhere: only the sum is the same.
+        one["labels"] = one.pop("labels_trained") + one.pop("labels_head")
+        del one["turns_cut"]
+    assert mine == theirs
+
+
+def test_both_splits_are_those_of_a_run(
+    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
+) -> None:
+    config = make("split-in-two", holdout={"fraction": 0.3})
+    run_total = run(config).ledger.total()
+    totals = {}
+    for split, other in (("train", "holdout"), ("holdout", "train")):
+        pieces, ledger, _ = streamed(live(config, split=split))
+        assert pieces == packed(config, split)
+        totals[split] = total = ledger.total()
+        assert total.examples_packed == {split: run_total.examples_packed[split]}
+        assert total.examples_dropped[other] == run_total.examples_packed[other] > 20
+    assert totals["train"].labels_trained + totals["holdout"].labels_trained == run_total.labels_trained
+    assert totals["train"].tokens_packed + totals["holdout"].tokens_packed == run_total.tokens_packed
+
+
+def test_a_window_is_the_same_wherever_the_walk_begins(live: Callable[..., LiveWindows], content: Content) -> None:
+    whole = {(w.epoch, w.number): content(w) for w in live().walk(0, 0, 2)}
+    assert len(whole) >= 8
+    assert whole[0, 0] != whole[1, 0]
+    fresh = live(workers=2)
+    for place in [*whole][::-3]:
+        assert content(next(fresh.walk(*place, 2))) == whole[place]
+    assert [(w.epoch, w.number) for w in fresh.walk(0, fresh.count(0) - 1, 2)] == [*whole][fresh.count(0) - 1 :]
+
+
+def test_rows_are_the_same_one_by_one_and_together(live: Callable[..., LiveWindows], content: Content) -> None:
+    window = next(live().walk(0, 0, 1))
+    together = content(window)
+    assert together == [row for r in range(window.rows) for row in window.lay_out(r, r + 1).to_pylist()]
+    assert window.tokens.tolist() == [len(row["input_ids"]) for row in together]
+    assert [d.doc_id for d in window.documents(0, window.rows)] == [d for row in together for d in row["doc_ids"]]
+
+
+def test_a_document_is_called_the_same_in_every_epoch(live: Callable[..., LiveWindows]) -> None:
+    windows = live()
+    names = [
+        {d.doc_id: d.id for w in windows.walk(epoch, 0, epoch + 1) for d in w.documents(0, w.rows)} for epoch in (0, 1)
+    ]
+    assert names[0] == names[1]
+    assert len(set(names[0].values())) == len(names[0]) > 400
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 100), min_size=1, max_size=12), min_size=1, max_size=6),
+    sources=st.integers(1, 3),
+    limit=st.integers(1, 300),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_windows_hold_every_block_once(sizes: list[list[int]], sources: int, limit: int, seed: int) -> None:
+    blocks = Blocks(bare_files(sizes, sources), limit, seed)
+    size_of = [size for file in sizes for size in file]
+    for epoch in (0, 1):
+        windows = blocks.windows(epoch)
+        assert sorted(np.concatenate(windows).tolist()) == list(range(len(size_of)))
+        for window in windows:
+            assert sum(size_of[block] for block in window) <= limit or len(window) == 1
+            picked = [block for file in blocks.select(window) for block in file.blocks]
+            assert [block.end - block.start for block in picked] == [size_of[block] for block in window]
+
+
+def test_every_window_holds_every_source_by_its_share() -> None:
+    blocks = Blocks(bare_files([[10] * 60, [10] * 30, [10] * 10], 3), 200, 5)
+    for epoch in range(3):
+        for window in blocks.windows(epoch):
+            counts = [int(((window >= low) & (window < high)).sum()) for low, high in ((0, 60), (60, 90), (90, 100))]
+            assert np.abs(np.array(counts) - (12, 6, 2)).max() <= 1
+
+
+def test_the_order_is_pinned() -> None:
+    # States of streams that stand in somebody's checkpoints mean this order.
+    blocks = Blocks(bare_files([[10] * 5, [10] * 3], 2), 30, 42)
+    assert [window.tolist() for window in blocks.windows(0)] == PINNED[0]
+    assert [window.tolist() for window in blocks.windows(1)] == PINNED[1]
+
+
+PINNED = [
+    [[2, 4, 5], [0, 1, 7], [3, 6]],
+    [[1, 4, 6], [0, 2, 5], [3, 7]],
+]
+
+
+def bare_files(sizes: list[list[int]], sources: int) -> list[InputFile]:
+    """Files of blocks of so many bytes; nothing stands on the disk."""
+    files = []
+    for number, file in enumerate(sizes):
+        ends = np.cumsum(file).tolist()
+        blocks = tuple(Block(end - size, end, 0, 1, "") for size, end in zip(file, ends, strict=True))
+        source = f"source-{number * sources // len(sizes)}"
+        files.append(InputFile(source, f"file-{number}", Path(f"file-{number}"), ends[-1], 0, "", blocks))
+    return files
+
+
+def test_bad_rows_are_counted_as_in_a_run(live: Callable[..., LiveWindows], streamed: Streamed) -> None:
+    _, ledger, _ = streamed(live())
+    texts = ledger.sources["texts"]
+    assert sum(texts.rows_rejected.values()) == 10  # two in each of five files
+    assert texts.rows_blank == 5
+    assert texts.rows_rejected["invalid_json"] == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_overlong_document_is_named_when_its_window_comes(
+    make: MakeConfig, live: Callable[..., LiveWindows], workers: int
+) -> None:
+    windows = live(make(truncate={"max_length": 128, "overlong": "error"}), workers=workers)
+    with pytest.raises(InputError, match=r"longer than truncate\.max_length \(128\).*line \d"):
+        list(windows.walk(0, 0, 1))
+
+
+def test_nothing_to_pack_is_said_and_does_not_go_on_for_ever(
+    data: Path, make: MakeConfig, live: Callable[..., LiveWindows]
+) -> None:
+    (data / "wrong.jsonl").write_text('{"body": "no text"}\n' * 7)
+    with pytest.raises(InputError, match=r"None of the 7 rows looked at fits format text"):
+        live(make(sources=[{"name": "wrong", "format": "text", "path": str(data / "wrong.jsonl")}]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, make: MakeConfig, workers: int) -> None:
+    paths = [tmp_path / f"{n}.jsonl" for n in range(3)]
+    for number, path in enumerate(paths):
+        path.write_text(json.dumps({"text": f"{tmp_path} {number} once"}) + "\n")
+    config = make(sources=[{"name": "texts", "format": "text", "path": [str(path) for path in paths]}])
+    windows = LiveWindows(config, window_bytes=1, workers=workers)
+    try:
+        for path in paths:
+            path.write_text(path.read_text().replace("once", "then"))
+        with pytest.raises(InputError, match="changed while it was read"):
+            list(windows.walk(0, 0, 1))
+    finally:
+        windows.close()
+
+
+def test_a_fingerprint_says_what_differs(tmp_path: Path, make: MakeConfig, live: Callable[..., LiveWindows]) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "one row"}\n')
+    source = [{"name": "texts", "format": "text", "path": str(file)}]
+    config = make(sources=source)
+    first = live(config).fingerprint
+
+    def differing(changed: dict[str, Any], **more: Any) -> list[str]:
+        other = live(changed, **more).fingerprint
+        return [name for name in first if first[name] != other[name]]
+
+    assert differing(config, workers=0, seed=9) == []
+    assert differing({**config, "out": str(tmp_path / "x"), "output": {"format": "parquet"}}) == []
+    assert differing({**config, "mask": "all"}) == ["configuration"]
+    assert differing(config, window_bytes=WINDOW + 1) == ["windows"]
+    assert differing({**config, "tokenizer": {**config["tokenizer"], "trace": False}}) == ["encoding"]
+    # Other content of the same size, its time set back: the scan's note is not believed.
+    before = file.stat()
+    file.write_text('{"text": "two row"}\n')
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert differing(config) == ["inputs"]
+    file.write_text('{"text": "one row"}\n')
+    assert differing(config) == []
+
+
+def test_options_out_of_range_are_refused(make: MakeConfig) -> None:
+    for more, message in (
+        ({"split": "test"}, "choose train or holdout"),
+        ({"split": "holdout"}, r"set holdout\.fraction"),
+        ({"window_bytes": 0}, "window_bytes=0"),
+        ({"workers": -1}, "workers=-1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            LiveWindows(make(), **more)
+
+
+def test_a_walk_that_is_left_stops_its_work(live: Callable[..., LiveWindows]) -> None:
+    windows = live(workers=2)
+    walk = windows.walk(0, 0, 50)
+    next(walk)
+    assert any(thread.name == "packtrain-live" for thread in threading.enumerate())
+    windows.stop()
+    assert not any(thread.name == "packtrain-live" for thread in threading.enumerate())
+    assert next(windows.walk(0, 1, 1)).number == 1
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_windows(tmp_path: Path, tiny_tokenizer: Path) -> None:
+    file = tmp_path / "big.jsonl"
+    rng = np.random.default_rng(0)
+    with file.open("w") as out:
+        for i in range(60_000):
+            out.write(json.dumps({"text": f"{i} " + "word and number " * int(rng.integers(1, 160))}) + "\n")
+    assert file.stat().st_size > 64 << 20
+    config = {
+        "out": str(tmp_path / "data"),
+        "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
+        "sources": [{"name": "texts", "format": "text", "path": str(file)}],
+        "truncate": {"max_length": 1024},
+    }
+    windows = LiveWindows(config, window_bytes=8 << 20, workers=2)
+    anonymous = []
+    for window in windows.walk(0, 0, 3):
+        for row in range(0, window.rows - 8, 8):
+            window.lay_out(row, row + 8)
+        anonymous.append(_anonymous_bytes())
+    count = windows.count(0)
+    windows.close()
+    assert count >= 8
+    assert len(anonymous) == sum(windows.count(epoch) for epoch in range(3))
+    # After the third window all that is kept is there; from then on nothing may be added but noise.
+    assert max(anonymous[3:]) - min(anonymous[2:4]) < 24 << 20, [size >> 20 for size in anonymous]
+
+
+def _anonymous_bytes() -> int:
+    """Memory of this process that no file stands behind."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,248 @@
+"""The sweep against the planner itself, label by label."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.flops import ModelShape
+from packtrain.stages.forecast.length_stats import Compose, Parts, SplitPieceLengths
+from packtrain.stages.forecast.lost_by_source import lost_by_source
+from packtrain.stages.forecast.sweep import STRATEGIES, LengthStats, PackingEstimate, SweepOptions, sweep
+from packtrain.stages.pack.plan import Strategy, plan_rows
+from packtrain.stages.select.split import Places, split
+from packtrain.stages.select.truncate import Keep
+
+Documents = list[list[bool]]
+"""Of each token of each document, whether the mask asks for it."""
+
+
+def stock_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> LengthStats:
+    """Args:
+    parts: documents of each; the last one has the rest.
+    sources: of each part.
+    """
+    owners, begins, ends = [], [], []
+    for number, asked in enumerate(documents):
+        marks = np.flatnonzero(np.diff([0, *map(int, asked), 0]))
+        owners += [number] * (len(marks) // 2)
+        begins += marks[::2].tolist()
+        ends += marks[1::2].tolist()
+    lengths, *runs = [
+        np.array(column, dtype=np.int32) for column in ([len(one) for one in documents], owners, begins, ends)
+    ]
+    starts = np.minimum(np.cumsum([0, *parts, len(documents)]), len(documents))
+    owned = np.array([*sources, *[0] * (len(parts) + 1)][: len(parts) + 1], dtype=np.int32)
+    return LengthStats(lengths, runs[0], runs[1], runs[2], Parts(starts, owned))
+
+
+def labels_of(asked: list[bool], begin: int, end: int) -> int:
+    """Labels of a piece: its first token has none."""
+    return sum(asked[begin + 1 : end])
+
+
+Stretch = tuple[int, int, int]
+"""Document, first token, one past the last."""
+
+
+def stretches(documents: Documents, strategy: str, limit: int, options: SweepOptions) -> list[Stretch]:
+    """What is packed, before the strategy cuts it."""
+    cuts = strategy in ("wrapped", "bfd_split")
+    out = []
+    for number, one in enumerate(documents):
+        if not one or (not options.keep_untrained and not labels_of(one, 0, len(one))):
+            continue
+        if cuts or len(one) <= limit:
+            found = [(0, len(one))]
+        elif options.split:
+            cut = split(np.array([0]), np.array([len(one)]), limit, 0, Places())
+            found = list(zip(cut.start.tolist(), cut.end.tolist(), strict=True))
+        elif options.drop:
+            found = []
+        else:
+            found = [(len(one) - limit, len(one))] if options.keep is Keep.END else [(0, limit)]
+        out += [(number, a, b) for a, b in found if options.keep_untrained or labels_of(one, a, b)]
+    return out
+
+
+def with_pieces(stock: LengthStats, documents: Documents, limit: int, options: SweepOptions) -> LengthStats:
+    """The same that knows what is split at one length."""
+    cut = [one for one in stretches(documents, "bfd", limit, options) if len(documents[one[0]]) > limit]
+    labels = [labels_of(documents[number], a, b) for number, a, b in cut]
+    columns = [[number for number, _, _ in cut], [b - a for _, a, b in cut], labels]
+    pieces = SplitPieceLengths(*(np.array(column, dtype=np.int32) for column in columns))
+    return LengthStats(stock.lengths, stock.owners, stock.begins, stock.ends, stock.parts, {limit: pieces})
+
+
+def brute(
+    documents: Documents, strategy: str, limit: int, options: SweepOptions, windows: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """The same figures from real plans, piece by piece.
+
+    Args:
+        windows: documents that are planned together.
+    """
+    cuts = strategy in ("wrapped", "bfd_split")
+    stays = stretches(documents, strategy, limit, options)
+    wide, rows, bound, pieces = 1, 0, 0, list[Stretch]()
+    if strategy in ("padded", "padding_free"):
+        pieces, rows = stays, -(-len(stays) // options.batch)
+        bound = rows
+    else:
+        wide = options.align if strategy != "wrapped" else 1
+        for window in windows:
+            mine = [one for one in stays if one[0] in window]
+            plan = plan_rows(
+                np.array([end - begin for _, begin, end in mine], dtype=np.int32),
+                limit,
+                cast(Strategy, strategy),
+                align=wide,
+                max_docs=options.max_docs if strategy != "wrapped" else None,
+            )
+            for order, start, length in zip(plan.order, plan.starts, plan.lengths, strict=True):
+                begin = mine[order][1] + int(start)
+                pieces.append((mine[order][0], begin, begin + int(length)))
+            rows, bound = rows + plan.rows, bound + plan.certificate.bound
+    packed = {number for number, _, _ in pieces}
+    several = {number for number in packed if [one[0] for one in pieces].count(number) > 1}
+    long = {number for number in packed if len(documents[number]) > limit}
+    tokens = sum(end - begin for _, begin, end in pieces)
+    padded = [-(-(end - begin) // wide) * wide for _, begin, end in pieces]
+    labels = sum(labels_of(documents[number], begin, end) for number, begin, end in pieces)
+    found = {
+        "documents": len(packed),
+        "documents_cut": len(several) if cuts else len(long),
+        "documents_lost": sum(bool(one) for one in documents) - len(packed),
+        "pieces": len(pieces),
+        "rows": rows,
+        "bound": bound,
+        "tokens": tokens,
+        "tokens_lost": sum(map(len, documents)) - tokens,
+        "labels": labels,
+        "labels_lost": sum(labels_of(one, 0, len(one)) for one in documents) - labels,
+        "padding": sum(padded) - tokens,
+    }
+    return found if strategy == "padded" else found | {"squares": sum(one * one for one in padded)}
+
+
+documents = st.lists(st.lists(st.booleans(), max_size=40), max_size=12)
+options = st.builds(
+    SweepOptions,
+    batch=st.integers(1, 4),
+    keep=st.sampled_from(Keep),
+    drop=st.booleans(),
+    split=st.booleans(),
+    keep_untrained=st.booleans(),
+    max_docs=st.none() | st.integers(1, 3),
+    align=st.sampled_from([1, 2, 4]),
+)
+
+
+def in_halves(tokens: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Any]:
+    """Windows: the parts with an even number, and the others."""
+    return [np.arange(0, len(tokens), 2), np.arange(1, len(tokens), 2)]
+
+
+@given(documents, st.sampled_from([4, 8, 16, 32]), options, st.lists(st.integers(0, 4), max_size=4), st.booleans())
+def test_it_counts_what_the_planner_makes(
+    documents: Documents, limit: int, options: SweepOptions, parts: list[int], several: bool
+) -> None:
+    stock = stock_of(documents, parts)
+    if options.split:
+        stock = with_pieces(stock, documents, limit, options)
+    assert stock.parts is not None
+    ranges = [range(a, b) for a, b in pairwise(stock.parts.starts.tolist())]
+    halves = [[n for one in ranges[half::2] for n in one] for half in range(2)]
+    windows = halves if several and len(ranges) > 1 else [list(range(len(documents)))]
+    compose: Compose | None = in_halves if several else None
+    for found in sweep(stock, [limit], STRATEGIES, options, compose if len(ranges) > 1 else None):
+        expected = brute(documents, found.strategy, limit, options, windows)
+        assert {key: getattr(found, key) for key in expected} == expected, found.strategy
+        assert found.bound <= found.rows
+        assert found.computed <= found.slots
+
+
+@given(documents, st.sampled_from([4, 8, 16]), options, st.lists(st.integers(0, 4), max_size=4), st.data())
+def test_sources_lose_together_what_all_of_them_lose(
+    documents: Documents, limit: int, options: SweepOptions, parts: list[int], data: st.DataObject
+) -> None:
+    sources = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(parts) + 1, max_size=len(parts) + 1)))
+    stock = stock_of(documents, parts, sources)
+    if options.split:
+        stock = with_pieces(stock, documents, limit, options)
+    assert stock.parts is not None
+    owner = stock.parts.of_documents(stock.parts.sources)
+    for strategy in ("bfd", "bfd_split"):
+        found = lost_by_source(stock, limit, strategy, options)
+        assert [one.source for one in found] == sorted({int(owner[n]) for n, one in enumerate(documents) if one})
+        for one in found:
+            mine = [each for each, source in zip(documents, owner, strict=True) if source == one.source]
+            expected = brute(mine, strategy, limit, options, [range(len(mine))])
+            assert {
+                key: getattr(one, key) for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
+            } == {key: expected[key] for key in ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")}
+            assert (one.tokens, one.longest) == (sum(map(len, mine)), max(map(len, mine)))
+            assert one.documents == sum(map(bool, mine))
+            assert one.labels == sum(labels_of(each, 0, len(each)) for each in mine)
+
+
+def test_figures_that_can_be_checked_by_eye() -> None:
+    # Lengths 5, 3 and 2; a prompt of one token each.
+    stock = stock_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
+    by = {found.strategy: found for found in sweep(stock, [4], options=SweepOptions(batch=2, seed=1))}
+    assert (stock.tokens, stock.labels) == (10, 7)
+    bfd = by["bfd"]
+    assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
+    assert (bfd.slots, bfd.squares, bfd.fill) == (12, 16 + 9 + 4, 9 / 12)
+    split = by["bfd_split"]  # 4 | 3 + 1 | 2
+    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost, split.squares) == (
+        3,
+        4,
+        0,
+        1,
+        16 + 9 + 4 + 1,
+    )
+    wrapped = by["wrapped"]  # 4 | 1 + 3 | 2: one label at the head of the second row
+    assert (wrapped.rows, wrapped.pieces, wrapped.documents_cut, wrapped.labels_lost) == (3, 4, 1, 1)
+    free = by["padding_free"]
+    assert (free.rows, free.slots, free.squares) == (2, 9, 29)
+    padded = by["padded"]
+    assert padded.rows == 2
+    assert padded.slots in {4 + 4 + 2, 4 + 4 + 3, 3 + 3 + 4}
+
+
+def test_alignment_is_computed_and_fills_nothing() -> None:
+    # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
+    stock = stock_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
+    (found,) = sweep(stock, [8], ["bfd"], SweepOptions(align=4))
+    assert (found.rows, found.bound, found.tokens, found.padding, found.computed) == (2, 2, 10, 6, 16)
+    assert (found.squares, found.fill) == (64 + 16 + 16, 10 / 16)
+
+
+def test_each_window_begins_a_row() -> None:
+    stock = stock_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
+    by = {found.strategy: found for found in sweep(stock, [4], compose=lambda _: [np.array([0]), np.array([1])])}
+    assert (by["wrapped"].rows, by["wrapped"].pieces) == (3, 4)  # 3 | 3 + 1 | 1
+    together = {found.strategy: found for found in sweep(stock, [4])}
+    assert (together["wrapped"].rows, together["wrapped"].pieces) == (2, 4)  # 3 + 1 | 2 + 2
+
+
+def test_flops_are_those_of_the_textbook() -> None:
+    one = PackingEstimate("bfd", 8, 1, 0, 0, 1, 1, 1, 8, 0, 8, 7, 0, 64)
+    model = ModelShape(parameters=1000, layers=2, hidden=10)
+    attention, total = model.attention(one.squares), model.flops(one.computed, one.squares)
+    assert attention == 3 * (2 * 2 * 10 * 64 / 2) * 2  # scores and values, half of the square, thrice, two layers
+    assert total == attention + 6 * 1000 * 8
+    loose = PackingEstimate("bfd", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 25)
+    assert model.flops(loose.computed, 25) == model.attention(25) + 6 * 1000 * 5, "rows are not filled up"
+    padded = PackingEstimate("padded", 8, 1, 0, 0, 1, 1, 1, 5, 0, 8, 4, 0, 64)
+    assert model.flops(padded.computed, 64) == attention + 6 * 1000 * 8
+
+
+@pytest.mark.parametrize("make", [lambda: stock_of([]), lambda: stock_of([[], []])])
+def test_nothing_at_all(make: Callable[[], LengthStats]) -> None:
+    for found in sweep(make(), [256, 512]):
+        assert (found.rows, found.tokens, found.fill, found.gap) == (0, 0, 0.0, 0.0)

@@ -1,0 +1,184 @@
+"""Best-fit-decreasing by classes gives the rows of the per-sequence algorithm, one for one."""
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.stages.pack import best_fit as bestfit
+from packtrain.stages.pack.best_fit import Placement, best_fit_decreasing, rows_needed
+from packtrain.stages.pack.bounds import least_rows, martello_toth, size_counts
+
+from tests.support.examples import examples
+
+
+def rows_of(placement: Placement) -> list[list[int]]:
+    return [part.tolist() for part in np.split(placement.order, placement.row_offsets[1:-1])][
+        : len(placement.row_offsets) - 1
+    ]
+
+
+def place(sizes: list[int], capacity: int, max_docs: int | None = None) -> list[list[int]]:
+    array = np.array(sizes, dtype=np.int32)
+    return rows_of(best_fit_decreasing(array, size_counts(array, capacity), max_docs))
+
+
+def one_by_one(sizes: list[int], capacity: int, max_docs: int | None = None) -> list[list[int]]:
+    """Best-fit-decreasing as the textbook has it: each sequence searches all open rows."""
+    rows: list[list[int]] = []
+    open_rows: dict[int, deque[list[int]]] = defaultdict(deque)  # free space -> rows, longest waiting first
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        space = min((s for s, queue in open_rows.items() if queue and s >= sizes[index]), default=None)
+        if space is None:
+            space = capacity
+            row: list[int] = []
+            rows.append(row)
+        else:
+            row = open_rows[space].popleft()
+        row.append(index)
+        if max_docs is None or len(row) < max_docs:
+            open_rows[space - sizes[index]].append(row)
+    return rows
+
+
+def fewest_rows(sizes: list[int], capacity: int, max_docs: int | None = None) -> int:
+    """The optimum, by trying everything."""
+    best = len(sizes)
+
+    def search(left: list[int], rows: list[tuple[int, int]]) -> None:
+        nonlocal best
+        if len(rows) >= best:
+            return
+        if not left:
+            best = len(rows)
+            return
+        size, *rest = left
+        for i, (space, held) in enumerate(rows):
+            if space >= size and (max_docs is None or held < max_docs):
+                search(rest, [*rows[:i], (space - size, held + 1), *rows[i + 1 :]])
+        search(rest, [*rows, (capacity - size, 1)])
+
+    search(sorted(sizes, reverse=True), [])
+    return best
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 80) -> tuple[list[int], int]:
+    """Sizes and a capacity. The largest size is drawn apart, so that many small ones come up as well."""
+    capacity = draw(st.sampled_from([2, 3, 7, 10, 16, 100, 511, 512, 1023, 1500]))
+    largest = draw(st.integers(1, capacity))
+    return draw(st.lists(st.integers(1, largest), max_size=most)), capacity
+
+
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "expected"),
+    [
+        ([], 4, []),
+        ([4], 4, [[0]]),
+        ([2, 3, 1, 4], 4, [[3], [1, 2], [0]]),  # best fit: the 1 joins the 3, not the 2
+        ([1, 1, 1, 1, 1], 2, [[0, 1], [2, 3], [4]]),  # equal ones by index
+        ([3, 3, 3, 2, 2, 1, 1, 1], 5, [[0, 3], [1, 4], [2, 5, 6], [7]]),
+        ([3, 3, 3, 1, 1, 1, 1], 5, [[0, 3, 4], [1, 5, 6], [2]]),  # a row takes all it can, then the next
+        ([6, 5, 4, 3, 3, 2, 1], 12, [[0, 1, 6], [2, 3, 4, 5]]),
+    ],
+)
+def test_literal_rows(sizes: list[int], capacity: int, expected: list[list[int]]) -> None:
+    assert one_by_one(sizes, capacity) == expected, "the literal itself is wrong"
+    assert place(sizes, capacity) == expected
+
+
+def test_a_row_that_reached_max_docs_is_closed() -> None:
+    assert place([1, 1, 1, 1, 1], 4, max_docs=2) == [[0, 1], [2, 3], [4]]
+    assert place([3, 1, 1, 1], 6, max_docs=3) == [[0, 1, 2], [3]]
+    assert place([3, 2], 6, max_docs=1) == [[0], [1]]
+
+
+@examples(400)
+@given(problems(), st.one_of(st.none(), st.integers(1, 6)))
+def test_equal_to_one_by_one(problem: tuple[list[int], int], max_docs: int | None) -> None:
+    sizes, capacity = problem
+    assert place(sizes, capacity, max_docs) == one_by_one(sizes, capacity, max_docs)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+@pytest.mark.parametrize("max_docs", [None, 3])
+def test_equal_across_block_borders(monkeypatch: pytest.MonkeyPatch, block: int, max_docs: int | None) -> None:
+    """Sorting and placing in blocks is for the caches alone: their size must not show."""
+    random = np.random.default_rng(block)
+    for _ in range(20):
+        sizes = random.integers(1, 60, 150).tolist()
+        monkeypatch.setattr(bestfit, "_BLOCK", 1 << 18)
+        whole = place(sizes, 97, max_docs)
+        monkeypatch.setattr(bestfit, "_BLOCK", block)
+        assert place(sizes, 97, max_docs) == whole == one_by_one(sizes, 97, max_docs)
+
+
+@pytest.mark.parametrize("capacity", [65_535, 65_536, 131_072])
+def test_sizes_beyond_sixteen_bits(capacity: int) -> None:
+    random = np.random.default_rng(capacity)
+    sizes = np.concatenate([random.integers(1, capacity + 1, 300), [capacity, capacity, 1, 1]]).tolist()
+    assert place(sizes, capacity) == one_by_one(sizes, capacity)
+
+
+def test_sorted_like_a_stable_sort() -> None:
+    sizes = np.random.default_rng(5).integers(1, 131_073, 600_000).astype(np.int32)
+    order = bestfit._descending(sizes, size_counts(sizes, 131_072))
+    assert np.array_equal(order, np.argsort(-sizes, kind="stable"))
+
+
+def test_group_moves_do_not_grow_with_the_sequences() -> None:
+    random = np.random.default_rng(3)
+    moves = []
+    for number in (10_000, 100_000):
+        sizes = random.integers(1, 257, number).astype(np.int32)
+        moves.append(best_fit_decreasing(sizes, size_counts(sizes, 256)).moves)
+    assert 0 < moves[1] < 2 * moves[0] < 10_000
+
+
+@examples(150)
+@given(st.integers(2, 12).flatmap(lambda c: st.tuples(st.lists(st.integers(1, c), min_size=1, max_size=7), st.just(c))))
+def test_bounds_are_below_the_optimum(problem: tuple[list[int], int]) -> None:
+    sizes, capacity = problem
+    optimum = fewest_rows(sizes, capacity)
+    strong = martello_toth(size_counts(np.array(sizes), capacity), capacity)
+    assert least_rows(sum(sizes), capacity) <= strong <= optimum <= len(place(sizes, capacity))
+
+
+def test_l2_says_more_than_the_tokens_do() -> None:
+    counts = size_counts(np.array([6, 6, 6, 6]), 10)  # four of 6 in rows of 10: 24 tokens, yet no two fit
+    assert least_rows(24, 10) == 3
+    assert martello_toth(counts, 10) == 4
+    assert martello_toth(size_counts(np.array([7, 7, 4, 4]), 10), 10) == 3  # the 4s go beside no 7
+
+
+def test_l2_by_its_definition() -> None:
+    """Against the formula written out threshold by threshold, for odd and even capacities."""
+    random = np.random.default_rng(1)
+    for capacity in (2, 3, 9, 10, 31):
+        for _ in range(30):
+            sizes = random.integers(1, capacity + 1, 40)
+            by_threshold = []
+            for k in range(capacity // 2 + 1):
+                alone = sizes > capacity - k
+                medium = (2 * sizes > capacity) & ~alone
+                small = (2 * sizes <= capacity) & (sizes >= k)
+                spill = sizes[small].sum() - (medium.sum() * capacity - sizes[medium].sum())
+                by_threshold.append(alone.sum() + medium.sum() + max(0, int(np.ceil(spill / capacity))))
+            assert martello_toth(size_counts(sizes, capacity), capacity) == max(by_threshold)
+
+
+@given(st.integers(1, 200), st.data())
+@examples(300)
+def test_rows_are_counted_without_being_made(capacity: int, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=300))
+    max_docs = data.draw(st.none() | st.integers(1, 4))
+    counts = size_counts(np.array(sizes, dtype=np.int32), capacity)
+    assert rows_needed(counts, max_docs) == len(one_by_one(sizes, capacity, max_docs))
+
+
+@pytest.mark.parametrize("capacity", [700, 4096, 100_000])
+def test_rows_of_many_are_counted_as_they_are_made(capacity: int) -> None:
+    sizes = np.clip(np.random.default_rng(capacity).lognormal(6.5, 1.2, 50_000), 1, capacity).astype(np.int32)
+    counts = size_counts(sizes, capacity)
+    assert rows_needed(counts) == len(best_fit_decreasing(sizes, counts).row_offsets) - 1

@@ -1,0 +1,182 @@
+"""A plan holds every token it should, once, and its certificate tells the truth."""
+
+from itertools import pairwise
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import ConfigError, InputError
+from packtrain.schemas.layout import LayoutPlan
+from packtrain.stages.pack.plan import Strategy, plan_rows
+
+from tests.support.examples import examples
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+lengths_and_capacity = st.tuples(st.lists(st.integers(0, 70), max_size=60), st.sampled_from([2, 3, 8, 20, 64]))
+
+
+def rows_of(plan: LayoutPlan) -> list[list[tuple[int, int, int]]]:
+    """Every row as its pieces, each (document, first token, last token + 1)."""
+    pieces = list(zip(plan.order.tolist(), plan.starts.tolist(), (plan.starts + plan.lengths).tolist(), strict=True))
+    ends = plan.row_offsets.tolist()
+    return [pieces[a:b] for a, b in pairwise(ends)]
+
+
+def test_bfd_truncates_and_skips_the_empty() -> None:
+    plan = plan_rows([5, 2, 0, 3, 1], 4)
+    assert rows_of(plan) == [[(0, 0, 4)], [(3, 0, 3), (4, 0, 1)], [(1, 0, 2)]]
+    certificate = plan.certificate
+    assert (certificate.rows, certificate.bound_tokens, certificate.bound) == (3, 3, 3)
+    assert (certificate.tokens, certificate.pieces, certificate.capacity) == (10, 4, 4)
+    assert certificate.gap == 0
+    assert certificate.moves > 0
+
+
+def test_bfd_split_packs_every_token() -> None:
+    plan = plan_rows([5, 2, 3, 1], 4, "bfd_split")
+    assert rows_of(plan) == [[(0, 0, 4)], [(2, 0, 3), (0, 4, 5)], [(1, 0, 2), (3, 0, 1)]]
+
+
+def test_wrapped_cuts_where_rows_end() -> None:
+    plan = plan_rows([5, 0, 2, 9], 4, "wrapped")
+    assert rows_of(plan) == [
+        [(0, 0, 4)],
+        [(0, 4, 5), (2, 0, 2), (3, 0, 1)],
+        [(3, 1, 5)],
+        [(3, 5, 9)],
+    ]
+    assert plan.certificate.bound == plan.certificate.rows == 4
+    assert plan.certificate.moves == 0
+
+
+def test_none_keeps_documents_apart() -> None:
+    plan = plan_rows([5, 0, 2], 4, "none")
+    assert rows_of(plan) == [[(0, 0, 4)], [(2, 0, 2)]]
+    assert plan.certificate.bound == 2  # a 4 and a 2 in rows of 4: no plan does better
+
+
+def test_align_rounds_pieces_up() -> None:
+    plan = plan_rows([3, 3, 2], 8, align=4)  # 4 + 4 fill a row, although 3 + 3 + 2 tokens would too
+    assert rows_of(plan) == [[(0, 0, 3), (1, 0, 3)], [(2, 0, 2)]]
+    assert plan.certificate.tokens == 8
+    assert plan.certificate.bound_tokens == plan.certificate.bound == 2
+
+
+def test_max_docs_is_in_the_bound() -> None:
+    certificate = plan_rows([1] * 10, 10, max_docs=3).certificate
+    assert (certificate.rows, certificate.bound_tokens, certificate.bound) == (4, 1, 4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0]])
+def test_nothing_to_pack(strategy: Strategy, lengths: list[int]) -> None:
+    plan = plan_rows(lengths, 8, strategy)
+    assert (plan.rows, len(plan.order), plan.row_offsets.tolist()) == (0, 0, [0])
+    assert (plan.certificate.bound, plan.certificate.gap, plan.certificate.fill) == (0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@examples(120)
+@given(lengths_and_capacity)
+def test_every_token_once(strategy: Strategy, problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    plan = plan_rows(lengths, capacity, strategy)
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for row in rows_of(plan):
+        assert row, "no row is empty"
+        assert sum(stop - start for _, start, stop in row) <= capacity
+        for document, start, stop in row:
+            assert start < stop
+            covered.setdefault(document, []).append((start, stop))
+    wanted = {i: n for i, n in enumerate(lengths) if n}
+    if strategy in ("bfd", "none"):
+        wanted = {i: min(n, capacity) for i, n in wanted.items()}
+    assert covered.keys() == wanted.keys()
+    for document, pieces in covered.items():
+        pieces.sort()
+        assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces[:-1])]
+        assert pieces[-1][1] == wanted[document]
+        if strategy == "bfd_split":
+            assert all(start % capacity == 0 for start, _ in pieces)
+    certificate = plan.certificate
+    assert certificate.tokens == sum(wanted.values()) == int(plan.lengths.sum())
+    assert certificate.bound_tokens <= certificate.bound <= certificate.rows == plan.rows
+    assert plan.row_offsets[-1] == len(plan.order) == certificate.pieces
+    types = [a.dtype for a in (plan.order, plan.starts, plan.lengths, plan.row_offsets)]
+    assert types == [np.int64, np.int64, np.int32, np.int64]
+
+
+@examples(120)
+@given(lengths_and_capacity)
+def test_wrapped_is_reversible(problem: tuple[list[int], int]) -> None:
+    lengths, capacity = problem
+    tokens = [(document, token) for document, n in enumerate(lengths) for token in range(n)]
+    rows = rows_of(plan_rows(lengths, capacity, "wrapped"))
+    laid = [[(document, token) for document, a, b in row for token in range(a, b)] for row in rows]
+    assert [token for row in laid for token in row] == tokens
+    assert all(len(row) == capacity for row in laid[:-1])
+
+
+@examples(120)
+@given(
+    st.lists(st.integers(1, 64), max_size=50),
+    st.sampled_from([1, 2, 8, 16]),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_align_is_packing_of_padded_lengths(lengths: list[int], align: int, max_docs: int | None) -> None:
+    padded = [-(-n // align) * align for n in lengths]
+    plan = plan_rows(lengths, 64, align=align, max_docs=max_docs)
+    same = plan_rows(padded, 64, max_docs=max_docs)
+    assert plan.order.tolist() == same.order.tolist()
+    assert plan.row_offsets.tolist() == same.row_offsets.tolist()
+    assert plan.lengths.tolist() == [lengths[i] for i in plan.order]
+    assert plan.certificate.bound == same.certificate.bound <= plan.rows
+    if max_docs is not None:
+        assert np.diff(plan.row_offsets).max(initial=0) <= max_docs
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_any_integer_dtype(strategy: Strategy, dtype: Any) -> None:
+    lengths = [0, 100, 7, 33, 8, 64, 1]
+    expected = rows_of(plan_rows(lengths, 32, strategy))
+    assert len(expected) > 1
+    assert rows_of(plan_rows(np.array(lengths, dtype=dtype), 32, strategy)) == expected
+
+
+def test_lengths_are_left_as_they_were() -> None:
+    lengths = np.array([9, 0, 3, 5], dtype=np.int32)
+    plan_rows(lengths, 4)
+    assert lengths.tolist() == [9, 0, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"max_length": 1}, "max_length: 1 "),
+        ({"max_length": 0}, "max_length"),
+        ({"max_length": 8.0}, "max_length"),
+        ({"max_length": 1 << 40}, "max_length"),
+        ({"strategy": "ffd"}, "strategy: 'ffd' is not known"),
+        ({"max_docs": 0}, "max_docs"),
+        ({"align": 0}, "align"),
+        ({"align": 3}, "align: 3 does not divide max_length 8. Use 6 "),
+        ({"strategy": "wrapped", "max_docs": 2}, "max_docs: strategy wrapped"),
+        ({"strategy": "wrapped", "align": 2}, "align: strategy wrapped"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        plan_rows([1, 2], **{"max_length": 8, **options})
+
+
+@pytest.mark.parametrize(
+    ("lengths", "names"),
+    [([1.5], "float64"), ([[1], [2]], "shape"), ([3, -1], "document 1 has length -1"), (["a"], "integers")],
+)
+def test_lengths_that_cannot_be(lengths: Any, names: str) -> None:
+    with pytest.raises(InputError, match=names):
+        plan_rows(lengths, 8)

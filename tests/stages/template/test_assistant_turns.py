@@ -1,0 +1,580 @@
+"""What is trained, held against transformers: templates that mark what the assistant says, and the same without marks.
+
+`bare` takes the marks away: then packtrain must find by itself what they said, or refuse.
+"""
+
+import functools
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from packtrain.schemas.rows import Example, RunKind
+from packtrain.stages.arrays import booleans, view
+from packtrain.stages.mask.policy import Mask, Policy, supervised_runs
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.tokenize.byte_lengths import ByteLengths
+from packtrain.stages.tokenize.encode import EncodeCounts, Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer, tokenizer_head
+
+from tests.support.examples import FULL
+
+Message = dict[str, Any]
+
+
+class Manner(NamedTuple):
+    """A template, and what it is good for."""
+
+    template: str
+    system: bool = True
+    """Whether it takes a system message."""
+    tools: bool = False
+    """Whether it renders tool calls."""
+    calls: int = 2
+    """At most so many calls in a message."""
+    odd: bool = True
+    """Whether roles may follow each other in any order."""
+    talks: bool = False
+    """Whether it drops an empty content when there are calls."""
+
+
+def bare(template: str) -> str:
+    """The template without its generation marks."""
+    return re.sub(r"\{% (end)?generation %\}", "", template)
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Strips contents, takes one tool call at a time, prints arguments as JSON.
+LLAMA = (
+    "{{ bos_token }}{% if tools %}{{ '<|h|>system<|/h|>\n\n' }}{% for t in tools %}{{ t | tojson(indent=4) + '\n' }}"
+    "{% endfor %}{{ '<|eot|>' }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|h|>ipython<|/h|>\n\n' + m.content | tojson + '<|eot|>' }}"
+    "{% elif m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    "{% set call = m.tool_calls[0].function %}{{ '<|h|>assistant<|/h|>\n\n' }}"
+    "{% generation %}{{ '{\"name\": \"' + call.name + '\", ' }}{{ '\"parameters\": ' }}{{ call.arguments | tojson }}"
+    "{{ '}' }}{{ '<|eot|>' }}{% endgeneration %}"
+    "{% else %}{{ '<|h|>' + m.role + '<|/h|>\n\n' }}"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim + '<|eot|>' }}{% endgeneration %}"
+    "{% else %}{{ m.content | trim + '<|eot|>' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|h|>assistant<|/h|>\n\n' }}{% endif %}"
+)
+# No generation prompt, a space before the answer, nine-character ids, alternating roles. Tools stand before the last
+# question.
+MISTRAL = (
+    "{{ bos_token }}{% set ns = namespace(turn=0) %}"
+    "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}{% for m in messages %}"
+    "{% if m.role in ['user', 'assistant'] and not m.tool_calls %}"
+    "{% if (m.role == 'user') != (ns.turn % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set ns.turn = ns.turn + 1 %}{% endif %}"
+    "{% if m.role == 'user' %}{% if tools and m == users[-1] %}{{ '[AVAILABLE_TOOLS] [' }}{% for t in tools %}"
+    "{{ t | tojson }}{% if not loop.last %}{{ ', ' }}{% endif %}{% endfor %}{{ '][/AVAILABLE_TOOLS]' }}{% endif %}"
+    "{{ '[INST] ' + m.content + ' [/INST]' }}"
+    "{% elif m.tool_calls %}{% generation %}{{ '[TOOL_CALLS] [' }}{% for c in m.tool_calls %}"
+    "{% if c.id | length != 9 %}{{ raise_exception('ids must have nine characters') }}{% endif %}"
+    "{{ c.function | tojson }}{{ ', \"id\": \"' + c.id + '\"}' }}{% if not loop.last %}{{ ', ' }}{% endif %}"
+    "{% endfor %}"
+    "{{ ']' + eos_token }}{% endgeneration %}"
+    "{% elif m.role == 'assistant' %}{% generation %}{{ ' ' + m.content + eos_token }}{% endgeneration %}"
+    "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS] ' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% else %}{{ raise_exception('no ' + m.role) }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set role = 'model' if m.role == 'assistant' else m.role %}{{ '<turn>' + role + '\n' }}"
+    "{% if role == 'model' %}{% generation %}{{ m.content | trim + '</turn>' }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ m.content | trim + '</turn>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}"
+)
+# The line end after a turn is missing at the end of the conversation.
+TULU = (
+    "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
+    "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}"
+    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
+)
+# As OLMo-2 has it: the line end after a turn is missing at the end, and the generation prompt stands behind any role.
+OLMO = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role != 'assistant' %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}"
+    "{% else %}{{ '<|assistant|>\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+# Ends a turn by a line end and a token; says things of its own where there is no system message.
+DEEPSEEK = (
+    "{% set ns = namespace(found=false) %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.found = true %}"
+    "{% endif %}{% endfor %}{{ bos_token }}{% if not ns.found %}{{ 'You are an assistant.\n' }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
+    "{% elif m.role == 'user' %}{{ '### Instruction:\n' + m.content + '\n' }}"
+    "{% else %}{{ '### Response:\n' }}{% generation %}{{ m.content + '\n<|EOT|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '### Response:\n' }}{% endif %}"
+)
+# An empty thinking block in the last turn only, thoughts dropped from earlier ones, tool calls between tags.
+QWEN = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for t in tools %}{{ t | tojson + '\n' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% set ns = namespace(seek=true, last=messages | length - 1) %}{% for m in messages[::-1] %}"
+    "{% if ns.seek and m.role == 'user' %}{% set ns.seek = false %}"
+    "{% set ns.last = messages | length - 1 - loop.index0 %}"
+    "{% endif %}{% endfor %}"
+    "{% for m in messages %}{% set content = m.content if m.content is string else '' %}"
+    "{% if m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + content + '\n</tool_response><|im_end|>\n' }}"
+    "{% elif m.role != 'assistant' %}{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}"
+    "{% else %}{% set thought = '' %}{% if m.reasoning_content is string %}{% set thought = m.reasoning_content %}"
+    "{% elif '</think>' in content %}{% set thought = content.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{{ '<|im_start|>assistant\n' }}{% generation %}"
+    "{% if loop.index0 > ns.last and (loop.last or thought) %}"
+    "{{ '<think>\n' + thought + '\n</think>\n\n' + content.lstrip('\n') }}{% else %}{{ content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{% if not loop.first or content %}{{ '\n' }}{% endif %}"
+    '{{ \'<tool_call>\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
+    "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}"
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+MANNERS = {
+    "chatml": Manner(CHATML),
+    "llama": Manner(LLAMA, tools=True, calls=1),
+    "mistral": Manner(MISTRAL, system=False, tools=True, odd=False),
+    "gemma": Manner(GEMMA, system=False, odd=False),
+    "tulu": Manner(TULU),
+    "olmo": Manner(OLMO),
+    "deepseek": Manner(DEEPSEEK),
+    "qwen": Manner(QWEN, tools=True),
+}
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>", "<turn>", "</turn>", "<|EOT|>")
+"""The special tokens of these templates. Tags of tool calls are tokens, too, but not special."""
+
+PIECES = (
+    *("", " ", "\n", "\n\n", "  x", "word", "Two words.", "12", "é", "e\u0301", "中文", "🙂", "\u2028", "\x00"),
+    *(
+        "<|im_end|>",
+        "<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>",
+        "<|h|>assistant<|/h|>\n\n",
+        "<|eot|>",
+        "</s>",
+    ),
+    *("<turn>model\n", "</turn>\n", "### Response:\n", "\n<|EOT|>\n", "<|assistant|>\n", " [/INST]", "[INST] ", "<s>"),
+    *(
+        "<think>",
+        "</think>",
+        "<think>\nhm\n</think>\n\nso",
+        "<tool_call>\n",
+        "}\n</tool_call>",
+        "{{ x }}",
+        "{% if %}",
+        "%s",
+    ),
+)
+
+
+def text_of(draw: random.Random) -> str:
+    """A content: of ordinary words, or of what a template might take for its own."""
+    return "".join(draw.choice(PIECES) for _ in range(draw.choice((0, 1, 1, 2, 3))))
+
+
+def conversation(draw: random.Random, manner: Manner) -> list[Message]:
+    """A conversation that a template of this manner takes, its last message the assistant's."""
+    out: list[Message] = []
+    if manner.system and draw.random() < 0.4:
+        out.append({"role": "system", "content": text_of(draw)})
+    for _ in range(draw.randint(1, 4)):
+        out.append({"role": "user", "content": text_of(draw)})
+        if manner.odd and draw.random() < 0.15:
+            out.append({"role": draw.choice(("user", "assistant")), "content": text_of(draw)})
+        if manner.tools and draw.random() < 0.4:
+            calls = [
+                {
+                    "type": "function",
+                    "id": f"{draw.randrange(10**9):09}",
+                    "function": {
+                        "name": draw.choice(("find", "ask_it")),
+                        "arguments": {"q": text_of(draw), "n": [1, None]},
+                    },
+                }
+                for _ in range(draw.randint(1, manner.calls))
+            ]
+            said: Message = {"role": "assistant", "content": draw.choice(("", text_of(draw))), "tool_calls": calls}
+            if draw.random() < 0.3:
+                said["reasoning_content"] = text_of(draw)
+            out.append(said)
+            out.append({"role": "tool", "content": text_of(draw), "tool_call_id": calls[0]["id"]})
+        out.append({"role": "assistant", "content": text_of(draw)})
+        if manner.tools and draw.random() < 0.2:
+            out[-1]["reasoning_content"] = text_of(draw)
+    return out
+
+
+def tools_of(draw: random.Random, manner: Manner) -> list[dict[str, Any]] | None:
+    """Tool schemas, if the template prints them."""
+    if not manner.tools or draw.random() < 0.4:
+        return None
+    return [{"type": "function", "function": {"name": "find", "description": text_of(draw)}}]
+
+
+SAID = {RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END}
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A byte-level BPE that knows the special tokens of all templates, by transformers."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([*PIECES, *PIECES, '<tool_call>\n{"name": "find"', "### Response:\n"], trainer)
+    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+
+
+@functools.cache
+def encoder_of(tokenizer: Any, template: str, trace: bool) -> Encoder:
+    """What encodes for this tokenizer, with another template."""
+    text = tokenizer.backend_tokenizer.to_str()
+    added = tokenizer_head(text).added_tokens
+    renderer = Renderer(
+        ChatTemplate(template, tokenizer.special_tokens_map, "test"),
+        trace,
+        stops=[token.content for token in added if token.special],
+        others=[token.content for token in added if not token.special],
+        allow_lost=["assistant", "tools"],
+    )
+    return Encoder(
+        make_engine("tokenizers", text),
+        renderer,
+        ByteLengths.from_json(text),
+        SpecialTokenAffixes(),
+        lambda: reference_tokenizer(text),
+    )
+
+
+def ours(
+    encoder: Encoder, rows: list[tuple[list[Message], Any]]
+) -> tuple[list[tuple[list[int], list[bool]]], EncodeCounts]:
+    """The ids of conversations and which of them mask `assistant` trains. Refused ones have none."""
+    examples = []
+    for line, (messages, tools) in enumerate(rows):
+        cut = len(messages) - (messages[-1]["role"] == "assistant")
+        examples.append(Example(line, -1, "", messages[:cut], messages[cut:], None, tools))
+    counts = EncodeCounts()
+    out: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
+    for batch in encoder.encode(examples, counts, [], []):
+        structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
+        kind, turn = view(structs.field("kind")), view(structs.field("turn"))
+        asked = supervised_runs(kind, turn, booleans(structs.field("train")), offsets, Mask(Policy.ASSISTANT))
+        ends = view(structs.field("end"))
+        for index, (line, ids) in enumerate(
+            zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)
+        ):
+            mine = slice(int(offsets[index]), int(offsets[index + 1]))
+            sizes = np.diff(ends[mine], prepend=0)
+            out[line] = (ids, np.repeat(asked[mine], sizes).tolist())
+    return out, counts
+
+
+def theirs(tokenizer: Any, template: str, messages: list[Message], tools: Any) -> tuple[list[int], list[bool]]:
+    """The same by transformers."""
+    made = tokenizer.apply_chat_template(
+        messages, tools=tools, chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+    )
+    return made["input_ids"], [bool(one) for one in made["assistant_masks"]]
+
+
+def user(content: str) -> Message:
+    """A message of the user."""
+    return {"role": "user", "content": content}
+
+
+ROWS = 250 if FULL else 100
+"""Conversations of each template."""
+
+
+@functools.cache
+def answers(tokenizer: Any, name: str) -> list[tuple[list[int], list[bool]]]:
+    """What transformers says of the conversations of a template, which is asked once."""
+    return [theirs(tokenizer, MANNERS[name].template, *row) for row in written(name, ROWS)]
+
+
+def written(name: str, count: int) -> list[tuple[list[Message], Any]]:
+    """Conversations that the template of a manner takes."""
+    draw = random.Random(name)
+    manner = MANNERS[name]
+    return [(conversation(draw, manner), tools_of(draw, manner)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("name", MANNERS)
+def test_marked_templates_give_the_mask_of_transformers(tokenizer: Any, name: str, trace: bool) -> None:
+    mine, counts = ours(encoder_of(tokenizer, MANNERS[name].template, trace), written(name, ROWS))
+    assert counts.unproved == 0
+    assert mine == answers(tokenizer, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("name", MANNERS)
+def test_unmarked_templates_give_the_same(tokenizer: Any, name: str, trace: bool) -> None:
+    rows = written(name, ROWS)
+    encoder = encoder_of(tokenizer, bare(MANNERS[name].template), trace)
+    mine, counts = ours(encoder, rows)
+    proved = 0
+    for (wanted_ids, wanted), (ids, trained) in zip(answers(tokenizer, name), mine, strict=True):
+        assert ids == wanted_ids
+        if any(trained):
+            proved += 1
+            assert trained == wanted
+    assert proved == len(rows) - counts.unproved
+    assert proved >= 0.9 * len(rows)
+    assert encoder.renderer is not None
+    assert encoder.renderer.mismatches == 0
+
+
+@pytest.mark.parametrize("name", MANNERS)
+def test_the_order_of_rows_and_their_number_change_nothing(tokenizer: Any, name: str) -> None:
+    template, rows = bare(MANNERS[name].template), written(name, 60)
+    alone = [ours(encoder_of.__wrapped__(tokenizer, template, True), [row])[0][0] for row in rows[:5]]
+    encoder = encoder_of.__wrapped__(tokenizer, template, True)
+    whole, _ = ours(encoder, rows)
+    assert whole[:5] == alone
+    order = list(range(60)) * 3
+    random.Random(1).shuffle(order)
+    again, _ = ours(encoder, [rows[index] for index in order])
+    assert again == [whole[index] for index in order]
+
+
+def agree(tokenizer: Any, template: str, rows: list[tuple[list[Message], Any]]) -> None:
+    """Both ways, without the marks, give the mask that transformers gives by them; all of it proved."""
+    wanted = [theirs(tokenizer, template, messages, tools) for messages, tools in rows]
+    for trace in (True, False):
+        encoder = encoder_of(tokenizer, bare(template), trace)
+        for _ in range(6):  # so that rows are traced
+            mine, counts = ours(encoder, rows)
+            assert counts.unproved == 0
+            assert mine == wanted
+        assert encoder.renderer is not None
+        assert encoder.renderer.mismatches == 0
+
+
+def test_tools_that_stand_in_the_last_question_leave_every_turn_proved(tokenizer: Any) -> None:
+    call = {"type": "function", "id": "abcdefghi", "function": {"name": "find", "arguments": {"what": "mules"}}}
+    tools = [{"type": "function", "function": {"name": "find", "description": " [/INST] finds", "parameters": {}}}]
+    first = [user("Where?"), {"role": "assistant", "content": "Here."}]
+    calling = [
+        user("What?"),
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": " [/INST]", "tool_call_id": "abcdefghi"},
+        {"role": "assistant", "content": "Mules."},
+    ]
+    rows = [first, [*first, *calling], [*calling, *first], [*calling, *calling, *first], [*first, *first, *first]]
+    agree(tokenizer, MISTRAL, [(row, tools) for row in rows])
+
+
+@pytest.mark.parametrize("template", [TULU, OLMO])
+def test_turns_that_follow_one_another_are_proved(tokenizer: Any, template: str) -> None:
+    one, two = ({"role": "assistant", "content": text} for text in ("One.", "Two."))
+    question = user("Which?")
+    rows = [[question, one, two], [question, one, two, question, two, one], [question, one, one, one], [one, two]]
+    agree(tokenizer, template, [(row, None) for row in rows])
+
+
+def test_the_trained_text_is_what_was_said(tokenizer: Any) -> None:
+    rows = written("chatml", 250)
+    mine, _ = ours(encoder_of(tokenizer, bare(CHATML), True), rows)
+    for (messages, _), (ids, trained) in zip(rows, mine, strict=True):
+        said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
+        others = [message["content"] for message in messages if message["role"] != "assistant"]
+        text = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if asked])
+        rest = tokenizer.decode([one for one, asked in zip(ids, trained, strict=True) if not asked])
+        if all(piece.isascii() for piece in said + others):  # else a token may hold half of a character
+            assert text.replace("\n", "") == "".join(said).replace("\n", "")  # a line end may join the header's
+            assert len(rest) <= len("".join(others)) + 40 * len(messages)
+
+
+HEADER = "{{- '<|im_start|>' + message.role + '\\n"
+MARKED: dict[str, list[tuple[str, str, int]]] = {
+    "qwen3": [
+        (
+            "        {%- if loop.index0 > ns.last_query_index %}",
+            HEADER + "' }}{% generation %}{%- if loop.index0 > ns.last_query_index %}",
+            1,
+        ),
+        (HEADER + "<think>", "{{- '<think>", 1),
+        (HEADER + "' + content }}", "{{- content }}", 2),
+        (
+            "        {{- '<|im_end|>\\n' }}\n    {%- elif message.role == \"tool\" %}",
+            "        {{- '<|im_end|>' }}{% endgeneration %}{{- '\\n' }}\n    {%- elif message.role == \"tool\" %}",
+            1,
+        ),
+    ],
+    "olmo-gpt-neox": [
+        (
+            "'  + message['content'] + eos_token + '\n",
+            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\n",
+            1,
+        ),
+        (
+            "'  + message['content'] + eos_token }}",
+            "' }}{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}",
+            1,
+        ),
+    ],
+    "deepseek-coder-instruct": [
+        (
+            "{{'### Response:\\n' + message['content'] + '\\n<|EOT|>\\n'}}",
+            "{{'### Response:\\n'}}{%- if message['role'] == 'assistant' -%}{% generation %}"
+            "{{message['content'] + '\\n<|EOT|>'}}{% endgeneration %}{{'\\n'}}"
+            "{%- else -%}{{message['content'] + '\\n<|EOT|>\\n'}}{%- endif %}\n",
+            1,
+        )
+    ],
+}
+"""How a person would mark the templates of the real tokenizers: (what, by what, how often)."""
+CHATS = ("gsm8k_train", "oasst_en100_paths", "sgd_dev", "tau_bench_gpt4o_airline")
+
+
+@functools.cache
+def real_tokenizer(name: str) -> Any:
+    """By transformers."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(Path(REALDATA, "tokenizers", name))
+
+
+def real_rows(data: str, limit: int) -> list[tuple[list[Message], Any]]:
+    """The first rows of a file."""
+    with Path(REALDATA, "chat", f"{data}.jsonl").open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(limit), strict=False)]
+    return [(row["messages"], row.get("tools")) for row in rows]
+
+
+def marked(name: str) -> str:
+    """A real tokenizer's template with marks."""
+    template = str(real_tokenizer(name).chat_template)
+    for what, by, times in MARKED[name]:
+        assert template.count(what) == times
+        template = template.replace(what, by)
+    return template
+
+
+def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
+    """Holds both templates against transformers.
+
+    Returns:
+        (rows, those that the template takes, those of them of which it leaves tool calls or results out, rows proved).
+    """
+    tokenizer, template = real_tokenizer(name), marked(name)
+    rows = real_rows(data, limit)
+    with_marks, _ = ours(encoder_of(tokenizer, template, True), rows)
+    without, counts = ours(encoder_of(tokenizer, tokenizer.chat_template, True), rows)
+    taken = mute = proved = 0
+    for (messages, tools), mine, found in zip(rows, with_marks, without, strict=True):
+        try:
+            plain = tokenizer.apply_chat_template(messages, tools=tools, return_dict=True)["input_ids"]
+        except Exception:
+            assert mine == found == ([], [])
+            continue
+        taken += 1
+        calling = any(message.get("tool_calls") for message in messages)
+        if calling and name != "qwen3":
+            # The others' templates write nothing of tool calls, so such rows are refused as a whole.
+            assert mine == found == ([], [])
+            mute += 1
+            continue
+        wanted = theirs(tokenizer, template, messages, tools)
+        assert wanted[0] == plain == found[0]
+        assert mine == wanted
+        if any(found[1]):
+            assert found[1] == wanted[1]
+            proved += 1
+    assert counts.unproved == 0
+    assert proved == taken - mute
+    return len(rows), taken, mute, proved
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize("data", CHATS)
+@pytest.mark.parametrize("name", MARKED)
+def test_real_chats(name: str, data: str) -> None:
+    _, taken, _, _ = compare_real(name, data, 250)
+    assert taken >= 5
+
+
+# --- TRL's templates, whose training variants have marks ---
+
+TRL_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>")
+TALK = [
+    user("Where?"),
+    {"role": "assistant", "content": "Here."},
+    user("Why?"),
+    {"role": "assistant", "content": "So."},
+]
+FIND = {"type": "function", "function": {"name": "find", "arguments": {"what": "mules"}}}
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}]
+CALLING = [
+    user("What?"),
+    {"role": "assistant", "content": "", "tool_calls": [FIND]},
+    {"role": "tool", "name": "find", "content": "Two mules."},
+    {"role": "assistant", "content": "Mules."},
+]
+
+
+def spans(rendered: Rendered) -> list[tuple[int, int]]:
+    """(begin, end) of the assistant's turns, line ends behind them left out: TRL's variants mark those as well."""
+    out: list[tuple[int, int]] = []
+    done = 0
+    for end, kind in zip(rendered.runs.ends, rendered.runs.kinds, strict=True):
+        if kind in (RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END) and end > done:
+            begin = out.pop()[0] if out and out[-1][1] == done else done
+            out.append((begin, end))
+        done = max(done, end)
+    return [(begin, len(rendered.text[:end].rstrip("\n"))) for begin, end in out]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        *((name, False) for name in ("cohere2", "gemma3", "lfm2", "llama3", "qwen2_5_vl")),
+        *((name, True) for name in ("lfm2_v2", "qwen3_instruct_2507", "qwen3_vl")),
+    ],
+)
+def test_turns_are_those_that_trl_marks(name: str, calls: bool) -> None:
+    folder = Path(pytest.importorskip("trl").__file__).parent / "chat_templates"
+    variables = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    plain, training = (
+        Renderer(ChatTemplate((folder / f"{name}{kind}.jinja").read_text(), variables, name), stops=TRL_ENDS)
+        for kind in ("", "_training")
+    )
+    rows: list[tuple[list[Message], Any]] = [(TALK, None), (TALK[:2], None)]
+    if calls:
+        rows += [(CALLING, TOOLS), (CALLING + TALK, TOOLS), (TALK + CALLING, TOOLS)]
+    for messages, tools in rows:
+        for _ in range(2):
+            mine, theirs = (one(messages[:-1], messages[-1:], tools) for one in (plain, training))
+            assert (mine.text, mine.unproved, theirs.unproved) == (theirs.text, "", "")
+            assert spans(mine) == spans(theirs)
+            assert len(spans(mine)) == sum(message["role"] == "assistant" for message in messages)

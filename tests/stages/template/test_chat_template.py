@@ -1,0 +1,267 @@
+"""ChatTemplate against transformers' own rendering, and what it refuses."""
+
+import dataclasses
+import datetime as dt
+import enum
+import functools
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import RowRejectedError, TemplateError
+from packtrain.schemas.rows import Messages
+from packtrain.stages.template.chat_template import ChatTemplate, plain
+
+from tests.support.examples import FULL
+
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
+
+CONVERSATION: Messages = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": '2 < 3 & "é"?\n'},
+    {"role": "assistant", "content": "yes", "thinking": "hm", "tool_calls": None},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"ä": [1, None, True]}}}],
+    },
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "<b>'x'</b>", "parameters": {}}}]
+
+SOURCES = {
+    "whitespace": "  {% for m in messages %}\n    {% if m.role == 'user' %}\n  u\n    {% endif %}\n{% endfor %}\n\n",
+    "tojson": "{{ messages | tojson }}{{ tools | tojson(indent=2) }}",
+    "printed": "{{ messages }}{{ tools }}{{ documents }}{{ add_generation_prompt }}",
+    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.reasoning }};{% endfor %}",
+    "variables": "{{ bos_token }}{{ eos_token }}{{ nothing }}",
+    "loop controls": "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{{ m.role }}"
+    "{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
+    "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}{{ m.content }} "
+    "{%- endgeneration %}{{ x }}{% endfor %}",
+    "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}",
+    "dict": "{{ dict(a=1, b=2) }}{{ dict.fromkeys(['x'], 3) }}{{ dict.mro is defined }}",
+    "macro": "{% macro show(m, k='content') %}[{{ m[k] | trim }}]{% endmacro %}{{ show(messages[0]) }}",
+    "joined": "{{ messages | map(attribute='role') | join(',') }}{{ messages[::-1][0].role ~ 1 ~ none }}",
+    "has a key": "{% for m in messages %}{{ 'content' in m }}{{ m.tool_calls is defined }}{% endfor %}",
+    "raises": "{{ raise_exception('no roles like ' + messages[0].role) }}",
+    "undefined": "{{ messages[0].nothing.more }}",
+    "type error": "{{ messages[0].content + 1 }}",
+    "sandboxed": "{{ ''.__class__.__mro__ }}",
+    "sandboxed call": "{{ messages.append(1) }}",
+    "private": "{% set ns = namespace(_a=1) %}",
+    "private later": "{% set ns = namespace() %}{% set ns._a = 1 %}",
+    "format": "{{ '{0.__class__}'.format(1) }}",
+    "divides": "{{ 1 // 0 }}",
+}
+
+
+def oracle(source: str, messages: Any, tools: Any, prompt: bool, variables: dict[str, Any]) -> str:
+    """What transformers renders, with what `apply_chat_template` does before."""
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    chat = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    rendered, _ = utils.render_jinja_template(
+        conversations=[chat], tools=tools, chat_template=source, add_generation_prompt=prompt, **variables
+    )
+    return str(rendered[0])
+
+
+@pytest.mark.parametrize("tools", [None, [], TOOLS], ids=["none", "empty", "tools"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_renders_or_refuses_as_transformers(name: str, tools: Any) -> None:
+    variables = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = ChatTemplate(SOURCES[name], variables, name)
+    pytest.importorskip("transformers")
+    try:
+        expected = oracle(SOURCES[name], CONVERSATION, tools, True, variables)
+    except Exception:
+        with pytest.raises(RowRejectedError) as refused:
+            template.render(CONVERSATION, tools, add_generation_prompt=True)
+        assert refused.value.reason == "template_error"
+        assert f"'{name}'" in refused.value.detail
+    else:
+        assert template.render(CONVERSATION, tools, add_generation_prompt=True) == expected
+
+
+def test_some_of_the_sources_render_and_some_do_not() -> None:
+    refused = set()
+    for name, source in SOURCES.items():
+        try:
+            ChatTemplate(source, {}, name).render(CONVERSATION, TOOLS)
+        except RowRejectedError:
+            refused.add(name)
+    assert {
+        "raises",
+        "undefined",
+        "type error",
+        "sandboxed",
+        "private",
+        "private later",
+        "divides",
+    } <= refused
+    assert {"whitespace", "tojson", "reasoning", "generation", "macro"}.isdisjoint(refused)
+
+
+@given(st.text(), st.text())
+def test_json_and_text_of_any_content(first: str, second: str) -> None:
+    source = "{% for m in messages %}{{ m.content }}{{ m | tojson }}{{ m.content | trim }}\n{% endfor %}"
+    messages = [{"role": "user", "content": first}, {"role": "assistant", "content": second}]
+    assert ChatTemplate(source, {}, "t").render(messages) == oracle(source, messages, None, False, {})
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 - a StrEnum prints as its value, this does not
+    """A string with methods of its own."""
+
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    """A rich object."""
+
+    x: Any
+
+
+class Dumped:
+    """What a pydantic model looks like from outside."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """Its fields."""
+        return {"colour": Colour.RED}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Colour.RED, "red"),
+        (True, True),
+        (np.bool_(False), False),
+        (np.int64(3), 3),
+        (np.float64(0.5), 0.5),
+        (Point((1, Colour.RED)), {"x": (1, "red")}),
+        ([Dumped()], [{"colour": "red"}]),
+        ({Colour.RED: None}, {"red": None}),
+        (np.zeros(2), "<ndarray>"),
+        (dt.date(2024, 1, 2), "<date>"),
+    ],
+)
+def test_templates_see_plain_data(value: Any, expected: Any) -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    result = plain(value)
+    assert result == expected
+    assert type(result) is type(expected)
+    assert result == utils._plain_template_data(value)
+
+
+def test_the_date_is_pinned() -> None:
+    source = "{{ strftime_now('%d %b %Y %H:%M') }}"
+    template = ChatTemplate(source, {}, "dated", "2024-07-26")
+    assert template.mentions_date
+    assert template.render(CONVERSATION[:1]) == "26 Jul 2024 00:00"
+
+
+def test_a_date_that_is_not_pinned_is_a_mistake_of_the_configuration() -> None:
+    template = ChatTemplate("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", {}, "dated")
+    with pytest.raises(TemplateError, match=r"tokenizer: \{date: 2024-07-26\}"):
+        template.render(CONVERSATION[:1])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages | map(attribute='role') }}",
+        "a{{ 'b' ~ (messages | selectattr('content')) }}",
+        "{{ [messages | map('upper')] }}",
+        "{{ messages[0].items }}",
+        "{% macro f() %}{% endmacro %}{{ cycler('a') }}",
+    ],
+)
+def test_addresses_in_memory_are_never_written(source: str) -> None:
+    with pytest.raises(TemplateError, match="by its address in memory"):
+        ChatTemplate(source, {}, "t").render([{"role": "user", "content": "hi"}])
+
+
+def test_addresses_that_the_row_itself_writes_are_text() -> None:
+    said = "<object at 0x7f00>"
+    template = ChatTemplate("{{ messages[0].content }}{{ messages[0] }}{{ 'a' ~ messages }}", {}, "t")
+    assert template.render([{"role": "user", "content": said}]).count(said) == 3
+
+
+def test_chance_is_refused() -> None:
+    for source in ("{{ [1, 2] | random }}", "{{ lipsum() }}"):
+        with pytest.raises(TemplateError, match="random"):
+            ChatTemplate(source, {}, "t").render(CONVERSATION[:1])
+
+
+@pytest.mark.parametrize(
+    ("source", "variables", "date"),
+    [
+        ("{% for m in messages %}", {}, None),
+        ("{{ x | no_such_filter }}", {}, None),
+        ("{% generation %}", {}, None),
+        ("x", {}, "yesterday"),
+        ("x", {"messages": "y"}, None),
+    ],
+)
+def test_what_cannot_be_constructed(source: str, variables: dict[str, Any], date: str | None) -> None:
+    with pytest.raises(TemplateError, match="'mine'"):
+        ChatTemplate(source, variables, "mine", date)
+
+
+def test_an_empty_conversation_and_a_message_that_is_none_are_refused() -> None:
+    template = ChatTemplate("x", {}, "t")
+    with pytest.raises(RowRejectedError):
+        template.render([])
+    broken: Any = ["hello"]
+    with pytest.raises(RowRejectedError, match="not str"):
+        template.render(broken)
+
+
+def test_it_travels_by_pickle() -> None:
+    template = ChatTemplate("{{ bos_token }}{{ strftime_now('%Y') }}", {"bos_token": "<s>"}, "t", "2024-07-26")
+    copy = pickle.loads(pickle.dumps(template))
+    assert copy.render(CONVERSATION) == template.render(CONVERSATION) == "<s>2024"
+
+
+def test_the_messages_are_left_alone() -> None:
+    before = json.dumps(CONVERSATION)
+    ChatTemplate(SOURCES["reasoning"], {}, "t").render(CONVERSATION)
+    assert json.dumps(CONVERSATION) == before
+
+
+@functools.cache
+def real_tokenizer(name: str) -> Any:
+    """A tokenizer as transformers loads it, which takes a second."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(Path(REALDATA, "tokenizers", name))
+
+
+@pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
+@pytest.mark.parametrize("data", ["sgd_dev", "tau_bench_gpt4o_airline"])
+@pytest.mark.parametrize("tokenizer_name", TOKENIZERS)
+def test_real_tool_calls(tokenizer_name: str, data: str) -> None:
+    tokenizer = real_tokenizer(tokenizer_name)
+    template = ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens_map, tokenizer_name)
+    count = 150 if FULL else 50
+    with Path(REALDATA, "chat", f"{data}.jsonl").open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
+    rendered = refused = 0
+    for row in rows:
+        messages, tools = row["messages"], row.get("tools")
+        try:
+            expected = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+        except Exception:
+            refused += 1
+            with pytest.raises(RowRejectedError):
+                template.render(messages, tools)
+        else:
+            rendered += 1
+            assert template.render(messages, tools) == expected
+    assert rendered + refused == count
+    assert rendered

@@ -1,0 +1,296 @@
+"""The renderer against apply_chat_template and the prefix rule, on real chats and on traces that lie."""
+
+import functools
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.schemas.errors import RowRejectedError, TemplateError
+from packtrain.schemas.rows import Messages
+from packtrain.stages.template import render, trace
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import MAX_PATHS, Renderer, same
+from packtrain.stages.template.rendered import Rendered
+
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
+TOKENIZERS = ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3")
+real = pytest.mark.skipif(not REALDATA, reason="PACKTRAIN_REALDATA is not set")
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THINKING = (
+    "{% for m in messages %}<{{ m.role }}>{% if loop.last %}<think></think>{% endif %}"
+    "{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
+    "{% else %}{{ m.content }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def user(text: Any) -> dict[str, Any]:
+    """A message of the user."""
+    return {"role": "user", "content": text}
+
+
+def assistant(text: Any) -> dict[str, Any]:
+    """A message of the assistant."""
+    return {"role": "assistant", "content": text}
+
+
+def shared(first: str, second: str) -> int:
+    """How many characters two texts have in common, counted one by one."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+@functools.cache
+def tokenizer_of(name: str) -> Any:
+    """A real tokenizer, by transformers."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(Path(REALDATA, "tokenizers", name))
+
+
+def template_of(name: str) -> ChatTemplate:
+    """The same tokenizer's template."""
+    tokenizer = tokenizer_of(name)
+    return ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens_map, name)
+
+
+@functools.cache
+def chats(name: str, limit: int) -> list[dict[str, Any]]:
+    """The first rows of a file of real chats."""
+    with Path(REALDATA, "chat", f"{name}.jsonl").open(encoding="utf-8") as file:
+        return [json.loads(line) for line, _ in zip(file, range(limit), strict=False)]
+
+
+def expected(tokenizer: Any, prompt: Messages, completion: Messages, tools: Any = None) -> tuple[str, int]:
+    """The text, and how many characters it shares with the prompt's."""
+    text = tokenizer.apply_chat_template(prompt + completion, tools=tools, tokenize=False)
+    head = tokenizer.apply_chat_template(prompt, tools=tools, tokenize=False, add_generation_prompt=True)
+    return text, shared(head, text)
+
+
+def agrees(got: Rendered, wanted: tuple[str, int]) -> bool:
+    """Whether the completion begins where the prompt's text ends; of a prompt that is rewritten, later than that."""
+    return got.text == wanted[0] and (got.begin > wanted[1] if got.rewritten else got.begin == wanted[1])
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize(("data", "limit"), [("gsm8k_train", 10_000), ("oasst_en100_paths", 10_000)])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_real_chats(name: str, data: str, limit: int) -> None:
+    tokenizer = tokenizer_of(name)
+    renderer = Renderer(template_of(name))
+    rows = chats(data, limit)
+    for row in rows:
+        prompt, completion = row["messages"][:-1], row["messages"][-1:]
+        assert renderer(prompt, completion)[:2] == expected(tokenizer, prompt, completion)
+    assert renderer.mismatches == 0
+    assert renderer.traced + renderer.rendered == len(rows) > 500
+    assert renderer.traced > 0.98 * len(rows)
+
+
+@real
+@pytest.mark.parametrize("data", ["sgd_dev", "tau_bench_gpt4o_airline"])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_real_tool_calls_go_to_jinja2(name: str, data: str) -> None:
+    tokenizer = tokenizer_of(name)
+    renderer = Renderer(template_of(name), allow_lost=EVERYTHING)
+    refused = 0
+    for row in chats(data, 60):
+        tools = row.get("tools")
+        prompt, completion = row["messages"][:-1], row["messages"][-1:]
+        try:
+            wanted = expected(tokenizer, prompt, completion, tools)
+        except Exception:
+            refused += 1
+            with pytest.raises(RowRejectedError):
+                renderer(prompt, completion, tools)
+        else:
+            got = renderer(prompt, completion, tools)
+            assert agrees(got, wanted)
+    assert refused < 60
+    assert renderer.rendered >= 50
+    assert renderer.mismatches == 0
+
+
+@real
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_real_prefixes_of_tool_chats(name: str) -> None:
+    # Many patterns, and completions of every length, those that do not begin with the assistant included.
+    tokenizer = tokenizer_of(name)
+    renderer = Renderer(template_of(name), allow_lost=EVERYTHING)
+    count = 0
+    for row in chats("sgd_dev", 12):
+        plain = [{"role": m["role"], "content": m["content"]} for m in row["messages"]][:9]
+        for cut in range(1, len(plain)):
+            for _ in range(2):
+                count += 1
+                got = renderer(plain[:cut], plain[cut:])
+                assert agrees(got, expected(tokenizer, plain[:cut], plain[cut:]))
+                # Qwen3 writes an empty thought before a last answer; a prompt that ends with one is another text.
+                assert not got.rewritten or (name == "qwen3" and plain[cut - 1]["role"] == "assistant")
+    assert renderer.traced > 0.4 * count
+    assert renderer.mismatches == 0
+
+
+@pytest.mark.parametrize("source", [CHATML, THINKING])
+@pytest.mark.parametrize("trace_rows", [True, False])
+def test_where_the_completion_begins(source: str, trace_rows: bool) -> None:
+    renderer = Renderer(ChatTemplate(source, {}, "t"), trace=trace_rows)
+    for index in range(8):
+        question, reply = user(f"2+{index}?"), assistant(f"{2 + index}")
+        text, begin = renderer([question], [reply])[:2]
+        opening = "<|im_start|>assistant\n" if source is CHATML else "<assistant>"
+        assert begin == text.index(opening) + len(opening)
+        alone = renderer.template.render([question])
+        assert renderer([question], [])[:2] == (alone, len(alone))
+        assert renderer([], [question, reply])[:2] == (text, 0)
+    assert (renderer.traced > 0) == trace_rows
+
+
+def test_position_that_depends_on_the_data() -> None:
+    # The generation prompt meets the content itself.
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}abc{% endif %}"
+    renderer = Renderer(ChatTemplate(source, {}, "t"))
+    for reply, begin in [("abcd", 4), ("x", 1), ("abx", 3), ("", 1), ("abc", 4), ("a", 2)] * 2:
+        assert renderer([user("q")], [assistant(reply)])[:2] == ("q" + reply, begin)
+    assert renderer.mismatches == renderer.traced == 0  # what is proved of some contents only is never traced
+
+
+def test_every_path_of_a_template_gets_its_trace() -> None:
+    renderer = Renderer(ChatTemplate(THINKING, {}, "t"))
+    for index in range(40):
+        reply = f"{index}" if index % 3 else f"<think>hm</think>{index}"
+        text = renderer([user("q"), user(reply)], []).text
+        assert text == f"<user>q<user><think></think>{index}"
+    assert renderer.traced == 40
+    assert renderer.mismatches == 0
+
+
+def test_what_is_kept_of_a_pattern_is_bounded_and_changes_nothing() -> None:
+    letters = "abcdefgh"
+    tests = "".join(f"{{{{ '{letter}' in m.content }}}}" for letter in letters)
+    source = "{% for m in messages %}" + tests + "{{ m.content }}{% endfor %}"
+    renderer = Renderer(ChatTemplate(source, {}, "t"))
+    for index in range(256):
+        content = "".join(letter for bit, letter in enumerate(letters) if index >> bit & 1)
+        rendered = renderer([], [user(content), assistant("e")])
+        assert rendered == renderer.exact([], [user(content), assistant("e")])
+        assert sum(map(len, renderer._patterns.values())) <= MAX_PATHS
+    assert renderer.mismatches == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x", "name": "y"},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "user", "content": 3},
+        {"role": 3, "content": "x"},
+        {"role": "user", "content": None},
+        {"role": "user"},
+        {"role": "user", "content": "x", "tool_calls": None},
+    ],
+)
+def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
+    source = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% endfor %}"
+    renderer = Renderer(ChatTemplate(source, {}, "t"))
+    for _ in range(5):
+        assert same(renderer([message], [assistant("z")]), renderer.exact([message], [assistant("z")]))
+    assert renderer.traced == 0
+    assert renderer.rendered == 5
+
+
+def test_the_order_of_keys_does_not_matter_to_a_trace() -> None:
+    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
+    turned = {"content": "q", "role": "user"}
+    results = {renderer([message], [assistant("a")]) for message in [user("q"), turned] * 3}
+    assert len(results) == 1
+    assert renderer.traced == 6
+
+
+def test_rows_with_tools_go_to_jinja2() -> None:
+    renderer = Renderer(ChatTemplate("{{ tools is none }}{{ tools | tojson }}", {}, "t"), allow_lost=EVERYTHING)
+    for tools in ([], [{"name": "f"}]):
+        assert renderer([user("q")], [assistant("a")], tools)[0] == "False" + json.dumps(tools)
+    assert renderer.traced == 0
+
+
+# A lie: with `in` unwatched, `content in "literal"` is answered by C from the mark, and no guard is noted.
+LIAR = "{% for m in messages %}{% if m.content in 'yes, sir' %}Y{% else %}N{% endif %}{% endfor %}"
+
+
+def unwatched(value: Any, container: Any) -> bool:
+    """`in` as Python has it."""
+    return value in container
+
+
+def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_is_in", unwatched)
+    monkeypatch.setattr(render, "CHECK", 0xF)
+    renderer = Renderer(ChatTemplate(LIAR + "{{ messages[0].content }}", {}, "t"))
+    answers = {}
+    for word in ["yes", "sir", *map(str, range(200)), *"yes, sir"]:
+        found = renderer.mismatches
+        text = renderer([user(word)], []).text
+        answers[word] = text
+        if renderer.mismatches > found:
+            assert text == "Y" + word  # who is caught gets the exact answer
+    assert 0 < renderer.mismatches < 10
+    # Who is looked at does not depend on who came before.
+    again = Renderer(renderer.template)
+    for word in sorted(answers):
+        assert again([user(word)], []).text == answers[word]
+
+
+def test_an_unwatched_template_is_traced_when_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "CHECK", 0)
+    renderer = Renderer(ChatTemplate(LIAR, {}, "t"), allow_lost=EVERYTHING)
+    for reply in ["no", "yes"] * 10:
+        assert renderer([], [assistant(reply)])[:2] == ("Y" if reply == "yes" else "N", 0)
+    assert renderer.mismatches == 0
+
+
+def test_a_row_that_the_template_refuses_does_not_end_tracing() -> None:
+    source = (
+        "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('bad row') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    renderer = Renderer(ChatTemplate(source, {}, "t"))
+    for content in ["a", "b", "bad", "c", "bad", "d"]:
+        if content == "bad":
+            with pytest.raises(RowRejectedError, match="bad row"):
+                renderer([], [user(content)])
+        else:
+            assert renderer([], [user(content)])[:2] == (content, 0)
+    assert renderer.traced == 4
+    assert renderer.mismatches == 0
+
+
+def test_nothing_to_render_is_refused() -> None:
+    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
+    for _ in range(3):
+        with pytest.raises(RowRejectedError):
+            renderer([], [])
+
+
+def test_a_missing_date_is_not_a_matter_of_rows() -> None:
+    renderer = Renderer(ChatTemplate("{{ strftime_now('%Y') }}", {}, "t"))
+    for _ in range(4):
+        with pytest.raises(TemplateError, match=r"tokenizer: \{date: 2024-07-26\}"):
+            renderer([user("q")], [assistant("a")])
+
+
+def test_it_travels_by_pickle() -> None:
+    renderer = Renderer(ChatTemplate(CHATML, {}, "t"))
+    wanted = renderer([user("q")], [assistant("a")])
+    copy = pickle.loads(pickle.dumps(renderer))
+    assert (copy.traced, copy.rendered) == (0, 0)
+    assert copy([user("q")], [assistant("a")]) == wanted

@@ -1,0 +1,288 @@
+"""Traces are exact or they are not made: templates of many manners against nasty contents."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import Messages
+from packtrain.stages.template.assistant_turns import TemplateProfile, common_prefix
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer, same
+from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.symbolic_str import MARK, TraceAbortedError
+from packtrain.stages.template.trace import Trace, Tracer
+
+from tests.support.examples import examples
+
+VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def each(body: str) -> str:
+    """A template that does something with every message."""
+    return "{% for message in messages %}" + body + "{% endfor %}"
+
+
+TRACEABLE = {
+    "chatml": each("{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}")
+    + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "llama 3": "{{ bos_token }}{{ 'Today: ' + strftime_now('%d %b %Y') }}"
+    + each("{{ '<|h|>' ~ message.role ~ '<|/h|>\n\n' + message.content | trim + '<|eot|>' }}")
+    + "{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}",
+    "mistral": "{{ bos_token }}"
+    + each(
+        "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('must alternate') }}{% endif %}"
+        "{% if message.role == 'user' %}[INST] {{ message.content }} [/INST]"
+        "{% else %} {{ message.content.strip() }}{{ eos_token }}{% endif %}"
+    ),
+    "gemma": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    + each(
+        "{% set role = 'model' if message.role == 'assistant' else message.role %}"
+        "<t>{{ role }}\n{{ message.content | trim }}</t>\n"
+    )
+    + "{% if add_generation_prompt %}<t>model\n{% endif %}",
+    "qwen3": "{% set ns = namespace(last=messages|length - 1, seek=true) %}"
+    "{% for message in messages[::-1] %}"
+    "{% if ns.seek and message.role == 'user' and message.content is string and not"
+    " (message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}"
+    "{% set ns.seek = false %}{% set ns.last = messages|length - 1 - loop.index0 %}{% endif %}{% endfor %}"
+    + each(
+        "{% set content = message.content %}{% set thought = '' %}"
+        "{% if message.role == 'assistant' and '</think>' in content %}"
+        "{% set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
+        "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+        "{% if loop.index0 > ns.last and (loop.last or thought) %}"
+        "{{ '<think>\n' + thought.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}"
+        "{% else %}{{ message.role + ':' + content }}{% endif %}<end>\n"
+    )
+    + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}",
+    "tilde": each("{{ loop.index ~ ': ' ~ message.content ~ none ~ message.content }}"),
+    "truth": each(
+        "{% if message.content %}{{ message.content }}{% else %}empty{% endif %}{{ message.content or 'e' }}"
+    ),
+    "equality": each(
+        "{{ message.content == 'yes' }}{{ 'yes' != message.content }}{{ message.content in ['yes', ''] }}"
+        "{{ message.content is eq('yes') }}{{ message.content == 1 }}{{ message.content is none }}"
+    ),
+    "in a literal": each("{{ message.content in 'yes or no' }}{{ message.content not in 'yes' }}"),
+    "upper and replace": each("{{ message.content.upper() }}{{ message.content | replace('a', 'b') | lower }}"),
+    "generation": each("{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}|"),
+    "lists": each("{% set x = [message.content, 'b'] %}{{ x[0] }}{{ x | first }}{{ x | length }}")
+    + "{{ (messages | map(attribute='content') | list)[0] }}"
+    "{{ messages | selectattr('content') | list | length }}"
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
+    "default": each("{{ message.content | default('x', true) }}{{ message.name | default(message.content) }}"),
+    "absent keys": each(
+        "{{ message.tool_calls is defined }}{{ message.content.text is defined }}{{ message['x'] }}"
+        "{% if message.content is mapping or message.content is not iterable %}odd{% endif %}"
+        "{{ message.content }}"
+    ),
+    "only some": "{{ messages[-1].content }}",
+    "no content": "{{ messages | length }}",
+    "blocks and macros": "{% macro show(text, end='') %}[{{ text }}]{{ end }}{% endmacro %}"
+    + each(
+        "{% set body %}<{{ message.content }}>{% endset %}{{ show(body, end=message.content | trim) | trim }}"
+        "{% filter trim %} {{ message.content }} {% endfilter %}"
+        "{% macro around(x) %}{{ x }}({{ caller() }}){% endmacro %}"
+        "{% call around(message.content) %}{{ message.content }}{% endcall %}"
+    ),
+    "inspects joined text": each(
+        "{% set body = '(' ~ message.content ~ ')' %}"
+        "{% if '))' in body | trim %}{{ body.strip('(') }}{% endif %}{{ (body + '.').startswith('(a') }}"
+    ),
+    "prefix": each("{{ message.content }}") + "{% if add_generation_prompt %}a{% endif %}",
+}
+
+UNTRACEABLE = {
+    "length": each("{{ message.content | length }}"),
+    "slicing": each("{{ message.content[1:] }}"),
+    "indexing": each("{{ message.content[0] }}"),
+    "iterating": each("{% for c in message.content %}{{ c }}.{% endfor %}"),
+    "json": each("{{ message.content | tojson }}"),
+    "json of all": "{{ messages | tojson }}",
+    "printed": "{{ messages }}",
+    "keys": each("{% for key in message %}{{ key }}{% endfor %}"),
+    "items": each("{% for key, value in message.items() %}{{ key }}{{ value }}{% endfor %}"),
+    "spread": "{% macro f(role, content) %}{{ kwargs }}{{ content }}{% endmacro %}" + each("{{ f(**message) }}"),
+    "dict": each("{{ dict(message) }}"),
+    "percent": each("{{ '%s!' % message.content }}"),
+    "percent of a tuple": each("{{ '%s%s' % (message.content, 1) }}"),
+    "percent on the left": each("{{ message.content % () }}"),
+    "format": each("{{ '{}!'.format(message.content) }}"),
+    "format filter": each("{{ '%s!' | format(message.content) }}"),
+    "join method": each("{{ '-'.join([message.content, 'x']) }}"),
+    "join filter": "{{ messages | map(attribute='content') | join('-') }}",
+    "literal starts with": each("{{ 'yes'.startswith(message.content) }}"),
+    "literal replace": each("{{ 'yes' | replace(message.content, 'x') }}"),
+    "literal trim": each("{{ 'yes' | trim(message.content) }}"),
+    "a dict looked up": each("{{ {'yes': 1}[message.content] }}"),
+    "a dict searched": each("{{ message.content in {'yes': 1} }}"),
+    "a dict asked": each("{{ {'yes': 1}.get(message.content) }}"),
+    "a dict keyed": each("{{ {message.content: 1} | length }}"),
+    "int": each("{{ message.content | int }}"),
+    "title": each("{{ message.content | title }}"),
+    "escape": each("{{ message.content | e }}"),
+    "escaping": "{% autoescape true %}" + each("{{ message.content }}") + "{% endautoescape %}",
+    "safe": each("{{ message.content | safe }}"),
+    "wordcount": each("{{ message.content | wordcount }}"),
+    "order": each("{{ message.content < 'b' }}{{ 'b' > message.content }}"),
+    "two contents": "{{ messages[0].content == messages[1].content }}",
+    "changed": each("{% if loop.changed(message.content) %}x{% endif %}"),
+    "repeated": each("{{ message.content * 2 }}"),
+    "words": each("{{ message.content.split() | first }}"),
+    "lines": each("{% for line in message.content.split('\n') %}{{ line }};{% endfor %}"),
+    "second part": each("{{ message.content.split('</think>')[1] }}"),
+    "unique": "{{ messages | map(attribute='content') | unique | list }}",
+    "range": each("{{ range(message.content | length) | list }}"),
+    "attribute": each("{{ message.content | attr('upper') is defined }}"),
+    "find": each("{{ message.content.find('a') }}"),
+    "chained in": each("{{ 'a' in message.content in ['b'] }}"),
+    "replaced by a content": each("{{ message.content.replace('a', message.content) }}"),
+    "refuses all": "{{ raise_exception('no') }}",
+}
+
+NASTY = (
+    *("", " ", "\n", "yes", "no", "or", "a", "A", "abc", "</think>", "<think>", "<think>\nx\n</think>\n\ny"),
+    *(
+        "<tool_response>",
+        "<tool_response>x</tool_response>",
+        "{{",
+        "{% if %}",
+        "%s",
+        "%",
+        "{}",
+        "\\",
+        "<|im_end|>",
+    ),
+    *(
+        "<s>",
+        "</s>",
+        "🙂",
+        "e\u0301",
+        "\r\n",
+        "\x1c",
+        "\x1c x \x1f",
+        "\u00a0x",
+        "\u2028",
+        "ß",
+        "12",
+        MARK,
+        "\x00",
+    ),
+)
+contents = st.one_of(
+    st.sampled_from(NASTY),
+    st.lists(st.sampled_from(NASTY), max_size=4).map("".join),
+    st.text(max_size=8),
+)
+LOSABLE = ("system", "user", "assistant", "tool_results")
+ROLES = [
+    (("user",), ("assistant",)),
+    (("user", "assistant", "user"), ("assistant",)),
+    (("system", "user"), ("assistant",)),
+    (("user",), ("assistant", "tool", "assistant")),
+    ((), ("user", "assistant")),
+    (("user", "assistant"), ()),
+    # Where no assistant speaks, there is no turn to prove: such rows are traced whatever becomes of their contents.
+    (("user", "user"), ()),
+    (("system", "user", "user"), ()),
+]
+
+
+def rows(roles: tuple[str, ...], texts: list[str]) -> Messages:
+    """Messages of these roles and texts."""
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+
+
+def answer(renderer: Any, *args: Any) -> Any:
+    """What a renderer gives, or that it refused."""
+    try:
+        return renderer(*args)
+    except RowRejectedError as error:
+        return error.reason
+
+
+def run(trace: Trace, contents: list[str]) -> Rendered | None:
+    """What a trace makes of a row's contents, or None where it is not the row's or renders nothing."""
+    values = trace.values(contents)
+    return None if values is None or trace.why_not else trace.rendered(values)
+
+
+@pytest.mark.parametrize("name", [*TRACEABLE, *UNTRACEABLE])
+def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
+    source = TRACEABLE.get(name) or UNTRACEABLE[name]
+    renderer = Renderer(ChatTemplate(source, VARIABLES, name, "2024-07-26"), allow_lost=LOSABLE)
+
+    @examples(30, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        before, after = data.draw(st.sampled_from(ROLES))
+        prompt = rows(before, [data.draw(contents) for _ in before])
+        completion = rows(after, [data.draw(contents) for _ in after])
+        got = answer(renderer, prompt, completion)
+        wanted = answer(renderer.exact, prompt, completion)
+        assert got == wanted or same(got, wanted)
+
+    compare()
+    for said, answered in (("", ""), ("", "b"), ("a", "")):
+        prompt, completion = rows(("user",), [said]), rows(("assistant",), [answered])
+        got, wanted = answer(renderer, prompt, completion), answer(renderer.exact, prompt, completion)
+        assert got == wanted or same(got, wanted), (said, answered)
+    for text in NASTY:
+        row = rows(("user",), [text])
+        got, wanted = answer(renderer, row, []), answer(renderer.exact, row, [])
+        assert got == wanted or same(got, wanted)
+    assert renderer.mismatches == 0
+    if name in TRACEABLE:
+        assert renderer.traced > 3
+
+
+@pytest.mark.parametrize("name", TRACEABLE)
+def test_the_templates_above_are_traced(name: str) -> None:
+    template = ChatTemplate(TRACEABLE[name], VARIABLES, name, "2024-07-26")
+    texts = ["hello"]
+    expected = Renderer(template, trace=False, allow_lost=LOSABLE)
+    trace = Tracer(template, expected.manner).trace(("user",), texts, 1)
+    assert not trace.why_not
+    result = run(trace, texts)
+    assert result is not None
+    wanted = expected(rows(("user",), texts), [])
+    assert same(result, wanted._replace(dropped=()))
+    assert trace.complete <= (not wanted.dropped)
+
+
+@pytest.mark.parametrize("name", UNTRACEABLE)
+def test_the_templates_below_are_not(name: str) -> None:
+    template = ChatTemplate(UNTRACEABLE[name], VARIABLES, name)
+    try:
+        trace = Tracer(template, TemplateProfile()).trace(("user", "assistant"), ["hello</think>x", "yes</think>y"], 1)
+    except TraceAbortedError:
+        return  # the template has what can never be traced
+    assert trace.why_not
+    assert run(trace, ["hello</think>x", "yes</think>y"]) is None
+
+
+def test_guards_send_a_row_elsewhere() -> None:
+    trace = Tracer(ChatTemplate(TRACEABLE["truth"], {}, "t"), TemplateProfile()).trace(("user",), ["x"], 0)
+    result = run(trace, ["y"])
+    assert result is not None
+    assert result[:2] == ("yy", 0)
+    assert trace.values([""]) is None
+
+
+def test_a_text_that_carries_the_mark_is_only_text() -> None:
+    renderer = Renderer(ChatTemplate(TRACEABLE["chatml"], {}, "t"))
+    for _ in range(3):
+        text = renderer(rows(("user",), [MARK]), rows(("assistant",), [MARK * 2])).text
+        assert text.count(MARK) == 3
+    assert renderer.traced == 3
+
+
+@given(st.text("ab", max_size=12), st.text("ab", max_size=12))
+def test_common_prefix(first: str, second: str) -> None:
+    expected = 0
+    while first[expected : expected + 1] and first[expected : expected + 1] == second[expected : expected + 1]:
+        expected += 1
+    assert common_prefix(first, second) == expected

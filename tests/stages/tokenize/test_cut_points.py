@@ -1,0 +1,122 @@
+"""Which tokens end lines and paragraphs, for vocabularies of every kind, and where that allows a cut."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import TokenizerError
+from packtrain.stages.tokenize.cut_points import BLANK, LINE, WHITE, Breaks, line_places, skip_white, token_bits
+
+from tests.support.examples import examples
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("word", 0),
+        ("", 0),
+        (" ", WHITE),
+        ("\n", WHITE | LINE),
+        ("\r\n", WHITE | LINE),
+        (".\n", LINE),
+        (".\n  ", LINE),
+        ("\nword", 0),
+        ("\n\n", WHITE | LINE | BLANK),
+        (")\n \n", LINE | BLANK),
+        ("\r\n\r\n", WHITE | LINE | BLANK),
+        ("\n\nword", 0),
+        ("a\nb\n", LINE),
+    ],
+)
+def test_bits(text: str, bits: int) -> None:
+    assert token_bits(text) == bits
+
+
+def tokenizer_json(vocab: object, kind: str, pre: object, added: tuple[tuple[int, str], ...] = ()) -> str:
+    return json.dumps(
+        {
+            "added_tokens": [
+                {"id": i, "content": c, "special": True, "normalized": False, "lstrip": False, "rstrip": False}
+                for i, c in added
+            ],
+            "normalizer": None,
+            "pre_tokenizer": pre,
+            "model": {"type": kind, "vocab": vocab, "merges": []},
+        }
+    )
+
+
+def test_vocabularies() -> None:
+    level = {"type": "ByteLevel", "add_prefix_space": False}
+    breaks = Breaks.from_json(tokenizer_json({"Ċ": 0, "a": 1, ".ĊĊ": 2, "ĠĠ": 3}, "BPE", level, ((5, "<e>\n"),)))
+    assert breaks.bits.tolist() == [WHITE | LINE, 0, LINE | BLANK, WHITE, 0, LINE, 0]
+    # A byte that a word holds is no line end where pieces are text.
+    breaks = Breaks.from_json(tokenizer_json({"<0x0A>": 0, "Ċ": 1, "▁": 2, "▁a": 3, "\n\n": 4}, "BPE", None))
+    assert breaks.bits.tolist() == [WHITE | LINE, 0, WHITE, 0, WHITE | LINE | BLANK, 0]
+    breaks = Breaks.from_json(tokenizer_json([["\n", -1.0], ["▁b", -2.0]], "Unigram", None))
+    assert breaks.bits.tolist() == [WHITE | LINE, 0, 0]
+    assert breaks.of(np.array([0, 1, 2, 99], np.int32)).tolist() == [WHITE | LINE, 0, 0, 0]
+    with pytest.raises(TokenizerError):
+        Breaks.from_json("{}")
+
+
+def test_places() -> None:
+    """`|` is where a paragraph ends, `/` where a line does: a b / c | d | e, and nothing at the end."""
+    level = {"type": "ByteLevel", "add_prefix_space": False}
+    breaks = Breaks.from_json(tokenizer_json({"Ċ": 0, "a": 1, "ĊĊ": 2, "ĠĠ": 3, ".Ċ": 4}, "BPE", level))
+    #             0  1  2  3  4  5  6  7  8  9  10 11
+    ids = np.array([1, 1, 4, 1, 0, 0, 3, 1, 2, 0, 1, 0], np.int32)
+    paragraphs, lines = line_places(breaks.of(ids))
+    assert paragraphs.tolist() == [6, 10]
+    assert lines.tolist() == [3, 6, 10]
+    assert [one.tolist() for one in line_places(breaks.of(ids[:0]))] == [[], []]
+
+
+def test_skipping_white_tokens() -> None:
+    white = np.array([False, True, True, True, False, True], np.bool_)
+    places = np.array([0, 1, 2, 3, 5])
+    assert skip_white(places, white, np.array([9, 9, 9, 4, 6])).tolist() == [0, 3, 4, 3, 5]
+
+
+@pytest.fixture(scope="module")
+def encoder(make_tokenizer: Callable[..., Path]) -> tuple[Breaks, Callable[[str], list[tuple[int, int, int]]]]:
+    """The table of a real tokenizer, and what gives (id, first character, one past the last) of a text's tokens."""
+    from tokenizers import Tokenizer
+
+    content = (make_tokenizer("tiny") / "tokenizer.json").read_text()
+    tokenizer = Tokenizer.from_str(content)
+
+    def encode(text: str) -> list[tuple[int, int, int]]:
+        found = tokenizer.encode(text, add_special_tokens=False)
+        return [(i, a, b) for i, (a, b) in zip(found.ids, found.offsets, strict=True)]
+
+    return Breaks.from_json(content), encode
+
+
+@given(text=st.text(alphabet="ab. \n", max_size=60))
+@examples(300)
+def test_the_places_are_ends_of_lines_of_the_text(
+    encoder: tuple[Breaks, Callable[[str], list[tuple[int, int, int]]]], text: str
+) -> None:
+    """Read off the text itself: what stands before a place ends a line, or a paragraph."""
+    breaks, encode = encoder
+    tokens = encode(text)
+    paragraphs, lines = line_places(breaks.of(np.array([one[0] for one in tokens], np.int32)))
+    assert {*paragraphs.tolist()} <= {*lines.tolist()}
+    for place in lines.tolist():
+        before, after = text[: tokens[place][1]], text[tokens[place][1] :]
+        assert before.rstrip(" ").endswith("\n")
+        assert after
+        is_paragraph = before.rstrip(" ").removesuffix("\n").rstrip(" ").endswith("\n")
+        if place in paragraphs:
+            assert is_paragraph
+    # And none is missed: a cut between two lines of words, where a token begins with the second line.
+    for place in range(1, len(tokens)):
+        before, after = text[: tokens[place][1]], text[tokens[place][1] :]
+        if before.endswith("\n") and after[:1] in ("a", "b", "."):
+            assert place in lines
+            assert (place in paragraphs) == before.endswith("\n\n") or " \n" in before[-3:]

@@ -1,0 +1,428 @@
+"""Ids and runs are born together: runs cover the ids, what the tokenizer adds is added once, and all is counted."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.rows import ENCODED, Example, RunKind
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.tokenize import encode as module
+from packtrain.stages.tokenize.byte_lengths import ByteLengths
+from packtrain.stages.tokenize.encode import (
+    EncodeCounts,
+    Encoder,
+    EngineSample,
+    Refused,
+    SpecialTokenAffixes,
+    differing,
+)
+from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
+
+BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"
+BOS_ID, END_ID = 1, 3
+
+PLAIN = SpecialTokenAffixes(eos=END)
+WITH_BOS = SpecialTokenAffixes(prefix=(BOS_ID,), prefix_text=BOS, eos=END)
+WITH_BOTH = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(END_ID,), prefix_text=BOS, suffix_text=END, eos=END)
+WITH_SEPARATOR = SpecialTokenAffixes(prefix=(BOS_ID,), suffix=(0,), prefix_text=BOS, suffix_text="", eos=END)
+NOTHING = SpecialTokenAffixes()
+
+TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message.role == 'nobody' %}{{ raise_exception('nobody may not speak') }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+MakeEncoder = Callable[..., Encoder]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
+    return (make_tokenizer("tiny") / "tokenizer.json").read_text()
+
+
+@pytest.fixture(scope="module")
+def make_encoder(tokenizer_json: str) -> MakeEncoder:
+    @cache
+    def make(around: SpecialTokenAffixes = PLAIN, template: str | None = TEMPLATE) -> Encoder:
+        renderer = (
+            None
+            if template is None
+            else Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
+        )
+        return Encoder(
+            make_engine("tokenizers", tokenizer_json),
+            renderer,
+            ByteLengths.from_json(tokenizer_json),
+            around,
+            lambda: reference_tokenizer(tokenizer_json),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def decode(tokenizer_json: str) -> Callable[[Sequence[int]], str]:
+    """Ids to text, special tokens included."""
+    tokenizer = reference_tokenizer(tokenizer_json)
+
+    def back(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    return back
+
+
+def encoded(encoder: Encoder, examples: Iterable[Example]) -> tuple[list[dict[str, Any]], EncodeCounts, list[Refused]]:
+    counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
+    batches = list(encoder.encode(examples, counts, refused, samples))
+    assert all(batch.schema == ENCODED for batch in batches)
+    return pa.Table.from_batches(batches, ENCODED).to_pylist(), counts, refused
+
+
+def text(value: str, line: int = 0) -> Example:
+    return Example(line, -1, "", None, None, value)
+
+
+def pair(prompt: str, completion: str, line: int = 0) -> Example:
+    return Example(line, -1, "", prompt, completion, None)
+
+
+def chat(user: str, assistant: str | None, line: int = 0, role: str = "user") -> Example:
+    completion = [] if assistant is None else [{"role": "assistant", "content": assistant}]
+    return Example(line, 2, "g", [{"role": role, "content": user}], completion, None)
+
+
+def spans(row: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> list[tuple[str, RunKind]]:
+    """Each run as the text of its tokens."""
+    begin, out = 0, []
+    for run in row["runs"]:
+        out.append((decode(row["input_ids"][begin : run["end"]]), RunKind(run["kind"])))
+        begin = run["end"]
+    return out
+
+
+# --- literal rows ---
+
+
+def test_kinds(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
+    rows, _, _ = encoded(make_encoder(WITH_BOS), [text("The mules"), pair("Ask.\n", "Say."), chat("Hi", "Ho")])
+    assert [spans(row, decode) for row in rows] == [
+        [(BOS, RunKind.SPECIAL), (f"The mules{END}", RunKind.TEXT)],
+        [(BOS, RunKind.SPECIAL), ("Ask.\n", RunKind.PROMPT), (f"Say.{END}", RunKind.COMPLETION)],
+        [
+            (f"{BOS}{START}user\nHi{END}\n{START}assistant\n", RunKind.PROMPT),
+            ("Ho", RunKind.ASSISTANT),
+            (END, RunKind.END),
+            ("\n", RunKind.COMPLETION),
+        ],
+    ]
+    assert [[run["turn"] for run in row["runs"]] for row in rows] == [[-1, -1], [-1, -1, -1], [0, 1, 1, 1]]
+    assert all(run["train"] for row in rows for run in row["runs"])
+    assert [(row["group"], row["sub"]) for row in rows] == [("", -1), ("", -1), ("g", 2)]
+
+
+@pytest.mark.parametrize(
+    ("around", "given", "expected"),
+    [
+        (PLAIN, "word", "word" + END),
+        (PLAIN, "word" + END, "word" + END),
+        (PLAIN, "word" + END + "\n", "word" + END + "\n" + END),
+        (PLAIN, END + "word", END + "word" + END),
+        (PLAIN, END + END, END + END),  # a person's own two are theirs
+        (WITH_BOS, "word", BOS + "word" + END),
+        (WITH_BOS, BOS + "word", BOS + "word" + END),
+        (WITH_BOS, "word" + BOS, BOS + "word" + BOS + END),
+        (WITH_BOTH, "word", BOS + "word" + END),
+        (WITH_BOTH, "word" + END, BOS + "word" + END),
+        (WITH_BOTH, BOS + "word" + END, BOS + "word" + END),
+        (WITH_SEPARATOR, "word", BOS + "word" + END + "<pad>"),
+        (NOTHING, "word", "word"),
+        (NOTHING, "", ""),
+        (PLAIN, "", END),
+    ],
+)
+def test_around_a_text(
+    make_encoder: MakeEncoder,
+    decode: Callable[[Sequence[int]], str],
+    around: SpecialTokenAffixes,
+    given: str,
+    expected: str,
+) -> None:
+    rows, counts, _ = encoded(make_encoder(around), [text(given)])
+    ids = rows[0]["input_ids"]
+    assert decode(ids) == expected
+    assert [ids.count(one) for one in (BOS_ID, END_ID)] == [expected.count(one) for one in (BOS, END)]
+    created = len(ids) - len(make_encoder(NOTHING).engine.encode([given]).ids)
+    assert counts.end_of_sequence + counts.special == created
+    assert counts.end_of_sequence == (around.eos != "" and not given.endswith(END))
+    assert rows[0]["runs"][-1]["end"] == len(ids)
+
+
+def test_a_template_that_writes_the_beginning(
+    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
+) -> None:
+    """A chat gets what its template writes, and nothing around it: neither a second beginning nor a second end."""
+    rows, counts, _ = encoded(make_encoder(WITH_BOTH), [chat("Hi", "Ho"), chat("Hi", None)])
+    assert [decode(row["input_ids"]) for row in rows] == [
+        f"{BOS}{START}user\nHi{END}\n{START}assistant\nHo{END}\n",
+        f"{BOS}{START}user\nHi{END}\n",
+    ]
+    assert rows[1]["runs"] == [{"end": len(rows[1]["input_ids"]), "kind": RunKind.PROMPT, "turn": 0, "train": True}]
+    assert (counts.special, counts.end_of_sequence) == (0, 0)
+
+
+def test_a_token_on_both_sides(make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]) -> None:
+    """It belongs to the completion, and is counted."""
+    rows, counts, _ = encoded(make_encoder(), [pair("up t", "he path"), pair("up", " the path")])
+    assert spans(rows[0], decode) == [("up", RunKind.PROMPT), (f" the path{END}", RunKind.COMPLETION)]
+    assert spans(rows[1], decode) == [("up", RunKind.PROMPT), (f" the path{END}", RunKind.COMPLETION)]
+    assert [row["straddles"] for row in rows] == [1, 0]
+    assert (counts.straddles, counts.boundaries) == (1, 2)
+
+
+def test_an_end_made_of_prompt_and_completion(
+    make_encoder: MakeEncoder, decode: Callable[[Sequence[int]], str]
+) -> None:
+    rows, counts, _ = encoded(make_encoder(), [pair("word" + END[:4], END[4:])])
+    assert spans(rows[0], decode) == [("word", RunKind.PROMPT), (END, RunKind.COMPLETION)]
+    assert counts.end_of_sequence == 0
+
+
+def test_examples_that_cannot_be_rendered(make_encoder: MakeEncoder) -> None:
+    mixed = Example(3, -1, "", "a text", [{"role": "assistant", "content": "a chat"}], None)
+    rows, counts, refused = encoded(make_encoder(), [text("one", 1), chat("Hi", "Ho", 2, role="nobody"), mixed])
+    assert [row["line"] for row in rows] == [1]
+    assert [(item.line, item.sub, item.reason) for item in refused] == [
+        (2, 2, "template_error"),
+        (3, -1, "wrong_type"),
+    ]
+    assert "nobody may not speak" in refused[0].detail
+    assert counts.examples == 1
+
+    rows, _, refused = encoded(make_encoder(template=None), [chat("Hi", "Ho"), text("one", 1)])
+    assert [row["line"] for row in rows] == [1]
+    assert [item.reason for item in refused] == ["no_template"]
+
+
+def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "taken"),
+    [
+        ([turn("user", "a")], [turn("assistant", "b")], ""),
+        ([turn("user", "a", train=True)], [turn("assistant", "b", train=None, weight=1)], ""),
+        # What the template writes beside a message that is taken out goes with it.
+        (
+            [turn("user", "a", train=False)],
+            [turn("assistant", "b")],
+            f"{BOS}{START}user\na{END}\n{START}assistant\n",
+        ),
+        (
+            [turn("user", "a"), turn("user", "c", train=False)],
+            [turn("assistant", "b")],
+            f"{END}\n{START}user\nc{END}\n{START}assistant\n",
+        ),
+        ([turn("user", "a")], [turn("assistant", "b", train=False)], f"{END}\n{START}assistant\nb{END}\n"),
+        ([turn("user", "a")], [turn("assistant", "b", weight=0)], f"{END}\n{START}assistant\nb{END}\n"),
+        (
+            [turn("user", "a")],
+            [turn("assistant", "b", train=False), turn("user", "d"), turn("assistant", "c")],
+            f"{END}\n{START}assistant\nb{END}\n{START}user\n",
+        ),
+        (
+            [turn("user", "a"), turn("assistant", "b"), turn("user", "d", train=False)],
+            [turn("assistant", "c")],
+            f"\n{START}user\nd{END}\n{START}assistant\n",
+        ),
+    ],
+)
+def test_what_a_person_takes_out(
+    make_encoder: MakeEncoder,
+    decode: Callable[[Sequence[int]], str],
+    prompt: list[dict[str, Any]],
+    completion: list[dict[str, Any]],
+    taken: str,
+) -> None:
+    """The flags stand beside the kinds, each message apart, and the text is the same with them as without."""
+    flagged = Example(0, -1, "", prompt, completion, None)
+    bare = [[{key: one[key] for key in ("role", "content")} for one in each] for each in (prompt, completion)]
+    (row, same), _, refused = encoded(make_encoder(), [flagged, Example(0, -1, "", bare[0], bare[1], None)])
+    assert refused == []
+    begin, out = 0, ""
+    for run in row["runs"]:
+        out += "" if run["train"] else decode(row["input_ids"][begin : run["end"]])
+        begin = run["end"]
+    assert out == taken
+    assert all(run["train"] for run in same["runs"])
+    assert row["input_ids"] == same["input_ids"]
+    assert (row["digest"] == same["digest"]) == (taken == "")
+
+
+def test_flags_that_disagree_are_refused_where_turns_are_not_known(make_encoder: MakeEncoder) -> None:
+    answers = [turn("assistant", "b", train=False), turn("assistant", "c")]
+    mixed = [Example(4, -1, "", [turn("user", "a")], answers, None)]
+    shouting = "{% for m in messages %}{{ '%s!' % m.content }}{% endfor %}"
+    rows, _, refused = encoded(make_encoder(template=shouting), mixed)
+    assert rows == []
+    assert [(item.line, item.reason) for item in refused] == [(4, "train_flags")]
+    rows, counts, refused = encoded(make_encoder(), mixed)
+    assert (len(rows), refused, counts.unproved) == (1, [], 0)
+
+
+def tokens(ids: list[int], trained: list[bool] | None = None, line: int = 0) -> Example:
+    """A row that came as tokens."""
+    return Example(line, -1, "", None, None, None, ids=ids, trained=trained)
+
+
+def test_rows_that_came_as_tokens(make_encoder: MakeEncoder) -> None:
+    mixed = [
+        tokens([5, 6, 7, 8], [False, True, True, False], 0),
+        tokens([5, 6, 7, 8], None, 1),
+        tokens([], [], 2),
+        text("one", 3),
+        tokens([9], [False], 4),
+        tokens([5, 4000], None, 5),
+        tokens([5, -1], None, 6),
+        tokens([5, 6], [True], 7),
+    ]
+    rows, counts, refused = encoded(make_encoder(WITH_BOTH), mixed)
+    assert [row["line"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["input_ids"] for row in rows if row["line"] != 3] == [[5, 6, 7, 8], [5, 6, 7, 8], [], [9]]
+    prompt, completion = int(RunKind.PROMPT), int(RunKind.COMPLETION)
+    assert [[(run["end"], run["kind"], run["turn"]) for run in row["runs"]] for row in rows if row["line"] != 3] == [
+        [(1, prompt, -1), (3, completion, -1), (4, prompt, -1)],
+        [(4, completion, -1)],
+        [(0, completion, -1)],
+        [(1, prompt, -1)],
+    ]
+    assert len({row["digest"] for row in rows}) == 5
+    assert [(item.line, item.reason) for item in refused] == [(5, "bad_ids"), (6, "bad_ids"), (7, "bad_trained")]
+    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
+
+
+def test_digests_tell_examples_apart(make_encoder: MakeEncoder) -> None:
+    rows, _, _ = encoded(
+        make_encoder(), [pair("ab", "c"), pair("a", "bc"), pair("ab", "c", 7), text("abc"), pair("", "abc")]
+    )
+    digests = [row["digest"] for row in rows]
+    assert digests[0] == digests[2]
+    assert len({*digests[:2], digests[3]}) == 3
+    assert all(len(digest) == 16 for digest in digests)
+
+
+# --- any rows ---
+
+FRAGMENTS = [
+    "",
+    "the",
+    " mules",
+    "\n",
+    "  ",
+    "\r\n",
+    "é",
+    "e\u0301",
+    "🙂",
+    "中文",
+    BOS,
+    END,
+    START,
+    "<|im_",
+    "end|>",
+    "42",
+]
+contents = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map("".join)
+examples = st.one_of(
+    st.builds(text, contents.filter(bool)),
+    st.builds(pair, contents, contents.filter(bool)),
+    st.builds(chat, contents, st.none() | contents),
+)
+arounds = st.sampled_from([PLAIN, WITH_BOS, WITH_BOTH, WITH_SEPARATOR, NOTHING])
+
+
+@given(st.lists(examples, max_size=12), arounds)
+def test_runs_cover_the_ids(
+    make_encoder: MakeEncoder,
+    decode: Callable[[Sequence[int]], str],
+    given_examples: list[Example],
+    around: SpecialTokenAffixes,
+) -> None:
+    encoder = make_encoder(around)
+    rows, counts, refused = encoded(encoder, given_examples)
+    assert refused == []
+    assert len(rows) == counts.examples == len(given_examples)
+    for row, example in zip(rows, given_examples, strict=True):
+        ids, ends = row["input_ids"], [run["end"] for run in row["runs"]]
+        kinds = [RunKind(run["kind"]) for run in row["runs"]]
+        assert ends[-1] == len(ids)
+        assert all(a < b for a, b in zip([0, *ends], ends, strict=False)) or ids == []
+        last = [RunKind.TEXT] if example.text is not None else [RunKind.COMPLETION]
+        if isinstance(example.prompt, list):
+            last = [RunKind.ASSISTANT, RunKind.END, RunKind.COMPLETION]
+        order = [RunKind.SPECIAL, RunKind.PROMPT, *last]
+        assert kinds == [kind for kind in order if kind in kinds]
+
+        if example.text is not None or isinstance(example.prompt, str):
+            asked = example.text if example.text is not None else f"{example.prompt}{example.completion}"
+            whole = asked + (around.eos if not asked.endswith(around.eos or "\0") else "")
+            begin = BOS if around.prefix and not asked.startswith(BOS) else ""
+            end = "<pad>" if around is WITH_SEPARATOR else ""
+            assert decode(ids) == begin + whole + end
+            assert (kinds[0] is RunKind.SPECIAL) == (begin != "")
+        else:
+            assert isinstance(encoder.renderer, Renderer)
+            exact = encoder.renderer.exact(example.prompt, example.completion or [])  # type: ignore[arg-type]
+            assert decode(ids) == exact.text
+            assert RunKind.SPECIAL not in kinds
+    texts = [decode(row["input_ids"]) for row in rows]
+    assert counts.tokens == sum(len(row["input_ids"]) for row in rows)
+    assert counts.straddles == sum(row["straddles"] for row in rows)
+    assert counts.boundaries >= sum(bool(example.prompt and example.completion) for example in given_examples)
+    assert len(texts) == len(rows)
+
+
+@given(st.lists(examples, min_size=1, max_size=12), arounds, st.integers(1, 4))
+def test_batches_do_not_matter(
+    make_encoder: MakeEncoder, given_examples: list[Example], around: SpecialTokenAffixes, size: int
+) -> None:
+    whole, counts, _ = encoded(make_encoder(around), given_examples)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BATCH_EXAMPLES", size)
+        parted, parted_counts, _ = encoded(make_encoder(around), given_examples)
+    assert parted == whole
+    assert parted_counts == counts
+
+
+def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
+    """About one text in 1,024, the same ones whatever stands around them; a liar among them is found."""
+    encoder = make_encoder()
+    everything = [text(f"number {n}", n) for n in range(6000)]
+
+    def sampled(some: list[Example]) -> list[EngineSample]:
+        samples: list[EngineSample] = []
+        list(encoder.encode(some, EncodeCounts(), [], samples))
+        return samples
+
+    samples = sampled(everything)
+    assert 1 <= len(samples) <= 20
+    assert {sample.text for sample in sampled(everything[::-1])} == {sample.text for sample in samples}
+    assert differing(encoder.engine, samples) is None
+    lie = EngineSample(samples[0].text, [*samples[0].ids[:-1], samples[0].ids[-1] + 1])
+    assert differing(encoder.engine, [*samples, lie]) == lie
+    assert differing(encoder.engine, []) is None
+
+
+def test_the_tokenizer_here_is_what_the_tests_take_it_for(tokenizer_json: str) -> None:
+    vocabulary = {token["content"]: token["id"] for token in json.loads(tokenizer_json)["added_tokens"]}
+    assert (vocabulary[BOS], vocabulary[END]) == (BOS_ID, END_ID)

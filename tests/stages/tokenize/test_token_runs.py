@@ -1,0 +1,103 @@
+"""Runs over characters become runs over tokens."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.rows import RunKind
+from packtrain.stages.template.rendered import Runs
+from packtrain.stages.tokenize.token_runs import RunBatch, token_lists
+from packtrain.stages.tokenize.token_spans import Boundaries
+
+P, C, U = RunKind.PROMPT, RunKind.COMPLETION, RunKind.USER
+H, HE, A, E = RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END
+SAID = (H, HE, A, E)
+
+
+def located(ends: list[int], tokens: list[int]) -> tuple[list[int], list[bool]]:
+    """By eye: of each place, the first token that ends behind it, and whether that begins before it."""
+    bounds = np.cumsum([0, *tokens])
+    first = [int(np.searchsorted(bounds[1:], end, side="right")) for end in ends]
+    return first, [bool(index < len(tokens) and bounds[index] < end) for index, end in zip(first, ends, strict=True)]
+
+
+def runs_of(documents: list[tuple[list[tuple[int, RunKind]], list[int]]], prefix: list[int]) -> tuple[Any, list[int]]:
+    """The token runs of documents given as (run length in characters, kind) and token lengths in characters."""
+    batch = RunBatch()
+    found: list[int] = []
+    crossing: list[bool] = []
+    for runs, tokens in documents:
+        ends = np.cumsum([size for size, _ in runs]).tolist()
+        kinds = tuple(int(kind) for _, kind in runs)
+        batch.add(Runs(tuple(ends), kinds, tuple(range(len(runs))), (True,) * len(runs)))
+        inner = sorted({end for end in ends if 0 < end < ends[-1]})
+        first, straddles = located(inner, tokens)
+        found += first
+        crossing += straddles
+    bounds, offsets = batch.bounds()
+    assert len(bounds) == offsets[-1] == len(found)
+    lengths = np.array([len(tokens) for _, tokens in documents], np.int64) + prefix
+    where = Boundaries(np.array(found, np.int64), np.array(crossing, np.bool_), np.ones(len(documents), np.bool_))
+    lists, straddles_per = batch.tokens(where, lengths, np.array(prefix, np.int64))
+    return [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()], straddles_per.tolist()
+
+
+@pytest.mark.parametrize(
+    ("runs", "tokens", "wanted", "straddles"),
+    [
+        ([(3, P), (3, A), (1, E), (2, C)], [3, 3, 1, 2], [(1, P), (2, A), (3, E), (4, C)], 0),
+        # A token across the beginning of what is said belongs to it, and so does one across its end.
+        ([(3, P), (3, A), (3, C)], [2, 2, 3, 2], [(1, P), (3, A), (4, C)], 2),
+        ([(3, P), (1, A), (3, C)], [7], [(1, A)], 2),
+        ([(3, P), (3, C)], [4, 2], [(2, C)], 1),
+        ([(2, P), (2, H), (2, U), (2, A)], [3, 2, 3], [(2, H), (3, A)], 3),
+        ([(2, P), (2, H), (1, U), (2, H)], [3, 4], [(2, H)], 3),
+        ([(2, P), (0, A), (1, E)], [2, 1], [(1, P), (2, E)], 0),
+        ([(0, P)], [], [(0, P)], 0),
+        ([(4, A)], [1, 3], [(2, A)], 0),
+    ],
+)
+def test_by_eye(
+    runs: list[tuple[int, RunKind]], tokens: list[int], wanted: list[tuple[int, RunKind]], straddles: int
+) -> None:
+    assert runs_of([(runs, tokens)], [0]) == ([wanted], [straddles])
+    three = [(runs, tokens), ([(2, P), (2, C)], [2, 2]), (runs, tokens)]
+    several, counts = runs_of(three, [0, 1, 0])
+    assert several == [wanted, [(1, RunKind.SPECIAL), (2, P), (3, C)], wanted]
+    assert counts == [straddles, 0, straddles]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.sampled_from([P, C, U, *SAID])), min_size=1, max_size=6),
+    st.lists(st.integers(1, 4), max_size=24),
+)
+def test_a_token_is_what_overlaps_it(runs: list[tuple[int, RunKind]], tokens: list[int]) -> None:
+    """What is said if it overlaps any of that; else the last that it overlaps."""
+    total = sum(size for size, _ in runs)
+    cut: list[int] = []
+    for size in tokens:
+        if sum(cut) < total:
+            cut.append(min(size, total - sum(cut)))
+    if sum(cut) < total:
+        cut.append(total - sum(cut))
+    ((row,), _) = runs_of([(runs, cut)], [0])
+    spelled = [kind for size, kind in runs for _ in range(size)]
+    begin, got = 0, []
+    for end, kind in row:
+        got += [kind] * (end - begin)
+        begin = end
+    assert len(got) == len(cut)
+    place = 0
+    for kind, size in zip(got, cut, strict=True):
+        overlapped = spelled[place : place + size]
+        assert kind in overlapped
+        assert (kind in SAID) == any(one in SAID for one in overlapped)
+        place += size
+
+
+def test_rows_of_tokens() -> None:
+    lists = token_lists([[True, False, False], None, [], None], np.array([3, 2, 0, 0], np.int64))
+    wanted = [[(1, C), (3, P)], [(2, C)], [(0, C)], [(0, C)]]
+    assert [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()] == wanted

@@ -1,0 +1,418 @@
+"""Boundaries from byte lengths against literal arrays, `tokenizers`' offsets, and TRL's prefix rule."""
+
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from packtrain.schemas.errors import EngineMismatchError
+from packtrain.stages.tokenize.byte_lengths import ByteLengths
+from packtrain.stages.tokenize.engine_check import fuzz_texts
+from packtrain.stages.tokenize.engines import Engine, EngineTokens, make_engine, reference_tokenizer
+from packtrain.stages.tokenize.token_spans import (
+    Boundaries,
+    byte_bounds,
+    locate_boundaries,
+    normaliser_form,
+    reference_boundaries,
+    token_boundaries,
+)
+
+from tests.support.examples import examples
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+PREPEND = [
+    {"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+]
+
+
+def metaspace(scheme: str) -> dict[str, Any]:
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
+
+
+def added(identity: int, content: str, **changes: bool) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return {"id": identity, "content": content} | flags | changes
+
+
+def tokenizer_json(vocab: dict[str, int], merges: list[str], **changes: Any) -> str:
+    """A BPE tokenizer written out; `changes` go to the model if it has such a key, else to the top."""
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "vocab": vocab, "merges": merges,
+    }  # fmt: skip
+    whole: dict[str, Any] = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": BYTE_LEVEL, "post_processor": None, "decoder": None, "model": model,
+    }  # fmt: skip
+    for key, value in changes.items():
+        (model if key in model else whole)[key] = value
+    return json.dumps(whole)
+
+
+@cache
+def trained(kind: str) -> str:
+    """A small tokenizer of each family, trained on the fuzz set."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    byte_level = kind in ("bytes", "NFC", "NFD", "NFKC", "prefix")
+    tokenizer = Tokenizer(models.BPE())
+    if byte_level:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefix")
+        if kind.startswith("NF"):
+            tokenizer.normalizer = getattr(normalizers, kind)()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+        alphabet = []
+    trainer = trainers.BpeTrainer(vocab_size=1200, show_progress=False, initial_alphabet=alphabet, limit_alphabet=400)
+    # Words that begin with parts of characters, and answers that merge with what stands before them.
+    words = [" 🐍", "\n\n", "é 🐍🐍", ".\n\n", "answer: ", " of the"] * 30
+    tokenizer.train_from_iterator([*fuzz_texts([]), *words], trainer)
+    whole = json.loads(tokenizer.to_str())
+    if not byte_level:
+        vocab = whole["model"]["vocab"]
+        for byte in range(256):
+            vocab.setdefault(f"<0x{byte:02X}>", len(vocab))
+        whole["model"]["byte_fallback"] = True
+        if kind.startswith("metaspace"):
+            whole["pre_tokenizer"] = metaspace(kind.removeprefix("metaspace-"))
+        else:
+            whole["pre_tokenizer"] = None
+            steps = PREPEND if kind == "prepend" else PREPEND[1:]
+            whole["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    size = max(whole["model"]["vocab"].values()) + 1
+    whole["added_tokens"] = [
+        added(size, "<|im_start|>"),
+        added(size + 1, "<|im_end|>"),
+        added(size + 2, "ø÷"),
+    ]
+    return json.dumps(whole)
+
+
+FAMILIES = [
+    "bytes", "NFC", "NFD", "NFKC", "prefix",
+    "metaspace-never", "metaspace-first", "metaspace-always", "prepend", "replace",
+]  # fmt: skip
+
+
+def bounds_of(texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    assert len(texts) == len(places)
+    offsets = np.cumsum([0, *map(len, places)]).astype(np.int64)
+    return np.asarray([place for row in places for place in row], np.int64), offsets
+
+
+@cache
+def built(content: str) -> tuple[Engine, ByteLengths, Any]:
+    return make_engine("tokenizers", content), ByteLengths.from_json(content), reference_tokenizer(content)
+
+
+def by_table(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> Boundaries:
+    engine, table, _ = built(content)
+    encoded = engine.encode(texts)
+    chars, offsets = bounds_of(texts, places)
+    bounds, text_bytes = byte_bounds(texts, chars, offsets)
+    return token_boundaries(encoded, table, text_bytes, table.trusted(texts), bounds, offsets)
+
+
+def check(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Compare every exact document with the offsets' rule; returns (exact documents, straddles)."""
+    found = by_table(content, texts, places)
+    _, _, tokenizer = built(content)
+    at = straddles = 0
+    for i, (text, row) in enumerate(zip(texts, places, strict=True)):
+        part = slice(at, at + len(row))
+        at += len(row)
+        if not found.exact[i]:
+            assert (found.tokens[part] == -1).all()
+            continue
+        _, tokens, crossing = reference_boundaries(tokenizer, text, np.asarray(row, np.int64))
+        assert found.tokens[part].tolist() == tokens.tolist(), (text, row)
+        assert found.straddles[part].tolist() == crossing.tolist(), (text, row)
+        straddles += int(crossing.sum())
+    return int(found.exact.sum()), straddles
+
+
+# "a", "b" and the space are bytes; "🐍" is F0 9F 90 8D, written ð Ł Ĳ į in a byte-level vocabulary.
+SNAKE = tokenizer_json(
+    {"a": 0, "b": 1, "Ġ": 2, "ð": 3, "Ł": 4, "Ĳ": 5, "į": 6, "ðŁ": 7, "ĠðŁ": 8, "Ĳį": 9, "ab": 10, "įðŁ": 11},
+    ["ð Ł", "Ġ ðŁ", "Ĳ į", "a b"],
+    pre_tokenizer=BYTE_LEVEL | {"use_regex": False},
+)
+
+
+def test_lengths_by_hand() -> None:
+    table = ByteLengths.from_json(SNAKE)
+    assert table.supported
+    assert table.lengths.tolist() == [1, 1, 1, 1, 1, 1, 1, 2, 3, 2, 2, 3]
+
+
+def test_boundaries_by_hand() -> None:
+    # " 🐍" is the tokens "ĠðŁ" (the space and half of the snake) and "Ĳį" (the other half).
+    texts = ["a 🐍b", "ab", "", "🐍🐍"]
+    encoded = make_engine("tokenizers", SNAKE).encode(texts)
+    assert encoded.ids.tolist() == [0, 8, 9, 1, 10, 7, 9, 7, 9]
+    found = by_table(SNAKE, texts, [[0, 1, 2, 3, 4], [1, 2], [0], [0, 1, 2]])
+    assert found.exact.tolist() == [True] * 4
+    # a| 🐍b   the boundary between the space and the snake falls into token 1, which belongs to the right.
+    assert found.tokens.tolist() == [*(0, 1, 1, 3, 4), *(0, 1), 0, *(0, 2, 4)]
+    assert found.straddles.tolist() == [False, False, True, False, False] + [True, False] + [False] + [False] * 3
+
+
+def test_a_token_may_hold_the_end_of_one_character_and_the_beginning_of_the_next() -> None:
+    crossing = tokenizer_json(
+        json.loads(SNAKE)["model"]["vocab"],
+        ["ð Ł", "į ðŁ"],
+        pre_tokenizer=BYTE_LEVEL | {"use_regex": False},
+    )
+    texts = ["🐍🐍"]
+    assert make_engine("tokenizers", crossing).encode(texts).ids.tolist() == [7, 5, 11, 5, 6]
+    found = by_table(crossing, texts, [[0, 1, 2]])
+    assert found.tokens.tolist() == [0, 2, 5]
+    assert found.straddles.tolist() == [False, True, False]
+    assert check(crossing, texts, [[0, 1, 2]]) == (1, 1)
+
+
+def test_lost_bytes_make_a_document_inexact() -> None:
+    found = by_table(SNAKE, ["ab", "aéb", "b"], [[1], [1], [1]])
+    assert found.exact.tolist() == [True, False, True]
+    assert found.tokens.tolist() == [0, -1, 1]
+
+
+def test_an_added_token_that_is_a_piece_too() -> None:
+    vocab = json.loads(SNAKE)["model"]["vocab"] | {"é": 12, "<｜a｜>": 13}
+    # "é" among the pieces is the byte E9, as an added token two bytes: which one an id means, nobody knows.
+    both = ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(12, "é")]))
+    assert "added token and a piece" in both.unsupported
+    # No byte is written ｜, so that piece is never produced but by the added token.
+    one = ByteLengths.from_json(tokenizer_json(vocab, [], added_tokens=[added(13, "<｜a｜>")]))
+    assert one.lengths[13] == 9
+    assert one.added.tolist() == [False] * 13 + [True]
+
+
+def test_without_documents_and_without_boundaries() -> None:
+    assert by_table(SNAKE, [], []).tokens.tolist() == []
+    found = by_table(SNAKE, ["ab", "a"], [[], []])
+    assert found.exact.tolist() == [True, True]
+    assert len(found.tokens) == 0
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
+    content = trained(kind)
+    table = ByteLengths.from_json(content)
+    assert table.supported, table.unsupported
+    draw = random.Random(7)
+    texts = fuzz_texts(["<|im_start|>", "<|im_end|>"])
+    places = [[*sorted(draw.randint(0, len(text)) for _ in range(4)), len(text)] for text in texts]
+    exact, straddles = check(content, texts, places)
+    assert exact > len(texts) * (0.2 if kind in ("prefix", "metaspace-always", "prepend", "NFKC", "NFD") else 0.6)
+    assert straddles > 500
+
+
+@examples(200)
+@given(st.data())
+def test_any_text_in_every_family(data: st.DataObject) -> None:
+    parts = st.sampled_from(
+        ["a", " ", "▁", "é", "e\u0301", "🐍", "\n", "ø÷", "<|im_end|>", "of the", "ﬁ", "q\u0307\u0323", "1"]
+    )
+    texts = data.draw(st.lists(st.lists(parts, max_size=8).map("".join), min_size=1, max_size=4))
+    places = [sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=3))) for text in texts]
+    for kind in FAMILIES:
+        check(trained(kind), texts, places)
+
+
+def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text for text in fuzz_texts([]) if text][:400]
+    places = [[len(text) // 3, len(text) // 2] for text in texts]
+    whole = by_table(trained("bytes"), texts, places)
+    for size in (1, 7, 100):
+        monkeypatch.setattr("packtrain.stages.tokenize.token_spans._CHUNK_TOKENS", size)
+        part = by_table(trained("bytes"), texts, places)
+        for a, b in zip(whole, part, strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_sums_that_come_out_right_by_accident_are_not_believed() -> None:
+    # Reordering two marks keeps the number of bytes: only the form tells.
+    reordered = "q\u0307\u0323 and more"
+    assert by_table(trained("NFC"), [reordered], [[1]]).exact.tolist() == [False]
+    assert by_table(trained("bytes"), [reordered], [[1]]).exact.tolist() == [True]
+    # No space is put before " a", but one after <|im_end|>: one byte too many, in the wrong place.
+    for kind in ("prefix", "metaspace-always"):
+        assert by_table(trained(kind), [" a<|im_end|>b"], [[2]]).exact.tolist() == [False], kind
+        assert by_table(trained(kind), ["ab"], [[1]]).exact.tolist() == [True], kind
+    # The space's mark in the text itself would count one byte for its three.
+    assert by_table(trained("metaspace-first"), ["a▁b"], [[1]]).exact.tolist() == [False]
+
+
+def test_byte_bounds_by_hand() -> None:
+    chars, offsets = bounds_of(["aé🐍", "abc", ""], [[0, 1, 2, 3], [2], []])
+    bounds, text_bytes = byte_bounds(["aé🐍", "abc", ""], chars, offsets)
+    assert bounds.tolist() == [0, 1, 3, 7, 2]
+    assert text_bytes.tolist() == [7, 3, 0]
+
+
+def test_inexact_documents_are_asked_of_the_reference_and_only_they() -> None:
+    content = trained("NFC")
+    texts = ["plain text", "cafe\u0301 au lait", "café au lait"]
+    chars, offsets = bounds_of(texts, [[5], [6], [5]])
+    encoded = make_engine("tokenizers", content).encode(texts)
+    asked: list[int] = []
+
+    def reference() -> Any:
+        asked.append(1)
+        return reference_tokenizer(content)
+
+    found = locate_boundaries(encoded, ByteLengths.from_json(content), texts, chars, offsets, reference)
+    assert found.exact.tolist() == [True, False, True]
+    assert len(asked) == 1
+    assert found.tokens[1] == found.tokens[2] > 0
+
+
+def test_other_tokens_than_the_references_are_an_error() -> None:
+    content = trained("NFC")
+    texts = ["cafe\u0301"]
+    chars, offsets = bounds_of(texts, [[2]])
+    wrong = EngineTokens(np.asarray([1, 2], np.int32), np.asarray([0, 2], np.int64))
+    with pytest.raises(EngineMismatchError, match=r"^cafe"):
+        locate_boundaries(
+            wrong, ByteLengths.from_json(content), texts, chars, offsets, lambda: reference_tokenizer(content)
+        )
+
+
+UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "WordPiece": ({"type": "WordPiece"}, "the model is WordPiece"),
+    "Unigram": ({"type": "Unigram"}, "the model is Unigram"),
+    "suffix": ({"end_of_word_suffix": "</w>"}, "carry marks"),
+    "Lowercase": ({"normalizer": {"type": "Lowercase"}}, "Lowercase"),
+    "Replace": ({"normalizer": PREPEND[1]}, "Replace"),
+    "no bytes": ({"pre_tokenizer": {"type": "Digits", "individual_digits": True}}, "normaliser is missing"),
+    "Whitespace": ({"pre_tokenizer": {"type": "Whitespace"}}, "pre-tokenizer is Whitespace"),
+    "Removed": (
+        {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False},
+                    BYTE_LEVEL,
+                ],
+            }
+        },
+        "Split drops text",
+    ),
+    "unknown": ({"unk_token": "a"}, "does not cover all bytes"),
+    "two of them": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, BYTE_LEVEL]}},
+        "ByteLevel",
+    ),
+    "no fallback": ({"pre_tokenizer": metaspace("first")}, "byte fallback"),
+}
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_no_table_where_it_would_be_unsound(case: str) -> None:
+    changes, words = UNSOUND[case]
+    table = ByteLengths.from_json(tokenizer_json({"a": 0, "b": 1}, [], **changes))
+    assert not table.supported
+    assert words in table.unsupported
+    assert table.trusted(["a"]).tolist() == [False]
+    empty = EngineTokens(np.asarray([0], np.int32), np.asarray([0, 1], np.int64))
+    one = np.asarray([1], np.int64)
+    found = token_boundaries(empty, table, one, np.ones(1, np.bool_), one, np.asarray([0, 1], np.int64))
+    assert (found.tokens.tolist(), found.exact.tolist()) == ([-1], [False])
+
+
+def test_a_dummy_space_and_a_greedy_added_token_could_cancel_out() -> None:
+    whole = json.loads(trained("prefix"))
+    whole["added_tokens"][0]["lstrip"] = True
+    table = ByteLengths.from_json(json.dumps(whole))
+    assert "swallow white space" in table.unsupported
+
+
+def test_a_greedy_added_token_alone_is_found_by_the_sum() -> None:
+    whole = json.loads(trained("bytes"))
+    whole["added_tokens"][0]["lstrip"] = True
+    found = by_table(json.dumps(whole), ["a  <|im_start|>b", "a<|im_start|>b"], [[1], [1]])
+    assert found.exact.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "form"),
+    [
+        (None, None),
+        ({"type": "NFC"}, "NFC"),
+        ({"type": "Sequence", "normalizers": []}, None),
+        ({"type": "Sequence", "normalizers": [{"type": "NFKD"}]}, "NFKD"),
+        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}, "other"),
+        ({"type": "Lowercase"}, "other"),
+        ({"type": "Prepend", "prepend": "▁"}, "other"),
+    ],
+)
+def test_the_form_of_a_normaliser(normaliser: Any, form: str | None) -> None:
+    assert normaliser_form(tokenizer_json({"a": 0}, [], normalizer=normaliser)) == form
+
+
+REAL = os.environ.get("PACKTRAIN_REALDATA")
+real = pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
+FOLDERS = ["qwen3", "deepseek-coder-instruct", "olmo-gpt-neox"]
+
+
+@cache
+def real_json(folder: str) -> str:
+    return (Path(str(REAL)) / "tokenizers" / folder / "tokenizer.json").read_text()
+
+
+def rows(path: str, count: int, text: Callable[[Any], str]) -> list[str]:
+    with (Path(str(REAL)) / path).open() as file:
+        return [text(json.loads(line)) for _, line in zip(range(count), file, strict=False)]
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_real_tokenizers_agree_with_their_offsets(folder: str) -> None:
+    texts = [
+        *rows("apps/train.jsonl", 60, lambda row: row["question"] + row["solutions"][:3000]),
+        *rows("chat/oasst_en100_paths.jsonl", 60, lambda row: "".join(m["content"] for m in row["messages"])),
+        *rows("longdoc/peps.jsonl", 6, lambda row: str(row["text"])),
+        *fuzz_texts(["<|im_start|>", "<|endoftext|>"]),
+    ]
+    draw = random.Random(3)
+    places = [sorted(draw.randint(0, len(text)) for _ in range(6)) for text in texts]
+    exact, straddles = check(real_json(folder), texts, places)
+    assert exact > 0.8 * len(texts)
+    assert straddles > 500
+
+
+@real
+def test_the_prefix_rule_of_trl_on_real_chats() -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(Path(str(REAL)) / "tokenizers" / "qwen3")
+    content = tokenizer.backend_tokenizer.to_str()
+    with (Path(str(REAL)) / "chat/gsm8k_train.jsonl").open() as file:
+        chats = [json.loads(line)["messages"] for _, line in zip(range(400), file, strict=False)]
+    texts, prompts = [], []
+    for messages in chats:
+        texts.append(tokenizer.apply_chat_template(messages, tokenize=False))
+        prompts.append(tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True))
+        assert texts[-1].startswith(prompts[-1])
+    places = [[len(prompt)] for prompt in prompts]
+    found = by_table(content, texts, places)
+    assert found.exact.all()
+    for text, prompt, token in zip(texts, prompts, found.tokens.tolist(), strict=True):
+        whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+        before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        assert whole[: len(before)] == before
+        assert token == len(before)

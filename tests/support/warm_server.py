@@ -1,0 +1,220 @@
+"""Forks a process for each command that `warm` or `shim` sends: python warm_server.py SOCKET OWNER MODULES...
+
+Ends with the process OWNER.
+"""
+
+import atexit
+import gc
+import importlib
+import multiprocessing.util
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from json import loads
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+TOKENIZER = "packtrain.pipeline.encode.tokenizer_child"
+EXECNET = "import sys;exec(eval(sys.stdin.readline()))"
+"""How xdist starts the processes that run tests. What they spawn is not forked."""
+SPAWN = multiprocessing.util.spawnv_passfds
+_SIZE = struct.Struct("<I")
+
+
+def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
+    """Fork for each connection, until the owner has ended."""
+    for name in modules:
+        package = importlib.import_module(name.removesuffix("."))
+        for module in pkgutil.walk_packages(package.__path__, name) if name.endswith(".") else ():
+            importlib.import_module(module.name)
+    if "packtrain.pipeline." in modules:
+        importlib.import_module("packtrain.pipeline.cli.main").command()
+    gc.collect()
+    gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
+    waiting = selectors.DefaultSelector()
+    waiting.register(listener, selectors.EVENT_READ)
+    alive = os.pidfd_open(owner)
+    waiting.register(alive, selectors.EVENT_READ)
+    while True:
+        ready = [key.fileobj for key, _ in waiting.select()]
+        if alive in ready:
+            return
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            os.close(alive)
+            try:
+                _attend(connection)
+            finally:
+                os._exit(1)
+        connection.close()
+        while _reaped():
+            pass
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += connection.recv(size - len(data)) or sys.exit("the one that asked is gone")
+    return data
+
+
+def _reaped() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] > 0
+    except ChildProcessError:
+        return False
+
+
+def _attend(connection: socket.socket) -> NoReturn:
+    """Start one command, wait for it, say how it ended. A process of its own, so that many run at once."""
+    head, handles, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
+    asked = loads(_exactly(connection, _SIZE.unpack(head)[0]))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(asked, handles)
+    for handle in handles:
+        os.close(handle)
+    connection.sendall(_SIZE.pack(child))
+    waiting = selectors.DefaultSelector()
+    ended = os.pidfd_open(child)
+    waiting.register(ended, selectors.EVENT_READ)
+    waiting.register(connection, selectors.EVENT_READ)
+    if ended not in [key.fileobj for key, _ in waiting.select()]:
+        os.kill(child, signal.SIGKILL)  # the one that asked is gone
+    _, status = os.waitpid(child, 0)
+    with suppress(BrokenPipeError):
+        connection.sendall(_SIZE.pack(status))
+    os._exit(0)
+
+
+def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
+    """In a new process: be that command."""
+    code = 1
+    try:
+        os.setsid()
+        for number, handle in enumerate(handles):
+            os.dup2(handle, number)
+            os.close(handle)
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        time.tzset()
+        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+        sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+        sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # noqa: SIM115
+            2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+        )
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[assignment]
+        if asked["patch"]:
+            exec(asked["patch"], {"__name__": "patch"})
+        code = _call(asked["arguments"])
+    except BaseException:
+        traceback.print_exc()
+    _leave(code)
+
+
+def _call(arguments: list[str]) -> int:
+    """Run the command, or the Python that was given; the exit code."""
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        if arguments[:1] == [TOKENIZER]:
+            importlib.import_module(TOKENIZER)._main(arguments[1])
+            sys.stdout.flush()
+        elif arguments[:1] == ["python"]:
+            _python(arguments[1:])
+        else:
+            from packtrain.pipeline.cli.main import main as command
+
+            sys.argv = [str(Path(sys.executable).parent / "packtrain"), *arguments]
+            command()
+    except SystemExit as leave:
+        if isinstance(leave.code, str):
+            print(leave.code, file=sys.stderr)
+            return 1
+        return leave.code or 0
+    return 0
+
+
+def _python(arguments: list[str]) -> None:
+    """As `python ARGUMENTS` does it: `-c CODE ...`, `-m MODULE ...` or `PROGRAM ...`."""
+    while arguments[0] in ("-u", "-B"):
+        sys.stdout.reconfigure(write_through=arguments[0] == "-u")  # type: ignore[union-attr]
+        arguments = arguments[1:]
+    more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in more if path and path not in sys.path]
+    warnings.filterwarnings("ignore", ".* found in sys.modules after import", RuntimeWarning)
+    match arguments:
+        case ["-c", code, *rest]:
+            sys.argv, sys.path[0] = ["-c", *rest], ""
+            if code == EXECNET:
+                multiprocessing.util.spawnv_passfds = SPAWN
+            exec(compile(code, "<string>", "exec"), sys.modules["__main__"].__dict__)
+        case ["-m", name, *rest]:
+            sys.argv, sys.path[0] = [name, *rest], str(Path.cwd())
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        case [program, *_]:
+            sys.argv, sys.path[0] = arguments, str(Path(program).resolve().parent)
+            runpy.run_path(program, run_name="__main__")
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python ends: threads, then exit functions, then the streams."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+        code = code or 120
+    os._exit(code)
+
+
+def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int]) -> int:
+    """In place of `multiprocessing.util.spawnv_passfds`: the new Python is a fork of this one.
+
+    It has the file descriptors that were passed and the standard streams, as a new one has.
+    """
+    words = [os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in arguments]
+    code = words[words.index("-c") + 1]
+    child = os.fork()
+    if child:
+        return child
+    try:
+        gc.freeze()
+        keep = {0, 1, 2, *passed}
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            if int(name) not in keep:
+                with suppress(OSError):  # that of the listing itself is closed already
+                    os.close(int(name))
+        sys.argv = ["-c"]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        atexit._clear()
+        exec(code, main.__dict__)
+    except SystemExit as leave:
+        os._exit(leave.code if isinstance(leave.code, int) else 0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
+    _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])

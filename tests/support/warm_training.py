@@ -1,0 +1,29 @@
+"""What trains, imported, for the server `warm.TRAINING`."""
+
+import importlib
+import importlib.util
+
+for name in (
+    "torch.distributed.run",
+    "transformers",
+    "accelerate.commands.launch",
+    "packtrain.training",
+    "packtrain.training.attention",
+    "packtrain.training.launch.doctor",
+    "packtrain.training.launch.rank_check",
+    "packtrain.training.launch.links",
+    "packtrain.training.probe.command",
+    "packtrain.training.trainer.run",
+    "packtrain.training.trainer.trainer",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.auto.modeling_auto",
+    "transformers.trainer",
+    "torch.distributed.fsdp",
+    "trl",
+    "peft",
+    "lightning",
+    "s3fs",
+    "moto.server",
+):
+    if importlib.util.find_spec(name.partition(".")[0]) is not None:
+        importlib.import_module(name)

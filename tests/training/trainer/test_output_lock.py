@@ -1,0 +1,134 @@
+"""One training at a time in a folder, and no worker without its launcher."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from packtrain.schemas.errors import BusyError, ConfigError
+from packtrain.training.trainer.output_lock import NAME, locked
+from packtrain.training.trainer.run import train
+
+Settings = Callable[..., dict[str, Any]]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+HOLD = """
+import sys, time
+from pathlib import Path
+from packtrain.training.trainer.output_lock import locked
+with locked(Path(sys.argv[1]), 0):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(out: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_another_training_into_the_same_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = holder(out)
+    try:
+        with pytest.raises(BusyError, match=rf"another training \(process {process.pid} on .*, since .*works on "):
+            train(settings(), say=lambda text: None)
+        assert [path.name for path in out.iterdir()] == [NAME]
+    finally:
+        process.kill()
+        process.wait()
+    assert train(settings(trainer={"max_steps": 1}), say=lambda text: None).steps == 1
+    assert not (out / NAME).exists()
+
+
+def test_the_lock_of_a_folder(tmp_path: Path) -> None:
+    with locked(tmp_path, 0), locked(tmp_path / ".", 0), locked(tmp_path, 3):
+        assert (tmp_path / NAME).exists()
+    assert not (tmp_path / NAME).exists()
+    (tmp_path / NAME).write_text("{ no json \x1b[31m")  # what a kill left, or what somebody put there
+    with locked(tmp_path, 0):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made a folder"), locked(tmp_path / "file", 0):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="cannot be written"), locked(tmp_path, 0):
+        pass
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_launcher_is_killed(settings: Settings, tmp_path: Path) -> None:
+    config = settings(rows_per_step=4, epochs=200, trainer={"max_steps": 1000, "logging_steps": 1})
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(config))
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "packtrain.pipeline.cli",
+    ]
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        launcher = subprocess.Popen(
+            [sys.executable, *command, "train", str(path)], env=ENVIRONMENT, stdout=file, stderr=file
+        )
+    workers: list[int] = []
+    try:
+        for _ in range(1200):
+            if " 2/1,000 " in said.read_text():
+                break
+            assert launcher.poll() is None, said.read_text()[-2000:]
+            time.sleep(0.1)
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        workers = [int(child) for child in children]
+        assert len(workers) == 2
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        until = time.monotonic() + 20
+        while any(_runs(pid) for pid in workers):
+            assert time.monotonic() < until, "workers go on without their launcher"
+            time.sleep(0.1)
+        assert "the launcher of this worker" in said.read_text()
+        # A process counts as ended a moment before its last thread closes its files, the lock among them.
+        while not _free(tmp_path / "out"):
+            assert time.monotonic() < until, "the folder is still locked"
+            time.sleep(0.1)
+    finally:
+        for pid in (launcher.pid, *workers):
+            if _runs(pid):
+                os.kill(pid, signal.SIGKILL)
+        launcher.wait()
+
+
+def _free(folder: Path) -> bool:
+    try:
+        with locked(folder, 0):
+            return True
+    except BusyError:
+        return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,1 @@
+"""Makes batches in a given order, for torch, accelerate and streams."""

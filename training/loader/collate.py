@@ -1,0 +1,157 @@
+"""Turns packed rows into batches for a model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of, starts_of
+from ...schemas.rows import IGNORE_INDEX
+from ..shards.arrow_shard import RowSpan
+
+Take = Callable[[int], NDArray[np.int64]]
+"""Returns an uninitialised (1, size) array."""
+
+
+def fresh(size: int) -> NDArray[np.int64]:
+    """A new array."""
+    return np.empty((1, size), dtype=np.int64)
+
+
+def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fresh) -> dict[str, Any]:
+    """Concatenate rows to one sequence, with document boundaries in `cu_seq_lens`.
+
+    Args:
+        seq_idx: also return the document number of each token.
+        take: where the arrays come from, such as `Buffers.take`.
+
+    Returns:
+        `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
+        `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
+        `use_cache`: False, because the cache's mask lets documents see each other; with `seq_idx`, int32 (1, T),
+        the number of each token's document, for convolution and state-space layers. Never an attention mask.
+    """
+    lengths = rows[0].seq_lengths if len(rows) == 1 else np.concatenate([row.seq_lengths for row in rows])
+    return _batch(
+        _joined([row.input_ids for row in rows], take),
+        _joined([row.labels for row in rows], take),
+        _joined([row.position_ids for row in rows], take),
+        lengths,
+        max(lengths.tolist(), default=0),  # of few numbers, faster than the array's own
+        seq_idx,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedShape:
+    """The size to which every row is padded, so that all batches have the same shape."""
+
+    length: int
+    """C: tokens of a row with padding. Also the `max_length` passed to attention."""
+    docs: int
+    """Maximum number of documents in a row."""
+    pad_id: int = 0
+
+
+def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = False) -> dict[str, Any]:
+    """Concatenate rows, each padded to C tokens, with `cu_seq_lens` of constant size.
+
+    A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents.
+
+    Returns:
+        As `flatten`: int64 (1, R·C); `cu_seq_lens_q` and `_k` int32 (R·(docs + 1) + 1,); `max_length_q` and `_k` = C.
+    """
+    size, room = shape.length, shape.docs + 1
+    ids = np.full((len(rows), size), shape.pad_id, dtype=np.int64)
+    labels = np.full((len(rows), size), IGNORE_INDEX, dtype=np.int64)
+    positions = np.zeros((len(rows), size), dtype=np.int64)
+    lengths = np.zeros((len(rows), room), dtype=np.int32)
+    for number, row in enumerate(rows):
+        end, docs = len(row.input_ids), len(row.seq_lengths)
+        ids[number, :end] = row.input_ids
+        labels[number, :end] = row.labels
+        positions[number, :end] = row.position_ids
+        positions[number, end:] = np.arange(size - end)
+        lengths[number, :docs] = row.seq_lengths
+        lengths[number, docs] = size - end
+    flat_ids, flat_labels, flat_positions = (
+        torch.from_numpy(column.reshape(1, -1)) for column in (ids, labels, positions)
+    )
+    return _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
+
+
+def padding_share(rows: Sequence[RowSpan]) -> float:
+    """Share of a batch of `unpack` that is padding."""
+    lengths = np.concatenate([row.seq_lengths for row in rows])
+    return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
+
+
+def unpack(rows: Sequence[RowSpan], pad_id: int = 0) -> dict[str, Any]:
+    """One document per row, padded to the longest: for models that cannot separate packed documents.
+
+    Returns:
+        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; and
+        `use_cache` False. It undoes packing: the share of padding is what packing would have saved.
+    """
+    pieces = [
+        (row, begin, begin + length)
+        for row in rows
+        for begin, length in zip(starts_of(row.seq_lengths).tolist(), row.seq_lengths.tolist(), strict=True)
+    ]
+    width = max((end - begin for _, begin, end in pieces), default=0)
+    shape = (len(pieces), width)
+    ids = np.full(shape, pad_id, dtype=np.int64)
+    labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.int64)
+    for index, (row, begin, end) in enumerate(pieces):
+        ids[index, : end - begin] = row.input_ids[begin:end]
+        labels[index, : end - begin] = row.labels[begin:end]
+        mask[index, : end - begin] = 1
+    positions = np.broadcast_to(np.arange(width, dtype=np.int64), shape).copy()
+    return {
+        "input_ids": torch.from_numpy(ids),
+        "labels": torch.from_numpy(labels),
+        "position_ids": torch.from_numpy(positions),
+        "attention_mask": torch.from_numpy(mask),
+        "use_cache": False,
+    }
+
+
+def _batch(
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    position_ids: torch.Tensor,
+    lengths: NDArray[np.int32],
+    longest: int,
+    seq_idx: bool,
+) -> dict[str, Any]:
+    bounds = offsets_of(lengths, np.int32)
+    cu_seq_lens = torch.from_numpy(bounds)
+    batch: dict[str, Any] = {
+        "input_ids": input_ids,
+        "labels": labels,
+        "position_ids": position_ids,
+        "cu_seq_lens_q": cu_seq_lens,
+        "cu_seq_lens_k": cu_seq_lens,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }
+    if seq_idx:
+        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
+    return batch
+
+
+def _joined(arrays: Sequence[NDArray[np.int32]], take: Take) -> torch.Tensor:
+    """(1, T) int64, copied and converted in one pass over memory."""
+    out = take(sum(map(len, arrays)))
+    flat, begin = out[0], 0
+    for array in arrays:
+        end = begin + len(array)
+        flat[begin:end] = array
+        begin = end
+    return torch.from_numpy(out)  # the taken array itself, because `Buffers` watches it

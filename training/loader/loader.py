@@ -1,0 +1,398 @@
+"""The loader: packed shards → batches, with the same rows in every step for any number of ranks and workers.
+
+`rows_per_step` is global. Step s holds positions s·B .. s·B + B - 1 of one canonical order (`GlobalOrder`);
+they are divided among the ranks, and each rank makes one batch of its share. The state counts returned rows, so a run
+can resume exactly where it stopped with another number of ranks, workers or rows per step.
+"""
+
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...schemas.errors import ConfigError
+from ...schemas.flops import SEVEN_BILLION, ModelShape
+from ...schemas.hints import choice
+from ...schemas.rows import IGNORE_INDEX
+from ..order.balance import Balance
+from ..order.mixture import MixBy, Source, Until
+from ..order.options import divisible
+from ..order.permutation import Order
+from ..order.rank import detect_rank
+from ..order.schedule import Schedule
+from ..order.state import LoaderState
+from ..order.steps import Step, Steps, Tail
+from ..shards.arrow_shard import RowSpan
+from ..shards.dataset_rows import document_names, held_room
+from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
+from .buffers import Buffers
+from .collate import FixedShape, fix_shape, flatten, padding_share, unpack
+from .prefetch import ShardsAhead
+from .watchdog import Watchdog
+
+_LOG = logging.getLogger(__name__)
+_TASK_ROWS = 32
+"""Rows that a thread batches in one task; more would not fit into the processor's cache."""
+_Made = tuple[Step | None, dict[str, Any]]
+"""A batch, and the step that it completes, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDocument:
+    """A document piece in a step."""
+
+    rank: int
+    dataset: str
+    """Folder or URL."""
+    row: int
+    """Number of the packed row in its dataset's split."""
+    doc_id: int
+    id: str
+    source: str
+    file: str
+    line: int
+    tokens: int
+
+
+class PackedLoader:
+    """Iterates over one rank's batches of a packed dataset, or of a mixture of several.
+
+    Args:
+        data: folder or URL (any that fsspec knows) of what `packtrain run` wrote; or a list of `Source`.
+        rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
+        split: `train` or `holdout`; each `Source` has its own.
+        rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
+        seed: seed of the order.
+        epochs: number of epochs, without a gap between them; the tail comes after the last.
+        tail: see `Tail`. The number of steps is the same on every rank.
+        order: see `Order`. Use `blocks` for remote shards that do not fit into the cache.
+        first_epoch_sequential: read epoch 0 in stored order; None does so if packing shuffled the rows.
+        balance: group rows of similar cost (`Balance`), and assign each step's rows to the ranks by cost.
+            `auto` chooses blocks, or none if ranks are balanced anyway (see `schedule.choice`); None keeps the order.
+        model: shape of the model, for the costs.
+        mix_by, until: of a mixture with weights: what the weights are shares of, and where it ends.
+        num_workers: threads that make batches ahead; copies release the interpreter lock, so threads are enough. 0
+            makes each batch on demand, in the caller's thread and without a watchdog.
+        prefetch: least number of batches ahead per worker. Small ones are made several at a time.
+        pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+        static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
+            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
+        unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
+            documents. It loses what packing saves; the share of padding is logged.
+        seq_idx: also return the number of each token's document.
+        pad_id: input id of padding.
+        accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
+            must be a multiple of ranks times this. The state advances with the last of them; `len` counts them all.
+        cache, cache_bytes, storage_options: for remote shards; see `shard_files.open_shard_files`.
+        verify: `first` compares each local file with its hash in the manifest when this process first opens it.
+        watchdog: when to warn, and when to give up, if a batch does not come.
+
+    Raises:
+        ConfigError: `rows_per_step` cannot be divided among the ranks (the message names numbers that can), or another
+            argument is invalid.
+        InputError, IntegrityError: see `PackedRows`.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | Sequence[Source],
+        *,
+        rows_per_step: int,
+        split: str = "train",
+        rank: int | None = None,
+        world_size: int | None = None,
+        seed: int = 0,
+        epochs: int = 1,
+        tail: str = "drop",
+        order: str = "full",
+        first_epoch_sequential: bool | None = None,
+        balance: Balance | str | None = "auto",
+        model: ModelShape = SEVEN_BILLION,
+        mix_by: str = "tokens",
+        until: str = "first",
+        num_workers: int = 1,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        static_shapes: bool | int = False,
+        unpacked: bool = False,
+        seq_idx: bool = False,
+        pad_id: int = 0,
+        accumulate: int = 1,
+        cache: str | Path | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: dict[str, Any] | None = None,
+        verify: str = Verify.NEVER,
+        watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
+    ) -> None:
+        self.place = detect_rank(rank, world_size)
+        _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
+        self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
+        self.accumulate = accumulate
+        self.num_workers, self.prefetch, self.pin_memory = num_workers, prefetch, pin_memory
+        self.unpacked, self.seq_idx, self.pad_id, self.watchdog = unpacked, seq_idx, pad_id, watchdog
+        self._cache_bytes = cache_bytes
+        for name, value, least in (("epochs", epochs, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)):
+            if value < least:
+                raise ConfigError(f"{name}={value}: at least {least}")
+        remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "verify": verify}
+        self.schedule = Schedule.of(
+            [Source(data, split=split)] if isinstance(data, str | Path) else data,
+            epochs=epochs,
+            seed=seed,
+            order=choice("order", order, Order),
+            first_sequential=first_epoch_sequential,
+            balance=balance,
+            model=model,
+            mix_by=choice("mix_by", mix_by, MixBy),
+            until=choice("until", until, Until),
+            remote=remote,
+        )
+        self.tail = choice("tail", tail, Tail)
+        self.corpus = self.schedule.corpus
+        if self.tail is Tail.DROP and self.total_rows < rows_per_step:
+            raise ConfigError(
+                f"rows_per_step={rows_per_step:,}, but there are only {self.total_rows:,} rows in all: not one "
+                "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
+            )
+        self._dealt = balance is not None
+        self._epochs = epochs
+        self._ended = False
+        self._rows = self._tokens = 0  # handed out, by all ranks together
+        self._buffers = Buffers()
+        self.shape = self._fixed_shape(static_shapes)
+        if unpacked:
+            self._warn_of_padding()
+
+    def __repr__(self) -> str:
+        where = ", ".join(str(part.where) for part in self.corpus.parts)
+        return (
+            f"PackedLoader({where}; {self.rows_per_step:,} rows a step, {self.steps.left(self._rows):,} steps left, "
+            f"rank {self.place.rank} of {self.place.world_size})"
+        )
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all epochs, over all ranks."""
+        return self.schedule.total
+
+    @property
+    def steps(self) -> Steps:
+        """The order, cut into steps and divided among the ranks."""
+        order, ranks = self.schedule.global_order, self.place.world_size
+        return Steps(order, self.rows_per_step, ranks, self.total_rows, self.tail, self._dealt)
+
+    def __len__(self) -> int:
+        """Number of batches left; the same on every rank."""
+        return self.steps.left(self._rows) * self.accumulate
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rank's batches from the current state on. The state advances as batches are returned."""
+        steps, first = self.steps, self._rows
+        count, width = steps.left(first), self.rows_per_step
+        if not count and self._ended:
+            _LOG.warning("this loader has been read to its end (epochs=%d); make one with more epochs", self._epochs)
+        ahead = self._shards_ahead()
+        try:
+            made = self._in_turn(steps, first, count) if not self.num_workers else self._early(steps, first, count)
+            for number, (step, batch) in enumerate(made):
+                if ahead is not None:
+                    ahead.move(first + number // self.accumulate * width)
+                if step is not None:
+                    self._rows += step.real
+                    self._tokens += step.tokens
+                yield batch
+            self._ended = True
+        finally:
+            if ahead is not None:
+                ahead.close()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Batches cannot be indexed.
+
+        Raises:
+            ConfigError: always; torch's DataLoader does this with what it takes for a map-style dataset.
+        """
+        raise ConfigError(
+            "a PackedLoader makes batches itself, in order: iterate over it. For torch's DataLoader take "
+            "DataLoader(PackedIterable(loader), batch_size=None), or DataLoader(PackedDataset(folder), "
+            "collate_fn=collate)"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's position: equal on all ranks, under a kilobyte."""
+        return replace(self.schedule.start, rows=self._rows, tokens=self._tokens).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state, on any number of ranks, workers and rows per step.
+
+        Automatic choices (`balance="auto"`, `first_epoch_sequential=None`) are taken from the state.
+
+        Raises:
+            ConfigError: the state belongs to another dataset, order or version, or is damaged.
+        """
+        found = LoaderState.from_dict(state)
+        schedule = self.schedule.adopt(found)
+        schedule.start.refuse_other(found)
+        schedule.refuse_beyond(found)
+        self.schedule = schedule
+        self._rows, self._tokens = found.rows, found.tokens
+
+    def batch(self, position: int) -> dict[str, Any]:
+        """This rank's rows of the step that begins at a position of the order, as one batch.
+
+        Does not change the state.
+        """
+        return self._make(self.steps, position, 1)[0][1]
+
+    def explain(self, step: int) -> list[StepDocument]:
+        """The documents of a step, with their ranks. Steps count from the beginning of the order.
+
+        Raises:
+            IndexError: the order has fewer steps.
+        """
+        steps, position = self.steps, step * self.rows_per_step
+        if not 0 <= step < steps.left(0):
+            raise IndexError(f"there is no step {step}; the order has {steps.left(0):,}")
+        dealt = steps.at(position)
+        found: list[list[tuple[int, int, int, int]]] = [[] for _ in self.corpus.parts]
+        where: list[tuple[int, int]] = []
+        for rank, mine in enumerate(dealt.rank_rows):
+            for index in mine:
+                part, row = self.corpus.locate(int(dealt.rows[index]))
+                packed = self.corpus.parts[part].row(row)
+                for doc_id, tokens in zip(packed.doc_ids.tolist(), packed.seq_lengths.tolist(), strict=True):
+                    where.append((part, len(found[part])))
+                    found[part].append((rank, row, doc_id, tokens))
+        placed = []
+        for rows, pieces in zip(self.corpus.parts, found, strict=True):
+            names = document_names(rows, [doc_id for _, _, doc_id, _ in pieces]) if pieces else {}
+            dataset = str(rows.where)
+            placed.append([StepDocument(rank, dataset, row, doc, *names[doc], n) for rank, row, doc, n in pieces])
+        return [placed[part][number] for part, number in where]
+
+    def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
+        for number in range(count):
+            yield from self._make(steps, first + number * self.rows_per_step, self.accumulate)
+
+    def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
+        """Batches made ahead by threads, returned in order."""
+        width = self.rows_per_step
+        # A task of several small steps: going to a thread and back costs as much as eight rows.
+        group = max(1, _TASK_ROWS * self.place.world_size // width)
+        tasks = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // group))
+        begin, end = first, first + count * width
+        size = 1  # the first task is small, so that the first batch comes soon
+        pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
+        waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+        ending = sys.is_finalizing  # bound here: module names are gone if the interpreter ends during a loop
+        try:
+            while waiting or begin < end:
+                while begin < end and len(waiting) < tasks:
+                    positions = range(begin, min(begin + size * width, end), width)
+                    waiting.append((begin, pool.submit(self._make_several, steps, positions)))
+                    begin, size = begin + size * width, group
+                position, future = waiting.popleft()
+                yield from self.watchdog.wait(future, partial(self._whereabouts, position))
+        finally:
+            # Not waited for: a hanging store would hide the error.
+            if not ending():
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
+        return [made for position in positions for made in self._make(steps, position, self.accumulate)]
+
+    def _make(self, steps: Steps, position: int, parts: int) -> list[_Made]:
+        """This rank's share of the step at a position, as `parts` batches."""
+        step = steps.at(position)
+        mine = step.rank_rows[self.place.rank]
+        share = len(mine) // parts
+        return [
+            (step if part == parts - 1 else None, self._made(step, mine[part * share : (part + 1) * share]))
+            for part in range(parts)
+        ]
+
+    def _made(self, step: Step, mine: list[int]) -> dict[str, Any]:
+        rows = step.rows[mine].tolist()
+        # A fixed shape pads every row separately, so rows must not be joined.
+        row_spans: Sequence[RowSpan] = (
+            self.corpus.row_spans(rows) if self.shape is None else list(map(self.corpus.row, rows))
+        )
+        if step.real < len(step.rows) and self.tail is Tail.PAD:
+            row_spans = [
+                replace(row, labels=np.full_like(row.labels, IGNORE_INDEX)) if index >= step.real else row
+                for index, row in zip(mine, map(self.corpus.row, rows), strict=True)
+            ]
+        return self._batch(row_spans)
+
+    def _batch(self, rows: Sequence[RowSpan]) -> dict[str, Any]:
+        if self.unpacked:
+            batch = unpack(rows, self.pad_id)
+        elif self.shape is not None:
+            batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx)
+        else:
+            # Torch's allocator reuses page-locked memory once copies from it are done.
+            take = _pinned if self.pin_memory else self._buffers.take
+            return flatten(rows, seq_idx=self.seq_idx, take=take)
+        if not self.pin_memory:
+            return batch
+        return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+    def _fixed_shape(self, static_shapes: bool | int) -> FixedShape | None:
+        if static_shapes is False:
+            return None
+        if self.unpacked:
+            raise ConfigError(
+                "static_shapes and unpacked exclude each other: padded rows differ in length; leave one out"
+            )
+        most = self.corpus.max_docs
+        if static_shapes is not True and static_shapes < most:
+            raise ConfigError(
+                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
+                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
+            )
+        return FixedShape(self.corpus.max_length, most if static_shapes is True else static_shapes, self.pad_id)
+
+    def _warn_of_padding(self) -> None:
+        share = self.rows_per_step // self.place.world_size
+        rows = [self.corpus.row(index) for index in range(min(len(self.corpus), 16 * share))]
+        parts = [padding_share(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
+        _LOG.warning(
+            "unpacked=True: documents are padded to the longest of their batch; %.0f %% of the tokens that the model "
+            "computes will be padding. Packed batches have none",
+            100 * sum(parts) / len(parts),
+        )
+
+    def _shards_ahead(self) -> ShardsAhead | None:
+        if all(isinstance(part.files, LocalShardFiles) for part in self.corpus.parts):
+            return None
+        ahead = ShardsAhead(
+            self.schedule.global_order, self.total_rows, 4 * self.rows_per_step, held_room(self._cache_bytes)
+        )
+        ahead.move(self._rows)
+        return ahead
+
+    def _whereabouts(self, position: int) -> str:
+        """What a batch waits for, for the watchdog."""
+        rows = self.schedule.global_order.near(position, min(position + self.rows_per_step, self.total_rows))
+        urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
+        more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
+        text = (
+            f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
+            f"whose rows are in {', '.join(urls[:3])}{more}"
+        )
+        downloads = "; ".join(str(fetch) for part in self.corpus.parts for fetch in part.files.busy())
+        return f"{text}; downloading: {downloads}" if downloads else text
+
+
+def _pinned(size: int) -> NDArray[np.int64]:
+    array: NDArray[np.int64] = torch.empty((1, size), dtype=torch.int64, pin_memory=True).numpy()
+    return array

@@ -1,0 +1,43 @@
+"""The rank of this process in a training job."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+from ...schemas.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """A rank, the number of ranks, and where they were read from."""
+
+    rank: int
+    world_size: int
+    origin: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(f"rank {self.rank} of {self.world_size} ({self.origin}): ranks count from 0")
+
+
+def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankInfo:
+    """The given rank; else from torch.distributed, torchrun's or Slurm's environment; else a single rank.
+
+    Raises:
+        ConfigError: only one of the two was given, or the rank is out of range.
+    """
+    if (rank is None) != (world_size is None):
+        raise ConfigError("give both rank and world_size, or neither")
+    if rank is not None and world_size is not None:
+        return RankInfo(rank, world_size, "given")
+    # Only if already imported: a process without torch.distributed is not one of its ranks.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return RankInfo(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    for origin, rank_name, size_name in (
+        ("the environment of torchrun", "RANK", "WORLD_SIZE"),
+        ("the environment of Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        if rank_name in os.environ and size_name in os.environ:
+            return RankInfo(int(os.environ[rank_name]), int(os.environ[size_name]), origin)
+    return RankInfo(0, 1, "single process: neither torch.distributed nor the environment names a rank")

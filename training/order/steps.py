@@ -1,0 +1,75 @@
+"""Which rows a step has, and which rank gets which. A step has the same rows on any number of ranks."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cost import assign_to_ranks
+from .global_order import GlobalOrder
+
+
+class Tail(StrEnum):
+    """What happens to the rows after the last full step. The number of steps is the same on every rank."""
+
+    DROP = "drop"
+    """Leave out the remaining rows."""
+    PAD = "pad"
+    """Fill the last step with untrained rows."""
+    REPEAT = "repeat"
+    """Fill the last step with the first rows of the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The rows of a step, and their ranks."""
+
+    rows: NDArray[np.int64]
+    """(B,) the rows."""
+    real: int
+    """How many of the rows count; the others fill up the last step."""
+    tokens: int
+    """Tokens of the rows that count."""
+    rank_rows: list[list[int]]
+    """For each rank, indices into `rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Cuts the canonical order into steps, and divides each among the ranks.
+
+    Step s holds positions s·B .. s·B + B - 1, with B rows per step over all ranks.
+    """
+
+    global_order: GlobalOrder
+    rows_per_step: int
+    """Rows per step over all ranks, a multiple of `world_size`."""
+    world_size: int
+    total: int
+    """Number of positions."""
+    tail: Tail
+    dealt: bool = True
+    """Whether a step's rows are assigned to the ranks by cost; else each rank takes consecutive ones."""
+
+    def left(self, position: int) -> int:
+        """Number of steps from a position on."""
+        whole, rest = divmod(max(0, self.total - position), self.rows_per_step)
+        return whole + (1 if rest and self.tail is not Tail.DROP else 0)
+
+    def at(self, position: int) -> Step:
+        """The step that begins at a position of the order."""
+        real = min(self.rows_per_step, self.total - position)
+        rows = self.global_order.at(position, position + real)
+        tokens = self.global_order.corpus.tokens(rows.tolist())
+        missing = self.rows_per_step - real
+        if missing:
+            again = -(-missing // self.total)
+            first_ones = [self.global_order.at(0, min(missing, self.total))] * again
+            rows = np.concatenate([rows, *first_ones])[: self.rows_per_step]
+        share = self.rows_per_step // self.world_size
+        if self.dealt and 1 < share < self.rows_per_step and not missing:
+            rank_rows = assign_to_ranks(self.global_order.costs(rows), self.world_size)
+        else:
+            rank_rows = [list(range(r * share, (r + 1) * share)) for r in range(self.world_size)]
+        return Step(rows, real, tokens, rank_rows)

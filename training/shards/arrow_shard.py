@@ -1,0 +1,114 @@
+"""One Arrow shard, mapped into memory. Nothing is copied until a batch is made."""
+
+import mmap
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.errors import InputError, IntegrityError
+from ...schemas.manifest import ShardRecord
+from ...schemas.rows import PACKED
+from .shard_files import CachedFile
+
+
+@dataclass(slots=True)  # a frozen one takes four times as long to make, and a step makes many
+class RowSpan:
+    """One packed row, or several adjacent ones: T tokens in D pieces, as read-only views of a shard."""
+
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    position_ids: NDArray[np.int32]
+    """(T,)"""
+    seq_lengths: NDArray[np.int32]
+    """(D,)"""
+
+
+@dataclass(slots=True)
+class PackedRow(RowSpan):
+    """One packed row, with the documents of its pieces."""
+
+    doc_starts: NDArray[np.int32]
+    """(D,)"""
+    doc_ids: NDArray[np.int64]
+    """(D,)"""
+
+
+class Chunk:
+    """One record batch of a shard: the values of each column, and where each row begins in them."""
+
+    def __init__(self, batch: pa.RecordBatch, url: str) -> None:
+        columns = [batch.column(field.name) for field in PACKED]
+        self.values = [view(c.values, field.type.value_type) for c, field in zip(columns, PACKED, strict=True)]
+        # Lists, whose items are ten times as fast to read as an array's. Token columns share their offsets, as do the
+        # others.
+        offsets = [view(column.offsets, pa.int32()) for column in columns]
+        for column, own, first in ((1, 1, 0), (2, 2, 0), (4, 4, 3), (5, 5, 3)):
+            if not np.array_equal(offsets[own], offsets[first]):
+                names = f"{PACKED.names[column]} and {PACKED.names[first]}"
+                raise IntegrityError(f"{url}: {names} have different lengths; run packtrain verify on its folder")
+        self.tokens: list[int] = offsets[0].tolist()
+        self.docs: list[int] = offsets[3].tolist()
+
+
+class Shard:
+    """A mapped shard. While it exists, its file is not evicted from the cache."""
+
+    def __init__(self, held: CachedFile, batches: list[pa.RecordBatch], url: str) -> None:
+        self._held = held
+        self._batches = batches
+        self._url = url
+        self.starts = [0, *accumulate(batch.num_rows for batch in batches)]
+        """(chunks + 1,) where each chunk's rows begin."""
+        self._chunks: list[Chunk | None] = [None] * len(batches)
+
+    def chunk(self, number: int) -> Chunk:
+        """A chunk, read on first use, so that one row of a large shard does not cost reading all of it."""
+        found = self._chunks[number]
+        if found is None:
+            found = self._chunks[number] = Chunk(self._batches[number], self._url)
+        return found
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document (piece)."""
+        chunks = map(self.chunk, range(len(self._batches)))
+        return max((int(chunk.values[3].max(initial=0)) for chunk in chunks), default=0)
+
+
+def open_shard(held: CachedFile, record: ShardRecord, url: str) -> Shard:
+    """Map a shard into memory.
+
+    Raises:
+        InputError: the shard is Parquet.
+        IntegrityError: it cannot be read, or has a different number of rows than its record says.
+    """
+    if record.name.endswith(".parquet"):
+        raise InputError(f"{url} is Parquet; pack with output.format: arrow, which can be mapped into memory")
+    try:
+        # Not pa.memory_map, which makes the kernel read the whole file at once.
+        with held.path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # lives as long as a view of it
+        batches = list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+    except (OSError, ValueError, pa.ArrowInvalid) as error:
+        raise IntegrityError(f"{url} cannot be read: {error}; run packtrain verify on its folder") from error
+    shard = Shard(held, batches, url)
+    if shard.starts[-1] != record.rows:
+        raise IntegrityError(
+            f"{url} has {shard.starts[-1]:,} rows, but the manifest says {record.rows:,}; packtrain repair rebuilds it"
+        )
+    return shard
+
+
+def view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
+    """A read-only view of the array's memory; `to_numpy` would import pandas if it is installed."""
+    data = array.buffers()[1]
+    dtype = np.dtype(kind.to_pandas_dtype())
+    if data is None:
+        return np.zeros(0, dtype=dtype)
+    return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]

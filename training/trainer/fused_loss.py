@@ -1,0 +1,267 @@
+"""The loss, computed inside the model's head, so that the logits of all tokens never exist at once.
+
+Logits are the largest thing of a training step: tokens × vocabulary numbers, several times over. A transformers model
+ends in `logits = lm_head(hidden)`, sometimes a scale or a softcap, then `loss = self.loss_function(logits, labels)`.
+The first and the last are replaced, and act only within `FusedLoss.of`:
+
+1. the head computes the loss of the trained positions from the hidden states, and returns logits of no positions;
+2. the loss function returns the loss that the head computed.
+
+The loss is torch's `linear_cross_entropy`, or Liger's. A head with a softcap or a scale (Gemma 2, Granite, Cohere),
+which neither supports, and torch before 2.13 take checkpointed chunks of plain cross-entropy, which project twice.
+Without them Gemma 2, with 256,000 ids, needs 16 GB for the logits of 8,192 tokens and their gradient.
+
+What stands between head and loss is read from the configuration (`Shaping`) and compared with real logits on the first
+call.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ...schemas.errors import ConfigError
+from ...schemas.hints import choice
+from .loss import Targets
+
+_LOG = logging.getLogger(__name__)
+_COMPARED = 4
+"""Number of positions whose logits are compared on the first call."""
+CHUNK_BYTES = 256 << 20
+"""Bytes of one chunk of float32 logits."""
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""`kernel(hidden (n, H), weight (V, H), bias (V,) or None, tokens (n,), weights (n,) or None)`: Σ weight · loss."""
+
+
+class LossKernelKind(StrEnum):
+    """How the loss is computed. All kinds give the same number, up to rounding."""
+
+    AUTO = "auto"
+    """`chunked` if the model allows it, else `none`."""
+    NONE = "none"
+    """The model's own computation, with all logits at once."""
+    CHUNKED = "chunked"
+    """`torch.nn.functional.linear_cross_entropy`, or checkpointed chunks."""
+    LIGER = "liger"
+    """Liger's fused kernel; needs CUDA and the package liger-kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """What a model does to its logits before the loss: it applies the scale first, then the softcap."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+    """Logits become cap · tanh(logits / cap)."""
+
+    @classmethod
+    def of(cls, config: Any) -> "Shaping":
+        """Read scale and softcap from a transformers configuration, as far as it names them."""
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        scale = 1.0 / (getattr(text, "logits_scaling", None) or 1.0)  # Granite divides
+        for name in ("logit_scale", "lm_head_multiplier"):  # Cohere and Falcon-H1 multiply
+            scale *= getattr(text, name, None) or 1.0
+        return cls(scale, getattr(text, "final_logit_softcapping", None))
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """Apply scale and softcap to logits."""
+        logits = logits if self.scale == 1.0 else logits * self.scale
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+
+def fuse_loss(model: nn.Module, kind: str = "auto") -> "FusedLoss | None":
+    """Prepare a causal language model to compute its loss in its head; None where it computes all logits.
+
+    Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
+
+    Raises:
+        ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
+    """
+    wanted = choice("loss_kernel", kind, LossKernelKind)
+    if wanted is LossKernelKind.NONE:
+        return None
+    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    obstacle = _obstacle(base)
+    if obstacle is not None:
+        if wanted is LossKernelKind.AUTO:
+            _LOG.info("loss_kernel: none, because %s", obstacle)
+            return None
+        raise ConfigError(f"loss_kernel: {wanted} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
+    shaping = Shaping.of(base.config)
+    if wanted is LossKernelKind.LIGER:
+        return FusedLoss(base, _liger_kernel(shaping), shaping, "liger")
+    plain = shaping == Shaping() and hasattr(functional, "linear_cross_entropy")
+    return FusedLoss(base, _torch_kernel if plain else partial(_in_chunks, shaping=shaping), shaping, "chunked")
+
+
+class FusedLoss:
+    """The replaced head and loss function of one model."""
+
+    def __init__(self, model: Any, kernel: Kernel, shaping: Shaping, name: str) -> None:
+        self.name, self._kernel, self._shaping = name, kernel, shaping
+        self._model, self._head = type(model).__name__, model.get_output_embeddings()
+        self._project, self._plain_loss = self._head.forward, model.loss_function
+        self._wanted: tuple[Targets, torch.Tensor] | None = None
+        self._loss = self._expected = None
+        self._compared = False
+        self._head.forward, model.loss_function = self._in_head, self._in_loss_function
+
+    @contextmanager
+    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
+        """A context in which the model's loss is Σ weight · cross-entropy of these targets / `units`, without logits.
+
+        The model must be called with labels, which only make it compute a loss.
+        """
+        self._wanted = wanted, units
+        try:
+            yield
+        finally:
+            self._wanted = self._loss = self._expected = None
+
+    def _in_head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._project(hidden) if self._wanted is None else self._lose(hidden)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _lose(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Keep the loss. (B, P, V) logits of the P positions that are compared: none after the first call."""
+        assert self._wanted is not None
+        wanted, units = self._wanted
+        rows = hidden.flatten(0, -2)[wanted.index]
+        # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
+        total = self._kernel(rows, self._head.weight, self._head.bias, wanted.tokens, wanted.weights)
+        self._loss = total / units
+        with torch.no_grad():
+            logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
+            self._expected = None if self._compared else self._shaping(logits.float())
+        return logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _in_loss_function(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self._loss is None:
+            loss: torch.Tensor = self._plain_loss(logits, *args, **kwargs)
+            return loss
+        if self._expected is not None:
+            # Models scale in their own precision, the kernel in float32.
+            bound = (1e-4 if logits.dtype == torch.float32 else 2e-2) * float(self._expected.abs().max())
+            same = logits.shape == self._expected.shape
+            if not same or float((logits.detach().float() - self._expected).abs().max()) > bound:
+                raise ConfigError(
+                    f"loss_kernel: {self._model} changes its logits between head and loss in a way that is not known "
+                    f"(known: {self._shaping}); take loss_kernel: none"
+                )
+            self._compared = True
+        return self._loss
+
+
+def _obstacle(model: Any) -> str | None:
+    """Why the loss cannot be computed from this model's head; None if it can."""
+    if _zero3():
+        return "under ZeRO-3 the head's weights are available only while the head itself runs"
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if type(head) is not nn.Linear:
+        return f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"
+    code = getattr(unwrap(type(model).forward), "__code__", None)
+    if code is None or "loss_function" not in code.co_names:
+        return "its forward does not compute the loss through self.loss_function"
+    loss = getattr(model.loss_function, "__name__", type(model.loss_function).__name__)
+    return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
+
+
+def _zero3() -> bool:
+    """Whether DeepSpeed shards the weights, now or later."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    by_accelerate = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
+    return (by_accelerate and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3") or is_deepspeed_zero3_enabled()
+
+
+def _torch_kernel(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    tokens: torch.Tensor,
+    weights: torch.Tensor | None,
+) -> torch.Tensor:
+    fused = partial(functional.linear_cross_entropy, options=nn.LinearCrossEntropyOptions())
+    hidden, weight, bias = _alike(hidden, weight, bias)
+    if weights is None:
+        total: torch.Tensor = fused(hidden, weight, tokens, linear_bias=bias, reduction="sum").float()
+        return total
+    losses = fused(hidden, weight, tokens, linear_bias=bias, reduction="none").float()
+    return (losses * weights).sum()
+
+
+def _in_chunks(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    tokens: torch.Tensor,
+    weights: torch.Tensor | None,
+    *,
+    shaping: Shaping,
+) -> torch.Tensor:
+    def loss_of(rows: torch.Tensor, targets: torch.Tensor, factors: torch.Tensor | None) -> torch.Tensor:
+        logits = shaping(functional.linear(rows, weight, bias).float())
+        losses = functional.cross_entropy(logits, targets, reduction="none")
+        return (losses if factors is None else losses * factors).sum()
+
+    size = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
+    total = torch.zeros((), device=hidden.device)
+    for begin in range(0, max(1, len(hidden)), size):
+        part = slice(begin, begin + size)
+        factors = None if weights is None else weights[part]
+        total = total + checkpoint(loss_of, hidden[part], tokens[part], factors, use_reentrant=False)
+    return total
+
+
+def _liger_kernel(shaping: Shaping) -> Kernel:
+    if find_spec("liger_kernel") is None or find_spec("triton") is None or not torch.cuda.is_available():
+        missing = [name for name in ("liger_kernel", "triton") if find_spec(name) is None]
+        what = f"{' and '.join(missing)} missing" if missing else "no CUDA device"
+        raise ConfigError(
+            f"loss_kernel: liger needs a CUDA device, triton and liger-kernel: {what}. Take chunked, or "
+            "pip install 'packtrain[liger]' on a machine with a GPU"
+        )
+    if shaping.scale != 1.0:
+        raise ConfigError(
+            f"loss_kernel: liger does not support the scale of the logits that this model has ({shaping}); take chunked"
+        )
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    def kernel(
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        tokens: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if weights is not None:
+            raise ConfigError("loss_kernel: liger cannot weigh tokens, which loss: document needs; take chunked")
+        hidden, weight, bias = _alike(hidden, weight, bias)
+        total: torch.Tensor = liger_fused_linear_cross_entropy(
+            hidden, weight, tokens, bias=bias, reduction="sum", softcap=shaping.softcap, accum_dtype=torch.float32
+        )
+        return total
+
+    return kernel
+
+
+def _alike(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Cast all tensors to the dtype in which a linear layer would compute."""
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
