@@ -1,6 +1,6 @@
 """The loader beside other loaders, beside what memory allows, and at a billion rows.
 
-    python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed wait] [--rounds 5]
+    python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed wait train] [--rounds 5]
 
 Prints Markdown tables. Peers that are wanted: `pip install mosaicml-streaming torchdata grain`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
@@ -20,9 +20,15 @@ memory: what the process holds for itself (RssAnon) after each of 20 epochs.
 
 wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
 compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
+
+train: the same beside real training steps of a tiny Llama, whose forward and backward pass keep all cores busy. Loaders
+without a thread and with one run in turns, a few steps each, in every round. Cold: the page cache is dropped before
+each turn.
 """
 
+import gc
 import json
+import os
 import random
 import sys
 import time
@@ -65,6 +71,8 @@ PEER_FACTOR, LIMIT_SHARE = 10, 0.5
 FIRST_LIMIT, WAIT_LIMIT = 0.050, 0.01
 EPOCHS = 20
 RATES = (60_000, 400_000)
+TRAIN_STEPS = ((1, 24), (8, 4))
+"""Rows a step, and steps of one contender's turn."""
 
 
 def make_data(work: Path) -> Path:
@@ -384,11 +392,80 @@ def wait_times(batches: Iterator[Batch], rate: int, seconds: float = 4.0) -> tup
     return waits, slept
 
 
+def print_train(folder: Path, rounds: int) -> None:
+    """Whether a thread helps or disturbs a training that computes on the same cores."""
+    import torch
+    from packtrain.training import PackedLoader
+    from packtrain.training.attention import use_packed
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    vocabulary = max(int(chunk.columns["input_ids"][0].max()) for chunk in map_chunks(shard_paths(folder))) + 1
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=vocabulary, num_hidden_layers=2, max_position_embeddings=MAX_LENGTH, **shape)
+    model = LlamaForCausalLM(config)
+    use_packed(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(batch: Batch) -> None:
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    table = []
+    for order, cold in (("sequential", False), ("full", False), ("full", True)):
+        for rows, steps in TRAIN_STEPS:
+            options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "epochs": 10}
+            found: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
+            for round_ in range(rounds):
+                for workers in (0, 1) if round_ % 2 else (1, 0):
+                    if cold:
+                        forget(folder)
+                    batches = iter(PackedLoader(folder, rows_per_step=rows, num_workers=workers, **options))
+                    step(next(batches))
+                    found[workers].append(train_times(batches, steps, step))
+            ratios = [alone[0] / thread[0] for alone, thread in zip(found[0], found[1], strict=True)]
+            for workers, name in ((0, "none"), (1, "one")):
+                times, waits = ([one[index] * 1e3 for one in found[workers]] for index in (0, 1))
+                share = median([wait / whole for whole, wait in zip(times, waits, strict=True)])
+                row = [
+                    f"{order}, cold" if cold else order,
+                    str(rows),
+                    name,
+                    spread(times, 1),
+                    f"{median(waits):.3f}",
+                    f"{share:.3%}",
+                ]
+                table.append([*row, f"{median(ratios):.3f}" if workers else ""])
+    print_header(f"Beside real training steps, {rounds} rounds", ("packtrain", "torch", "transformers"))
+    header = ["order", "rows a step", "threads", "ms a step", "of it in next()", "share", "step without / with it"]
+    print_table(header, table, left=3)
+
+
+def forget(folder: Path) -> None:
+    """Drop the shards from the page cache, so that a row is read from the disk once."""
+    gc.collect()  # pages that a loader still maps would stay
+    for path in shard_paths(folder):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def train_times(batches: Iterator[Batch], steps: int, step: Callable[[Batch], None]) -> tuple[float, float]:
+    """Seconds of a training step, and of next() in it: means over so many steps."""
+    waited = 0.0
+    began = time.perf_counter()
+    for _ in range(steps):
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - asked
+        step(batch)
+    return (time.perf_counter() - began) / steps, waited / steps
+
+
 def main() -> None:
     """Runs the benchmark."""
     parser = make_parser(__doc__)
     # Memory first, while the process holds nothing of the peers.
-    names = ("memory", "first", "wait", "speed")
+    names = ("memory", "first", "wait", "train", "speed")
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -398,6 +475,7 @@ def main() -> None:
             "memory": lambda: print_memory(folder),
             "first": lambda: print_first(folder, work),
             "wait": lambda: print_wait(folder),
+            "train": lambda: print_train(folder, arguments.rounds),
             "speed": lambda: print_speed(folder, work, arguments.rounds),
         }
         for name in names:
