@@ -266,7 +266,7 @@ def report_options(
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    from ..report.collect.choice import check_length
+    from ..report.collect.lengths.choice import check_length
 
     try:
         found = sorted({int(one.replace("_", "")) for one in text.split(",")})

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ..dataset.open import Finished
 from ..observer import Observer
-from .collect.by_source import source_warning
 from .collect.gather import report_of_dataset
+from .collect.lengths.by_source import source_warning
 from .files import write_report
 from .options import ReportOptions
 

@@ -33,10 +33,10 @@ from ..pack.accounts import account_cuts, fate_of_rows
 from ..pack.driver import select
 from ..pack.select import mask_rejects
 from ..pack.survey import Survey
-from ..report.collect.choice import candidates, choose
 from ..report.collect.flow import flow_of
-from ..report.collect.length_stats import read_stock
-from ..report.collect.lengths import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
+from ..report.collect.lengths.choice import candidates, choose
+from ..report.collect.lengths.encoded import read_stock
+from ..report.collect.lengths.packed import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
 from ..report.collect.rejects import rejects_among
 from ..report.collect.saving import batch_size, expected_packing
 from ..report.collect.shares import Heads, training_of

@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from packtrain.pipeline.encode.parts import PartPlace
-from packtrain.pipeline.report.collect.choice import choose
-from packtrain.pipeline.report.collect.length_stats import read_stock
+from packtrain.pipeline.report.collect.lengths.choice import choose
+from packtrain.pipeline.report.collect.lengths.encoded import read_stock
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile

@@ -85,7 +85,7 @@ LAZILY = {
     "pipeline.cli.loader": {"training"},
     "pipeline.cli.probe": {"training"},
     "pipeline.cli.train": {"training"},
-    "pipeline.report.collect.balance_view": {"training"},
+    "pipeline.report.collect.rows.balance": {"training"},
     "training.loader.packed_stream": {"pipeline.stream"},
 }
 """What these modules import besides, and only when it is needed: inside a function."""

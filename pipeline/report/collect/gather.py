@@ -15,16 +15,16 @@ from ....schemas.report import FORMAT, BatchSize, Choice, Packing, Report, Split
 from ....stages.mask.policy import Mask, Policy
 from ...dataset.open import Finished, open_dataset
 from ..options import ReportOptions
-from .balance_view import balance_of
 from .flow import flow_of
-from .lengths import spreads_of
+from .lengths.packed import spreads_of
 from .rejects import rejects_of
-from .rows_look import RowLook, RowWeight, look_at, read_weights
-from .rows_packing import RowOrder, order_of, split_packing
+from .rows.balance import balance_of
+from .rows.look import RowLook, RowWeight, look_at, read_weights
+from .rows.packing import RowOrder, order_of, split_packing
+from .rows.shown import Shown, shown_rows
+from .rows.shown_pairs import shown_pairs
 from .saving import batch_size, packing_sentence, savings_of
 from .shares import training_of
-from .shown import Shown, shown_rows
-from .shown_pairs import shown_pairs
 from .trust import trust_of
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
@@ -102,8 +102,8 @@ class _Gathering:
         return made
 
     def _choice(self) -> Choice | None:
-        from .choice import choose
-        from .length_stats import stock_of
+        from .lengths.choice import choose
+        from .lengths.encoded import stock_of
 
         found = stock_of(self.dataset, self.options)
         if isinstance(found, str):

@@ -7,9 +7,9 @@ from ....schemas.ledger import Ledger, SourceLedger
 from ....schemas.report import Histogram, SourceShare, Training
 from ....schemas.units import plural, share
 from .flow import asked_left, is_packed
-from .histograms import Tally
-from .lengths import Spread, Spreads
-from .shown import Shown
+from .lengths.histograms import Tally
+from .lengths.packed import Spread, Spreads
+from .rows.shown import Shown
 
 _UNTRAINED = ("untrained", "cut_untrained")
 _DROPPED = {

@@ -9,7 +9,7 @@ from ....schemas.manifest import ShardRecord
 from ....schemas.units import exact, plural
 from ...dataset.open import Finished
 from ...observer import Observer
-from ..collect.histograms import Tally
+from ..collect.lengths.histograms import Tally
 from .changes import ALL, Contents, ExamplesChange, LengthsChange, ShownExample, SourceExamples
 from .digests import Digests
 from .input_diff import renames

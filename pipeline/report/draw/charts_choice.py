@@ -7,7 +7,7 @@ from typing import Any
 from ....schemas.report import Choice, Histogram, Point
 from ....schemas.units import exact, flops, large, share, times
 from ....stages.forecast.sweep import STRATEGIES
-from ..collect.by_source import SOURCES_HEAD, source_cells, source_tables
+from ..collect.lengths.by_source import SOURCES_HEAD, source_cells, source_tables
 from .blocks import Block, Chart, Fold, Grid, Markup, Words
 from .charts_base import length_axis, note, panel_title, percent_axis, place, spreads
 from .choice_notes import own_way

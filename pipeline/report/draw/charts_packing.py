@@ -5,7 +5,7 @@ from typing import Any
 
 from ....schemas.report import BatchSize, Packing, SplitPacking
 from ....schemas.units import duration, exact, flops, large, share
-from ..collect.balance_view import balance_note
+from ..collect.rows.balance import balance_note
 from ..collect.saving import beside_time, rows_exactly
 from .blocks import Block, Chart, Fold, Grid, Words
 from .charts_base import bar_style, bars, category_axis, histogram_chart, panel_title, percent_axis, series_style

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from ....schemas.report import Choice, Flow, Packing, Point, Report, SourceLoss, Training, Trust
 from ....schemas.units import duration, flops, large, plural, rate, share, size
-from ..collect.balance_view import balance_note
-from ..collect.by_source import SOURCES_HEAD, lost, source_cells, source_tables
+from ..collect.lengths.by_source import SOURCES_HEAD, lost, source_cells, source_tables
+from ..collect.rows.balance import balance_note
 from ..collect.saving import STRATEGIES, beside_time
 from .blocks import Block, Grid, PageSection, Words
 from .choice_notes import own_way

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from packtrain.pipeline.report.collect.choice import candidates, choose
+from packtrain.pipeline.report.collect.lengths.choice import candidates, choose
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.report import Choice, Point

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
-from packtrain.pipeline.report.collect.choice import point_of
+from packtrain.pipeline.report.collect.lengths.choice import point_of
 from packtrain.schemas.report import (
     FORMAT,
     Advice,

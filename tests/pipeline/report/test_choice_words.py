@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.collect.by_source import MUCH, source_tables, source_warning
-from packtrain.pipeline.report.collect.choice import choose
+from packtrain.pipeline.report.collect.lengths.by_source import MUCH, source_tables, source_warning
+from packtrain.pipeline.report.collect.lengths.choice import choose
 from packtrain.pipeline.report.draw.blocks import Grid, Words, walk
 from packtrain.pipeline.report.draw.charts_choice import choice_blocks
 from packtrain.pipeline.report.draw.terminal import print_report

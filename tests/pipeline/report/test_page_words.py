@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packtrain.pipeline.report.collect.balance_view import balance_note
 from packtrain.pipeline.report.collect.flow import flow_of
-from packtrain.pipeline.report.collect.histograms import Tally
+from packtrain.pipeline.report.collect.lengths.histograms import Tally
+from packtrain.pipeline.report.collect.rows.balance import balance_note
 from packtrain.pipeline.report.collect.saving import batch_size, beside_time
 from packtrain.pipeline.report.diff.change_words import change_of, relative, signed, than
 from packtrain.pipeline.report.diff.changes import InputsChange, Measure, Side

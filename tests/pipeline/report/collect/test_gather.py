@@ -17,10 +17,10 @@ import pytest
 import yaml
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.report.collect.gather import report_of
-from packtrain.pipeline.report.collect.lengths import spreads_of
-from packtrain.pipeline.report.collect.rows_packing import planned_places
+from packtrain.pipeline.report.collect.lengths.packed import spreads_of
+from packtrain.pipeline.report.collect.rows.packing import planned_places
+from packtrain.pipeline.report.collect.rows.shown import ALL_CHARACTERS, ROW_CHARACTERS
 from packtrain.pipeline.report.collect.saving import savings_of
-from packtrain.pipeline.report.collect.shown import ALL_CHARACTERS, ROW_CHARACTERS
 from packtrain.pipeline.report.files import report_html, report_json
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.run.forecast import plan

@@ -12,7 +12,7 @@ import pytest
 from packtrain.pipeline.dataset.decode import load_decoder
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.report.collect.gather import report_of_dataset
-from packtrain.pipeline.report.collect.shown import ROW_CHARACTERS
+from packtrain.pipeline.report.collect.rows.shown import ROW_CHARACTERS
 from packtrain.pipeline.report.files import report_html
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.report import Report, ShownPair, ShownText
@@ -90,7 +90,7 @@ def test_so_many_as_are_asked_for_from_everywhere(folder: Path, wanted: int, row
 
 
 def test_without_the_tokenizer_the_reason_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.report.collect import shown_pairs
+    from packtrain.pipeline.report.collect.rows import shown_pairs
 
     def gone(dataset: Any) -> None:
         raise packtrain.PacktrainError("The tokenizer is gone.")

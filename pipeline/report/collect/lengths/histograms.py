@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.report import Histogram
+from .....schemas.report import Histogram
 
 BINS = 60
 _LOT = 1 << 18

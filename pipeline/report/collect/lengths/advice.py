@@ -11,9 +11,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ....schemas.config import RunConfig
-from ....schemas.report import Advice, Histogram, Point
-from ....schemas.units import exact, plural, share, times
+from .....schemas.config import RunConfig
+from .....schemas.report import Advice, Histogram, Point
+from .....schemas.units import exact, plural, share, times
 
 KEEPS = 0.995
 """Share of trained tokens that a length must keep."""

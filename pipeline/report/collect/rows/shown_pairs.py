@@ -1,10 +1,10 @@
 """A few preference pairs as text: prompt, chosen and rejected completion, shortened if long."""
 
-from ....schemas.errors import PacktrainError
-from ....schemas.report import ShownPair, ShownPiece, ShownText
-from ...dataset.decode import Decoder
-from ...dataset.open import Finished
-from .packed_documents import PackedDocuments
+from .....schemas.errors import PacktrainError
+from .....schemas.report import ShownPair, ShownPiece, ShownText
+from ....dataset.decode import Decoder
+from ....dataset.open import Finished
+from ..packed_documents import PackedDocuments
 from .shown import ALL_CHARACTERS, LEAST_CHARACTERS, ROW_CHARACTERS, Shown, find_decoder, short_text
 
 _PARTS = ("prompt", "chosen", "rejected")

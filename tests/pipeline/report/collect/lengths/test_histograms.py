@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.collect.histograms import Tally, log_edges, spearman
-from packtrain.pipeline.report.collect.lengths import evenly
+from packtrain.pipeline.report.collect.lengths.histograms import Tally, log_edges, spearman
+from packtrain.pipeline.report.collect.lengths.packed import evenly
 
 from tests.support.examples import examples
 

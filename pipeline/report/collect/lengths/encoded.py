@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.config import RunConfig
-from ....schemas.errors import ConfigError, IntegrityError, StoreError
-from ....schemas.ragged import offsets_of, ranges, sums_of
-from ....stages.forecast.length_stats import LengthStats, Parts
-from ....stages.mask.policy import Mask
-from ...dataset.open import Finished
-from ...dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
-from ...encode.parts import EncodedPart, PartPlace, Segment
-from ...pack.decide import MixtureSampler
-from ...pack.select import splitter_of
-from ...pack.survey import Surveyor, splits_of
-from ...pack.windows import DocumentChunk, mix64
-from ...store.open import scratch_of
-from ..options import ReportOptions
+from .....schemas.config import RunConfig
+from .....schemas.errors import ConfigError, IntegrityError, StoreError
+from .....schemas.ragged import offsets_of, ranges, sums_of
+from .....stages.forecast.length_stats import LengthStats, Parts
+from .....stages.mask.policy import Mask
+from ....dataset.open import Finished
+from ....dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
+from ....encode.parts import EncodedPart, PartPlace, Segment
+from ....pack.decide import MixtureSampler
+from ....pack.select import splitter_of
+from ....pack.survey import Surveyor, splits_of
+from ....pack.windows import DocumentChunk, mix64
+from ....store.open import scratch_of
+from ...options import ReportOptions
 from .choice import candidates
 from .pieces import PieceTable
 

@@ -4,8 +4,8 @@ the total."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....schemas.report import Advice, Choice, SourceLoss
-from ....schemas.units import exact, plural, share
+from .....schemas.report import Advice, Choice, SourceLoss
+from .....schemas.units import exact, plural, share
 
 MUCH = 0.05
 """Lost share of a source's trained tokens from which the report names the source."""

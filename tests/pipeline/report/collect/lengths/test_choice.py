@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.collect.advice import CHEAPER, FEW_ROWS, KEEPS, TEXT, WHOLE, WHOLE_TEXTS
-from packtrain.pipeline.report.collect.choice import candidates, choose
+from packtrain.pipeline.report.collect.lengths.advice import CHEAPER, FEW_ROWS, KEEPS, TEXT, WHOLE, WHOLE_TEXTS
+from packtrain.pipeline.report.collect.lengths.choice import candidates, choose
 from packtrain.pipeline.report.options import SEVEN_BILLION, ReportOptions
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.units import share

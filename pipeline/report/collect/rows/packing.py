@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.manifest import Manifest, SplitRecord
-from ....schemas.report import Histogram, SplitPacking
-from ...pack.windows import mix64, window_seed
-from .histograms import Tally, spearman
-from .lengths import evenly
-from .rows_look import RowLook, RowWeight
+from .....schemas.manifest import Manifest, SplitRecord
+from .....schemas.report import Histogram, SplitPacking
+from ....pack.windows import mix64, window_seed
+from ..lengths.histograms import Tally, spearman
+from ..lengths.packed import evenly
+from .look import RowLook, RowWeight
 
 SORTED = 4_000_000
 """Largest window whose shuffle is undone, in rows: sorting more takes seconds and hundreds of megabytes."""

@@ -13,10 +13,10 @@ import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.pack import survey as survey_module
-from packtrain.pipeline.report.collect import pieces as pieces_module
-from packtrain.pipeline.report.collect.choice import choose
-from packtrain.pipeline.report.collect.length_stats import FoundStock, stock_of
-from packtrain.pipeline.report.collect.rows_look import read_weights
+from packtrain.pipeline.report.collect.lengths import pieces as pieces_module
+from packtrain.pipeline.report.collect.lengths.choice import choose
+from packtrain.pipeline.report.collect.lengths.encoded import FoundStock, stock_of
+from packtrain.pipeline.report.collect.rows.look import read_weights
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Point

@@ -2,18 +2,18 @@
 
 from dataclasses import asdict, fields, replace
 
-from ....schemas.config import RunConfig
-from ....schemas.errors import ConfigError
-from ....schemas.report import Choice, Point, ReportShape, SourceLoss
-from ....schemas.units import exact, plural, share
-from ....stages.forecast.length_stats import Compose, LengthStats
-from ....stages.forecast.lost_by_source import lost_by_source
-from ....stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
-from ....stages.select.truncate import Keep
-from ...pack.windows import WINDOW_TOKENS, compose
-from ..draw.choice_notes import notes_on
-from ..draw.remedies import closed_early, remedies
-from ..options import ReportOptions
+from .....schemas.config import RunConfig
+from .....schemas.errors import ConfigError
+from .....schemas.report import Choice, Point, ReportShape, SourceLoss
+from .....schemas.units import exact, plural, share
+from .....stages.forecast.length_stats import Compose, LengthStats
+from .....stages.forecast.lost_by_source import lost_by_source
+from .....stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
+from .....stages.select.truncate import Keep
+from ....pack.windows import WINDOW_TOKENS, compose
+from ...draw.choice_notes import notes_on
+from ...draw.remedies import closed_early, remedies
+from ...options import ReportOptions
 from .advice import advise
 from .by_source import loss_words, planned, with_sources
 from .histograms import Tally
@@ -143,7 +143,7 @@ def point_of(outcome: PackingEstimate, shape: ReportShape) -> Point:
 
 def _shown(outcomes: list[PackingEstimate], longest: int, configured: int, asked: tuple[int, ...]) -> list[int]:
     """The lengths worth showing: up to the first that no document exceeds, then on while rows get fuller."""
-    from ..options import ReportOptions
+    from ...options import ReportOptions
 
     fills = {one.max_length: one.fill for one in outcomes if one.strategy == "bfd"}
     kept = [length for length in fills if length <= longest]

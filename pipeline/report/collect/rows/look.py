@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ....schemas.errors import IntegrityError
-from ....schemas.manifest import ShardRecord, SplitRecord
-from ....schemas.ragged import offsets_of
-from ....schemas.rows import ROW_SIZES
-from ....stages.arrays import view
-from ...dataset.open import Finished
-from ...pack.row_sizes import row_sizes_name
-from ...store.local import LocalStore
-from .lengths import evenly
+from .....schemas.errors import IntegrityError
+from .....schemas.manifest import ShardRecord, SplitRecord
+from .....schemas.ragged import offsets_of
+from .....schemas.rows import ROW_SIZES
+from .....stages.arrays import view
+from ....dataset.open import Finished
+from ....pack.row_sizes import row_sizes_name
+from ....store.local import LocalStore
+from ..lengths.packed import evenly
 
 MOST_ROWS = 2_000_000
 """Maximum number of rows whose pieces are read. If there are more, evenly chosen shards are read."""

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ....schemas.report import Packing, RankBalance, ReportShape
-from .rows_look import RowWeight
+from .....schemas.report import Packing, RankBalance, ReportShape
+from .look import RowWeight
 
 LOOKED_AT = 1 << 14
 """Rows whose steps are simulated, which takes a few tenths of a second."""
@@ -20,7 +20,7 @@ def balance_of(weight: RowWeight, shape: ReportShape, world_size: int, *, shuffl
     Args:
         shuffled: whether packing shuffled the rows. If so, the loader reads its first epoch in file order.
     """
-    from ....training.order.balance import choose_balance, slowest
+    from .....training.order.balance import choose_balance, slowest
 
     order = _order(len(weight.tokens), shuffled)
     plain = shape.model.weigh(weight.tokens[order], weight.squares[order])
@@ -39,7 +39,7 @@ def balance_of(weight: RowWeight, shape: ReportShape, world_size: int, *, shuffl
 
 def balance_note(packing: Packing) -> str | None:
     """Why the loader cannot rebalance with one row per rank, if ranks wait for each other; else None."""
-    from ....training.order.balance import GROUP, IDLE
+    from .....training.order.balance import GROUP, IDLE
 
     one = next((each for each in packing.balance if each.rows_each == 1), None)
     if one is None or one.balanced < one.plain or one.plain < _SEEN:
@@ -53,14 +53,14 @@ def balance_note(packing: Packing) -> str | None:
 
 
 def _sample() -> int:
-    from ....training.order.balance import SAMPLE
+    from .....training.order.balance import SAMPLE
 
     return SAMPLE
 
 
 def _order(rows: int, shuffled: bool) -> NDArray[np.int64]:
     """The first rows of the loader's first epoch with seed 0, before rows of similar cost are grouped."""
-    from ....training.order.permutation import EpochOrder, Order
+    from .....training.order.permutation import EpochOrder, Order
 
     if not rows:
         return np.zeros(0, np.int64)
@@ -69,8 +69,8 @@ def _order(rows: int, shuffled: bool) -> NDArray[np.int64]:
 
 def _grouped(costs: NDArray[np.float64], order: NDArray[np.int64], balance: object) -> NDArray[np.float64]:
     """The costs in the loader's order, with rows of similar cost grouped."""
-    from ....training.order.balance import Balance, grouped
-    from ....training.order.permutation import epoch_key
+    from .....training.order.balance import Balance, grouped
+    from .....training.order.permutation import epoch_key
 
     if not isinstance(balance, Balance):
         return costs

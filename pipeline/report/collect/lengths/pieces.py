@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....stages.forecast.length_stats import SplitPieceLengths
-from ....stages.mask.run_index import RunIndex
-from ....stages.select.split import Places
-from ...pack.document_index import Catalogue
-from ...pack.document_runs import read_runs
-from ...pack.split import Splitter, breaks_for, cut_documents, places_of
+from .....stages.forecast.length_stats import SplitPieceLengths
+from .....stages.mask.run_index import RunIndex
+from .....stages.select.split import Places
+from ....pack.document_index import Catalogue
+from ....pack.document_runs import read_runs
+from ....pack.split import Splitter, breaks_for, cut_documents, places_of
 
 AT_ONCE = 1 << 25
 """Tokens of the documents that are cut together; about 100 MB with the possible places of cuts."""

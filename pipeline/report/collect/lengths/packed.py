@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ....schemas.errors import PacktrainError
-from ....schemas.rows import RunKind
-from ....stages.arrays import view
-from ....stages.mask.policy import Mask, supervised_tokens, supervised_turns
-from ...dataset.cached_parts import CachedParts, open_parts
-from ...dataset.open import Finished
-from ...encode.parts import EncodedPart
+from .....schemas.errors import PacktrainError
+from .....schemas.rows import RunKind
+from .....stages.arrays import view
+from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
+from ....dataset.cached_parts import CachedParts, open_parts
+from ....dataset.open import Finished
+from ....encode.parts import EncodedPart
+from ..packed_documents import PackedDocuments
 from .histograms import Tally
-from .packed_documents import PackedDocuments
 
 MOST = 20_000_000
 """Maximum number of documents whose lengths are read, in about ten seconds; beyond it, evenly chosen row groups."""

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from ....schemas.errors import IntegrityError, PacktrainError
-from ....schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
-from ...dataset.decode import Decoder, Piece, load_decoder, pieces
-from ...dataset.open import Finished
-from ...dataset.output_folder import tokenizer_folder
-from ...dataset.run_notes import recall, recall_spec
-from ...store.open import open_store
-from .packed_documents import PackedDocuments
-from .rows_look import RowLook
+from .....schemas.errors import IntegrityError, PacktrainError
+from .....schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
+from ....dataset.decode import Decoder, Piece, load_decoder, pieces
+from ....dataset.open import Finished
+from ....dataset.output_folder import tokenizer_folder
+from ....dataset.run_notes import recall, recall_spec
+from ....store.open import open_store
+from ..packed_documents import PackedDocuments
+from .look import RowLook
 
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""

@@ -1,0 +1,1 @@
+"""How long documents are, and which `max_length` suits them."""

@@ -1,0 +1,1 @@
+"""Packed rows: their statistics, their balance between ranks, and a few of them as text."""
