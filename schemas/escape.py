@@ -1,7 +1,7 @@
 """Escapes untrusted text (data, file names, errors of libraries) for terminals.
 
 Everything that is printed passes through here: lines by `print_line`, of the command line and of the trainer,
-tables and the like by the console that `pipeline.cli.console.make_console` gives.
+tables and the like by the console that `pipeline.cli.views.console.make_console` gives.
 """
 
 import logging

@@ -7,9 +7,9 @@ import typer
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.units import plural, size
-from . import completion
-from .options import Json, days_option
-from .streams import print_json
+from .arguments import completion
+from .arguments.options import Json, days_option
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from ..store.local import LocalStore
@@ -55,7 +55,7 @@ def clean(
 
     from ..dataset.clean import KINDS, Cleaning
     from ..report.draw.printing import say
-    from .console import make_console
+    from .views.console import make_console
 
     console = make_console()
     folder, outs = _places(config, cache, out or [])

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from ...schemas.errors import OutputError, PacktrainError
-from .completion import path
-from .options import Json, check_page
-from .streams import print_json
+from .arguments.completion import path
+from .arguments.options import Json, check_page
+from .views.streams import print_json
 
 
 def diff(
@@ -33,7 +33,7 @@ def diff(
     from ..report.diff.comparison import compare
     from ..report.diff.terminal import print_brief, print_comparison
     from ..report.draw.printing import say
-    from .console import ConsoleObserver, make_console
+    from .views.console import ConsoleObserver, make_console
 
     check_page(output)
     console = make_console()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError
-from .options import Folder, Json, Split
-from .streams import print_json
+from .arguments.options import Folder, Json, Split
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from ..dataset.decode import Decoder
@@ -42,7 +42,7 @@ def inspect(
     from ..dataset.open import open_dataset
     from ..dataset.output_folder import tokenizer_folder
     from ..report.draw.printing import say
-    from .console import make_console
+    from .views.console import make_console
 
     if example is not None or doc is not None:
         if (example is not None and doc is not None) or row is not None or split is not None or ids:
@@ -79,8 +79,8 @@ def _inspect_example(
     from ..dataset.open import open_dataset
     from ..explain.explain import Follower
     from ..explain.story import story_json
-    from .console import make_console
-    from .explain_view import Teller
+    from .views.console import make_console
+    from .views.explain import Teller
 
     follower = Follower(open_dataset(folder), tokenizer, config)
     story = follower.by_id(id) if id is not None else follower.by_number(doc or 0)

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from ...schemas.errors import ConfigError
-from . import completion
-from .options import Json, seconds_option
-from .streams import print_json, print_line
+from .arguments import completion
+from .arguments.options import Json, seconds_option
+from .views.streams import print_json, print_line
 
 
 def doctor(
@@ -24,7 +24,7 @@ def doctor(
     if ranks:
         report_ranks(timeout=timeout, as_json=as_json, say=print_line)
         return
-    from .console import make_console
+    from .views.console import make_console
 
     # Plain lines: a rich table would have no room for the advice.
     if not report(as_json=as_json, width=make_console().width, say=print_line):

@@ -11,9 +11,9 @@ import typer
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration, plural, rate
-from . import completion
-from .options import Json
-from .streams import print_json
+from .arguments import completion
+from .arguments.options import Json
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def loader(
     as_json: Json = False,
 ) -> None:
     """Show what a trainer would get: batches, their fill and balance, and how fast they come."""
-    from .console import make_console
+    from .views.console import make_console
 
     view = look(
         folders,

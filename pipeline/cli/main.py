@@ -12,10 +12,10 @@ import typer
 
 from ...schemas.errors import PacktrainError
 from ...schemas.escape import EscapingFormatter, escape
+from .arguments.completion import complete_at_once_in_zsh, join_words
+from .arguments.help import WIDTH, Commands
 from .clean import clean
-from .completion import complete_at_once_in_zsh, join_words
 from .diff import diff
-from .help import WIDTH, Commands
 from .inspect import inspect
 from .launch import doctor, launch
 from .loader import loader
@@ -24,9 +24,9 @@ from .prep import prep
 from .probe import probe
 from .report import report
 from .run import run
-from .streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
 from .train import train
 from .verify import repair, verify
+from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
 from .wait import wait, with_seconds
 
 _INTERRUPTED = 130

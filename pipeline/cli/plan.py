@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from . import completion
-from .options import (
+from .arguments import completion
+from .arguments.options import (
     All,
     Batch,
     Config,
@@ -30,7 +30,7 @@ from .options import (
     overriding,
     report_options,
 )
-from .streams import print_json
+from .views.streams import print_json
 
 
 def plan(
@@ -80,7 +80,7 @@ def plan(
     from ..report.files import write_beside
     from ..run.forecast import plan as look_ahead
     from ..store.open import resolve_place
-    from .console import ConsoleObserver, make_console
+    from .views.console import ConsoleObserver, make_console
 
     check_page(output)
     options = report_options(

@@ -8,8 +8,8 @@ import typer
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.hints import did_you_mean
-from .options import Config, Format, Input, Json, Set, without_file
-from .streams import print_json
+from .arguments.options import Config, Format, Input, Json, Set, without_file
+from .views.streams import print_json
 
 
 def prep(
@@ -28,7 +28,7 @@ def prep(
     from ..configfile import load_config
     from ..report.draw.printing import say
     from ..run.prep_only import prepare_source
-    from .console import ConsoleObserver, make_console
+    from .views.console import ConsoleObserver, make_console
 
     if output is None and (config is not None or input):
         raise ConfigError("--output is needed: the file to write, such as examples.jsonl")

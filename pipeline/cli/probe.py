@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import AttentionError, ConfigError
-from . import completion
-from .config_keys import TRAIN
-from .options import Json
-from .streams import print_json
+from .arguments import completion
+from .arguments.config_keys import TRAIN
+from .arguments.options import Json
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def probe(
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
     from ..report.draw.printing import say
-    from .console import make_console
+    from .views.console import make_console
 
     try:
         from ...training.probe.command import probe_model

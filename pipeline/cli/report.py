@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from .options import (
+from .arguments.options import (
     All,
     Batch,
     Folder,
@@ -20,7 +20,7 @@ from .options import (
     check_page,
     report_options,
 )
-from .streams import print_json
+from .views.streams import print_json
 
 
 def report(
@@ -48,7 +48,7 @@ def report(
     from ..report.draw.printing import say
     from ..report.draw.terminal import print_report
     from ..report.files import write_beside, write_report
-    from .console import make_console
+    from .views.console import make_console
 
     check_page(output)
     options = report_options(

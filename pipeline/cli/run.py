@@ -13,8 +13,8 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
-from . import completion
-from .options import (
+from .arguments import completion
+from .arguments.options import (
     Config,
     Format,
     Input,
@@ -26,7 +26,7 @@ from .options import (
     config_or_options,
     overriding,
 )
-from .streams import print_json
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,8 +86,8 @@ def run(
     from ..run.driver import find_finished, look_ahead, make_dataset
     from ..run.memory import count_workers
     from ..run.workspace import open_workspace
-    from .console import ConsoleObserver, make_console
-    from .run_view import pipeline_tree, print_summary
+    from .views.console import ConsoleObserver, make_console
+    from .views.run import pipeline_tree, print_summary
 
     began = time.perf_counter()
     given: Path | dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError
-from .options import Config, TrainSet
-from .streams import print_json, print_line
+from .arguments.options import Config, TrainSet
+from .views.streams import print_json, print_line
 
 
 def train(
@@ -37,7 +37,7 @@ def train(
     from ...training.trainer.run import train as start
     from ..configfile import load_as
     from ..report.draw.printing import say
-    from .console import make_console
+    from .views.console import make_console
 
     overrides = [*(settings or []), *([f"out={json.dumps(str(out.absolute()))}"] if out is not None else [])]
     if demo:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.units import plural
-from .options import Folder, Json
-from .streams import print_json
+from .arguments.options import Folder, Json
+from .views.streams import print_json
 
 if TYPE_CHECKING:
     from ..dataset.verify import Verification
@@ -23,7 +23,7 @@ def verify(
     """Check a dataset against its manifest, and every row's invariants."""
     from ..dataset.verify import verify as check
     from ..report.draw.printing import say
-    from .console import ConsoleObserver, make_console
+    from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
@@ -56,7 +56,7 @@ def repair(
     """Rebuild damaged or missing files of a finished dataset, byte for byte, and leave the rest alone."""
     from ..report.draw.printing import say
     from ..run.repair import repair as rebuild
-    from .console import ConsoleObserver, make_console
+    from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ...schemas.units import parse_duration
-from .options import Json, seconds_option
-from .streams import print_json, print_line
+from .arguments.options import Json, seconds_option
+from .views.streams import print_json, print_line
 
 
 def wait(

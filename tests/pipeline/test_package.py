@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "training": {"training", "schemas"},
 }
 LAZILY = {
-    "pipeline.cli.completion": {"training"},
+    "pipeline.cli.arguments.completion": {"training"},
     "pipeline.cli.launch": {"training"},
     "pipeline.cli.loader": {"training"},
     "pipeline.cli.probe": {"training"},

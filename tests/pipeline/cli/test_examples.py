@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 from packtrain.pipeline.cli import main as cli
-from packtrain.pipeline.cli.help import EXAMPLES, GROUPS
+from packtrain.pipeline.cli.arguments.help import EXAMPLES, GROUPS
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")

@@ -15,7 +15,7 @@ import typer.main
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.cli import main as cli
-from packtrain.pipeline.cli.streams import print_json
+from packtrain.pipeline.cli.views.streams import print_json
 from packtrain.schemas.escape import escape
 
 Command = Callable[..., Any]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from packtrain.pipeline.cli.help import GROUPS
+from packtrain.pipeline.cli.arguments.help import GROUPS
 
 from tests.support import warm
 from tests.support.terminal import in_terminal

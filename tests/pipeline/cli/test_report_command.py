@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import packtrain as package
 import pytest
-from packtrain.pipeline.cli.console import make_console
+from packtrain.pipeline.cli.views.console import make_console
 from packtrain.pipeline.report.collect.gather import report_of
 from packtrain.pipeline.report.draw.page import QUESTIONS
 from packtrain.pipeline.report.draw.terminal import bar, print_report

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.cli.console import EscapingConsole, make_console
-from packtrain.pipeline.cli.streams import print_line
+from packtrain.pipeline.cli.views.console import EscapingConsole, make_console
+from packtrain.pipeline.cli.views.streams import print_line
 from packtrain.pipeline.report.draw.printing import say
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.escape import EscapingFormatter, escape
@@ -48,7 +48,7 @@ def test_there_is_one_way_to_print() -> None:
             found[path.as_posix()] = used
     said = {path: used for path, used in found.items() if used != {"Console"}}
     assert said == {
-        "pipeline/cli/streams.py": {"print", *said["pipeline/cli/streams.py"]},
+        "pipeline/cli/views/streams.py": {"print", *said["pipeline/cli/views/streams.py"]},
         "training/printing.py": {"print"},
         "pipeline/inputs/hubchild.py": {"print"},  # JSON in ASCII, to its parent
         **{path: used for path, used in said.items() if path in PARENTS},

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...schemas.errors import ConfigError
-from ...schemas.formats import AUTO, default_name
-from ...schemas.units import parse_duration
+from ....schemas.errors import ConfigError
+from ....schemas.formats import AUTO, default_name
+from ....schemas.units import parse_duration
 from . import completion
 
 if TYPE_CHECKING:
-    from ..report.options import ReportOptions
+    from ...report.options import ReportOptions
 
 
 def _seconds(text: str) -> float:
@@ -161,8 +161,8 @@ def config_or_options(
 
 def overriding(settings: list[str] | None, out: str | None, workers: int | None, max_length: int | None) -> list[str]:
     """Overrides of configuration keys: those of `--set`, then the options that stand for a key."""
-    from ..configfile import Typed
-    from ..store.open import resolve_place
+    from ...configfile import Typed
+    from ...store.open import resolve_place
 
     found = list(settings or [])
     if out is not None:
@@ -234,15 +234,15 @@ def report_options(
     Raises:
         ConfigError: a length is invalid, or the model is given twice or in part.
     """
-    from ...stages.forecast.sweep import CANDIDATES
-    from ..report.options import SEVEN_BILLION, SWEPT, ReportOptions
+    from ....stages.forecast.sweep import CANDIDATES
+    from ...report.options import SEVEN_BILLION, SWEPT, ReportOptions
 
     numbers = (parameters, layers, hidden)
     shape = SEVEN_BILLION
     if model is not None:
         if any(number is not None for number in numbers):
             raise ConfigError("--model already gives --parameters, --layers and --hidden; use one or the other")
-        from ..report.collect.model_shapes import shape_of_model
+        from ...report.collect.model_shapes import shape_of_model
 
         shape = shape_of_model(model)
     elif any(number is not None for number in numbers):
@@ -251,7 +251,7 @@ def report_options(
                 "--parameters, --layers and --hidden belong together, such as --parameters 1.2e9 --layers 16 "
                 "--hidden 2048; or give --model"
             )
-        from ..report.collect.model_shapes import shape_of_numbers
+        from ...report.collect.model_shapes import shape_of_numbers
 
         shape = shape_of_numbers(parameters, layers, hidden)
     return ReportOptions(
@@ -266,7 +266,7 @@ def report_options(
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    from ..report.collect.lengths.choice import check_length
+    from ...report.collect.lengths.choice import check_length
 
     try:
         found = sorted({int(one.replace("_", "")) for one in text.split(",")})

@@ -32,7 +32,7 @@ executor, format = _of(RUN["run.executor"]), _of((*RUN["sources.0.format"], "pyt
 
 def launch(incomplete: str) -> list[str]:
     """The recipes of `packtrain launch`."""
-    from ...training.launch.recipes import RECIPES
+    from ....training.launch.recipes import RECIPES
 
     return _of(RECIPES)(incomplete)
 

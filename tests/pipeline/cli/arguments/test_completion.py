@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 import yaml
-from packtrain.pipeline.cli import completion, config_keys
+from packtrain.pipeline.cli.arguments import completion, config_keys
 from packtrain.schemas.config import RunConfig
 from packtrain.schemas.formats import FORMAT_KEYS
 from packtrain.schemas.section import parse_size
@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from tests.support import warm
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TRAINER = ("learning_rate", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "logging_steps",
            "save_steps", "bf16", "gradient_checkpointing")  # fmt: skip
 """Of transformers.TrainingArguments, whose keys are too many, and depend on its version."""

@@ -7,15 +7,15 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ...schemas.config import RunConfig
-from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.manifest import Manifest
-from ...schemas.reasons import DECISIONS
-from ...schemas.units import count, duration, plural, size
-from ..encode.prepared import Prepared
-from ..report.draw.blocks import Grid
-from ..report.draw.printing import print_blocks, say
-from ..run.estimate import RunEstimate
+from ....schemas.config import RunConfig
+from ....schemas.ledger import Ledger, SourceLedger
+from ....schemas.manifest import Manifest
+from ....schemas.reasons import DECISIONS
+from ....schemas.units import count, duration, plural, size
+from ...encode.prepared import Prepared
+from ...report.draw.blocks import Grid
+from ...report.draw.printing import print_blocks, say
+from ...run.estimate import RunEstimate
 
 
 def pipeline_tree(

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ...schemas.escape import escape, escape_line
-from ...schemas.rows import Example, RunKind
-from ..dataset.decode import MASKED, TRAINED, has_colour
-from ..explain.fate import CutTokens
-from ..explain.packed_rows import Standing
-from ..explain.story import Span, Story, trained_in
-from ..explain.tokens import Fate, Token
+from ....schemas.escape import escape, escape_line
+from ....schemas.rows import Example, RunKind
+from ...dataset.decode import MASKED, TRAINED, has_colour
+from ...explain.fate import CutTokens
+from ...explain.packed_rows import Standing
+from ...explain.story import Span, Story, trained_in
+from ...explain.tokens import Fate, Token
 
 STYLES: dict[RunKind | None, str] = {
     RunKind.PROMPT: "dim",

@@ -1,0 +1,1 @@
+"""What commands take: the options they share, help, and completion in a shell."""

@@ -1,0 +1,1 @@
+"""What commands print: to a terminal, to a pipe or as JSON."""
