@@ -14,7 +14,7 @@ from ...schemas.formats import default_name
 from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest
 from ..encode.tokenizer_place import find_tokenizer
-from ..inputs.paths import Found, InputKind
+from ..inputs.places.paths import Found, InputKind
 from ..inputs.scan import InputFile, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.local import LocalStore, check_tree

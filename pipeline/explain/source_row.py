@@ -15,7 +15,7 @@ from ..dataset.ids import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import Block, BlockRows, InputFile
-from ..inputs.lines import BOM
+from ..inputs.containers.lines import BOM
 from ..inputs.scan import read_rows, scan_file
 
 

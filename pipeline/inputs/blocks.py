@@ -102,8 +102,8 @@ class InputFile:
     origin: str = ""
     """The URL or dataset name that it was copied from; empty for local files."""
     far: tuple[int, int] | None = None
-    """(size, stamp) of the URL's file, which identify its copy in `inputs.remote`; None if other machines cannot fetch
-    it from `origin`."""
+    """(size, stamp) of the URL's file, which identify its copy in `inputs.places.remote`; None if other machines cannot
+    fetch it from `origin`."""
 
     @property
     def shown(self) -> str:

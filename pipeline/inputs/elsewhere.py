@@ -24,7 +24,7 @@ class InputOrigin:
     """The URL that it is a copy of; empty for a file given by path."""
     size: int
     stamp: int
-    """See `inputs.paths.Found`."""
+    """See `inputs.places.paths.Found`."""
     max_row_bytes: int
     """The `max_row_bytes` of the scan."""
 
@@ -67,7 +67,7 @@ def _whole(origin: InputOrigin, scratch: Path) -> Path:
     if origin.path.exists():
         return origin.path
     if origin.url:
-        from .remote import fetch
+        from .places.remote import fetch
 
         return fetch(origin.url, origin.size, origin.stamp, scratch)
     raise InputError(

@@ -11,8 +11,8 @@ from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.select.where import Where
 from .blocks import InputFile
+from .containers.misfits import LOOKED_AT, misfit
 from .format_options import SourceFormat
-from .misfits import LOOKED_AT, misfit
 from .scan import read_rows, sample_rows
 
 SAMPLE_ROWS = 200

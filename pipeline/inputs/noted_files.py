@@ -10,12 +10,12 @@ import msgspec
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_name
 from ..store.local import LocalStore
-from .arrowfiles import ArrowPlace
 from .blocks import Block, InputFile, RowReader
-from .lines import TextPlace
-from .parquet import ParquetPlace, SpooledTable
-from .separated import SeparatedPlace
-from .spool import SpooledLines, SpooledSeparated, SpooledText
+from .containers.arrow import ArrowPlace
+from .containers.lines import TextPlace
+from .containers.parquet import ParquetPlace, SpooledTable
+from .containers.separated import SeparatedPlace
+from .containers.spool import SpooledLines, SpooledSeparated, SpooledText
 
 _PLACES: dict[str, type[RowReader]] = {
     kind.__name__: kind

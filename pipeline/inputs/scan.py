@@ -1,7 +1,7 @@
 """The inputs of a run, cut into blocks that one task each can encode.
 
-1. Find: what `path` names → files, URLs, datasets (`inputs/paths.py`).
-2. Fetch: remote files → the cache, named by their hash (`inputs/remote.py`, `inputs/hub.py`).
+1. Find: what `path` names → files, URLs, datasets (`inputs/places/paths.py`).
+2. Fetch: remote files → the cache, named by their hash (`inputs/places/remote.py`, `inputs/places/hub.py`).
 3. Cut: each file → blocks of about `BLOCK_BYTES`, hashed by content; how depends on the container.
 
 Where a block begins depends only on the data before it, so appending to a file changes only the last block.
@@ -24,10 +24,10 @@ from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
 from .blocks import Block, BlockRows, InputFile, changed
-from .containers import HEAD, Container, detect
-from .folders import irregular
-from .lines import read_range, scan_lines, scan_text, split_lines
-from .paths import Found, InputKind, find_inputs, labels
+from .containers.detect import HEAD, Container, detect
+from .containers.lines import read_range, scan_lines, scan_text, split_lines
+from .places.folders import irregular
+from .places.paths import Found, InputKind, find_inputs, labels
 
 if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
     from ...schemas.config import SourceConfig
@@ -91,7 +91,7 @@ def scan_source(source: "SourceConfig", base: Path, cache: Path, order: ScanOrde
         order: scans the files; None scans them one after another.
 
     Raises:
-        ConfigError: see `inputs.paths.find_inputs`.
+        ConfigError: see `inputs.places.paths.find_inputs`.
         InputError: a file is empty, damaged, or cannot be read.
     """
     found = [one for found in find_inputs(source, base) for one in _open(found, source, cache)]
@@ -118,7 +118,7 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
     """The files of one input."""
     where = f"sources.{source.name}.path"
     if found.kind is InputKind.HUB:
-        from . import hub
+        from .places import hub
 
         loaded = hub.load(found.name, source.subset, source.split, cache, where)
         return [
@@ -126,7 +126,7 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
             for path, name in loaded
         ]
     if found.kind is InputKind.URL:
-        from . import remote
+        from .places import remote
 
         # An address with a password or a signature must not be stored in a task or a note.
         far = (found.size, found.stamp) if found.shown == found.name else None
@@ -171,20 +171,20 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
 def _cut(path: Path, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:
     # Each reader is imported on demand: workers of plain JSONL need none of them.
     if packing is not None or container is Container.JSON_ARRAY:
-        from .spool import scan_spooled
+        from .containers.spool import scan_spooled
 
         return scan_spooled(path, container, packing, BLOCK_BYTES, max_row_bytes, cache)
     if container is Container.TEXT:
         return scan_text(path, BLOCK_BYTES, max_row_bytes)
     if container is Container.PARQUET:
-        from .parquet import scan_parquet
+        from .containers.parquet import scan_parquet
 
         return scan_parquet(path, BLOCK_BYTES, cache)
     if container in (Container.ARROW_FILE, Container.ARROW_STREAM):
-        from .arrowfiles import scan_arrow
+        from .containers.arrow import scan_arrow
 
         return scan_arrow(path, BLOCK_BYTES, container is Container.ARROW_FILE)
-    from .separated import scan_separated
+    from .containers.separated import scan_separated
 
     return scan_separated(path, container.separator, BLOCK_BYTES, max_row_bytes)
 

@@ -29,8 +29,8 @@ from ..store.open import Store
 from . import scan
 from .blocks import InputFile
 from .noted_files import files_note, read_files_note
-from .paths import InputKind
-from .remote import copy_of
+from .places.paths import InputKind
+from .places.remote import copy_of
 from .scan import ToScan, scan_source
 
 if TYPE_CHECKING:

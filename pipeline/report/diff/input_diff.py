@@ -11,7 +11,7 @@ from ....schemas.units import plural
 from ...dataset.open import Finished
 from ...dataset.run_notes import recall_files
 from ...inputs.blocks import Block, InputFile
-from ...inputs.lines import read_range
+from ...inputs.containers.lines import read_range
 from .changes import InputChange, InputsChange
 
 MOST = 200

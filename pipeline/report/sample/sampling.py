@@ -17,9 +17,9 @@ from ....schemas.config import RunConfig, SourceConfig
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.report import Input
 from ...inputs.blocks import split_name
-from ...inputs.containers import Container
+from ...inputs.containers.detect import Container
 from ...inputs.formats import NoRowsError
-from ...inputs.paths import Found, InputKind, find_inputs, labels
+from ...inputs.places.paths import Found, InputKind, find_inputs, labels
 from ...observer import Observer
 from ...store.open import cache_root, is_url, resolve_place
 from ..collect.flow import Rejects
@@ -175,13 +175,13 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
 def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -> list[Found]:
     """The input, copied to this machine if it cannot be sampled remotely."""
     if found.kind is InputKind.HUB:
-        from ...inputs import hub
+        from ...inputs.places import hub
 
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
         loaded = hub.load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
         return [_local(path) for path, _ in loaded]
     if found.kind is InputKind.URL and look(found).container in (Container.ARROW_FILE, Container.ARROW_STREAM):
-        from ...inputs import remote
+        from ...inputs.places import remote
 
         return [_local(remote.fetch(found.name, found.size, found.stamp, cache))]
     return [found]

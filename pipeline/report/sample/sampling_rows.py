@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from ....schemas.errors import InputError
 from ...inputs.blocks import split_name
-from ...inputs.containers import HEAD, Compression, Container, detect, settled
-from ...inputs.jsonarray import ArrayLines
-from ...inputs.paths import Found, InputKind
-from ...inputs.separated import QuotedRows
+from ...inputs.containers.detect import HEAD, Compression, Container, detect, settled
+from ...inputs.containers.jsonarray import ArrayLines
+from ...inputs.containers.separated import QuotedRows
+from ...inputs.places.paths import Found, InputKind
 
 PROBE = 1 << 16
 """Bytes to read at a place to measure line lengths."""

@@ -50,7 +50,7 @@ def test_there_is_one_way_to_print() -> None:
     assert said == {
         "pipeline/cli/views/streams.py": {"print", *said["pipeline/cli/views/streams.py"]},
         "training/printing.py": {"print"},
-        "pipeline/inputs/hubchild.py": {"print"},  # JSON in ASCII, to its parent
+        "pipeline/inputs/places/hubchild.py": {"print"},  # JSON in ASCII, to its parent
         **{path: used for path, used in said.items() if path in PARENTS},
     }
     assert "print(escape(text)" in (ROOT / "training/printing.py").read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packtrain.pipeline.inputs import hub, remote
-from packtrain.pipeline.inputs.paths import Found, InputKind
+from packtrain.pipeline.inputs.places import hub, remote
+from packtrain.pipeline.inputs.places.paths import Found, InputKind
 from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
 from packtrain.schemas.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError

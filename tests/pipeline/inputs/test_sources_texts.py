@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
+from packtrain.pipeline.inputs.containers.jsonarray import ArrayLines
 from packtrain.pipeline.inputs.formats import resolve_format
-from packtrain.pipeline.inputs.jsonarray import ArrayLines
 from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.config import SourceConfig

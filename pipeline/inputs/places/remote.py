@@ -8,15 +8,15 @@ from typing import Any
 import blake3
 import msgspec
 
-from ...schemas.errors import ConfigError, InputError
-from ...schemas.files.http_errors import describe
-from ...schemas.files.remote import CutError, Remote, RemoteError
-from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
-from ...schemas.names import check_name
-from ..store.local import LocalStore
-from .blocks import split_name
-from .containers import is_data, is_text
+from ....schemas.errors import ConfigError, InputError
+from ....schemas.files.http_errors import describe
+from ....schemas.files.remote import CutError, Remote, RemoteError
+from ....schemas.fingerprint import fingerprint
+from ....schemas.jsontext import decode_note
+from ....schemas.names import check_name
+from ...store.local import LocalStore
+from ..blocks import split_name
+from ..containers.detect import is_data, is_text
 
 _CHUNK = 4 << 20
 _COPIES = "remote"

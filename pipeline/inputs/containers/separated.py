@@ -13,8 +13,8 @@ from typing import Any
 
 import blake3
 
-from ...schemas.errors import InputError
-from .blocks import Block, BlockRows, changed
+from ....schemas.errors import InputError
+from ..blocks import Block, BlockRows, changed
 from .lines import BOM, Read, cut, read_range
 
 WRONG_COLUMNS = "wrong_columns"

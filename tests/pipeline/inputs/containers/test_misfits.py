@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.misfits import LOOKED_AT, looks_like
+from packtrain.pipeline.inputs.containers.misfits import LOOKED_AT, looks_like
 from packtrain.pipeline.inputs.scan import sample_rows, scan_file
 from packtrain.pipeline.run.forecast import plan
 from packtrain.schemas.errors import InputError

@@ -6,7 +6,7 @@ which are white space in JSON too, and just as invalid within strings; nothing e
 
 import numpy as np
 
-from ...schemas.errors import InputError
+from ....schemas.errors import InputError
 from .lines import Read
 
 _SPACE = b" \t\r\n"

@@ -13,9 +13,9 @@ from typing import Any
 import blake3
 import pyarrow as pa
 
-from ...schemas.errors import InputError, PacktrainError
-from ..store.local import LocalStore
-from .blocks import Block, BlockRows, changed
+from ....schemas.errors import InputError, PacktrainError
+from ...store.local import LocalStore
+from ..blocks import Block, BlockRows, changed
 from .spool import spool, unspool
 from .tables import check_columns, cut_rows, to_rows, to_stream
 

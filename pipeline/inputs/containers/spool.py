@@ -12,10 +12,10 @@ from pathlib import Path
 import blake3
 import pyarrow as pa
 
-from ...schemas.errors import InputError, IntegrityError, PacktrainError
-from ..store.local import LocalStore
-from .blocks import Block, BlockRows, changed
-from .containers import Compression, Container, refuse_inner, settled
+from ....schemas.errors import InputError, IntegrityError, PacktrainError
+from ...store.local import LocalStore
+from ..blocks import Block, BlockRows, changed
+from .detect import Compression, Container, refuse_inner, settled
 from .jsonarray import ArrayLines
 from .lines import BOM, Newlines, TextPlace, WholeFile, cut, split_lines
 from .separated import QuotedRows, SeparatedPlace, read_header

@@ -13,8 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import ConfigError, TaskError
-from ..execute.child_exit import exit_reason, out_of_memory_kills
+from ....schemas.errors import ConfigError, TaskError
+from ...execute.child_exit import exit_reason, out_of_memory_kills
 from .paths import choose_split
 
 PATIENCE = 5

@@ -9,9 +9,9 @@ from typing import Any
 import blake3
 import pyarrow as pa
 
-from ...schemas.errors import InputError, RowRejectedError
-from ...stages.prep.rowjson import decode_json, exact
-from .blocks import BlockRows, Records
+from ....schemas.errors import InputError, RowRejectedError
+from ....stages.prep.rowjson import decode_json, exact
+from ..blocks import BlockRows, Records
 
 STEP = 64
 """Blocks are cut at multiples of this many rows."""

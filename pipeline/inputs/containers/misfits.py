@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.errors import RowRejectedError
-from ...stages.prep.rowjson import check_depth
-from .containers import TAKEN, mistaken
+from ....schemas.errors import RowRejectedError
+from ....stages.prep.rowjson import check_depth
+from .detect import TAKEN, mistaken
 
 LOOKED_AT = 1 << 16
 """How many first bytes to look at."""

@@ -4,8 +4,8 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
-from ...schemas.errors import InputError
-from .blocks import split_name
+from ....schemas.errors import InputError
+from ..blocks import split_name
 
 
 class Container(StrEnum):

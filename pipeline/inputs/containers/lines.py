@@ -12,8 +12,8 @@ from typing import Protocol
 
 import blake3
 
-from ...schemas.errors import InputError
-from .blocks import Block, BlockRows, Lines, changed
+from ....schemas.errors import InputError
+from ..blocks import Block, BlockRows, Lines, changed
 
 Read = Callable[[int], bytes]
 """Returns up to this many further bytes; fewer only at the end."""

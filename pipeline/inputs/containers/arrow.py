@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ...schemas.errors import InputError, PacktrainError
-from .blocks import Block, BlockRows, changed
+from ....schemas.errors import InputError, PacktrainError
+from ..blocks import Block, BlockRows, changed
 from .tables import check_columns, cut_rows, hash_table, to_rows
 
 _MAGIC_BYTES = 8

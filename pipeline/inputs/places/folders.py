@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ...schemas.errors import ConfigError, InputError
-from .containers import is_data, is_text
+from ....schemas.errors import ConfigError, InputError
+from ..containers.detect import is_data, is_text
 
 MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""

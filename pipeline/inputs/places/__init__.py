@@ -1,0 +1,1 @@
+"""Where inputs lie: folders, patterns, URLs and datasets of the hub."""
