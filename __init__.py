@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .pipeline.dataset.wait import wait
     from .pipeline.pack_dataset import pack_dataset
     from .pipeline.run.driver import run
-    from .schemas.config import RunConfig
+    from .schemas.config.config import RunConfig
     from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
     from .schemas.manifest import Manifest
@@ -23,7 +23,7 @@ _HOMES = {
     "LayoutPlan": "schemas.layout",
     "Manifest": "schemas.manifest",
     "PacktrainError": "schemas.errors",
-    "RunConfig": "schemas.config",
+    "RunConfig": "schemas.config.config",
     "pack_dataset": "pipeline.pack_dataset",
     "plan_rows": "stages.pack.plan",
     "run": "pipeline.run.driver",

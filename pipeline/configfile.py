@@ -10,10 +10,10 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ..schemas.config import RunConfig, SourceConfig
+from ..schemas.config.config import RunConfig, SourceConfig
+from ..schemas.config.hints import configured_by, did_you_mean
+from ..schemas.config.yamltext import MAX_BYTES, BoundError, parse_yaml
 from ..schemas.errors import ConfigError
-from ..schemas.hints import configured_by, did_you_mean
-from ..schemas.yamltext import MAX_BYTES, BoundError, parse_yaml
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _PLAIN = {

@@ -24,7 +24,7 @@ from packtrain.pipeline.pack.planning import WindowPlan, plan_window
 from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.stages.select.sections import Sections
 from packtrain.stages.tokenize import engines
 

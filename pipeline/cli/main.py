@@ -47,7 +47,7 @@ app = typer.Typer(
 
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    from ...schemas.config import RunConfig
+    from ...schemas.config.config import RunConfig
 
     print_json(RunConfig.model_json_schema())
 

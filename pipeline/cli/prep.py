@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
-from ...schemas.hints import did_you_mean
 from .arguments.options import Config, Format, Input, Json, Set, without_file
 from .views.streams import print_json
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
-from ...schemas.hints import did_you_mean
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.rows import PACKED, PREFERENCE
 from ..store.local import LocalStore

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
+from ...schemas.config.formats import default_name
 from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
-from ...schemas.formats import default_name
 from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest
 from ..encode.tokenizer_place import find_tokenizer

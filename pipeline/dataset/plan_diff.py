@@ -7,7 +7,7 @@ from typing import Any
 
 import blake3
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ..pack.windows import WINDOW_TOKENS
 
 _READING = ("format", "apps", "keys", "style", "expand")

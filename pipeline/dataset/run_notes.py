@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note

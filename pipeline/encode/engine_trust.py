@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import msgspec
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import IntegrityError
-from ...schemas.hints import setting
 from ...schemas.jsontext import decode_note
 from ...stages.tokenize.engines import ENGINES, NOT_INSTALLED
 from ..execute.executor import Executor, perform

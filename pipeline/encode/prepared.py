@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...schemas.config import SourceConfig, TokenizerConfig
+from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.versions import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
 from ..inputs.elsewhere import origin_of

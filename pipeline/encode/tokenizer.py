@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import TaskError, TokenizerError
-from ...schemas.hints import setting
 from ...schemas.versions import version
 from ..execute.child_exit import exit_reason, out_of_memory_kills
 from ..store.checksummed import seal, unseal

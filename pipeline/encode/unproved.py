@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ...schemas.config import MaskConfig
+from ...schemas.config.config import MaskConfig
+from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
-from ...schemas.hints import setting
 from ...stages.mask.policy import Mask
 from ..inputs.scan import InputFile
 from .driver import Encoded

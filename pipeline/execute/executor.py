@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Generic, Literal, Protocol, TypeVar
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, TaskError
-from ...schemas.hints import setting
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, Literal
 
+from ...schemas.config.hints import typed_keys
 from ...schemas.errors import TaskError, TemplateError
-from ...schemas.hints import typed_keys
 from ...schemas.units import duration
 from .child_exit import exit_reason, out_of_memory_kills
 from .executor import Executor, Quarantine, Result, Task, TaskQueue, named

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-from ...schemas.hints import configured_by
+from ...schemas.config.hints import configured_by
 from .executor import limit_threads
 from .interrupts import INTERRUPTIONS
 
@@ -28,7 +28,7 @@ def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collec
 
     Args:
         place: memory of its `RenderingNote`, shared with the driver.
-        typed: see `schemas.hints.configured_by`.
+        typed: see `schemas.config.hints.configured_by`.
     """
     from .template_watchdog import (
         may_be_killed,

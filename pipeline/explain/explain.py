@@ -6,7 +6,7 @@ Each stage comes from what the folder and the cache still have. What is missing 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.escape import escape_line
 from ..configfile import load_config

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.jsontext import decode_note
 from ...schemas.reasons import cause_of

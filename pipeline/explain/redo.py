@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.rows import Example
 from ...stages.prep import FORMATS, Options, PreparedBlock, ReaderOptions, make_format

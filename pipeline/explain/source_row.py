@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ..dataset.ids import Address
 from ..dataset.open import Finished

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.rows import UNPROVED_KINDS, RunKind
 from ...stages.mask.policy import Mask

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.config import SourceConfig
+from ...schemas.config.config import SourceConfig
 from ...stages.prep import (
     AlpacaOptions,
     AppsOptions,

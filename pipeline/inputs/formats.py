@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...schemas.config import RunConfig, SourceConfig
+from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.config.formats import AUTO, FORMAT_KEYS
+from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError, InputError
-from ...schemas.formats import AUTO, FORMAT_KEYS
-from ...schemas.hints import setting
 from ...schemas.units import plural
 from ...stages.prep import make_format
 from ...stages.prep.detect import Detection, detect

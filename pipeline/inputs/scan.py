@@ -30,7 +30,7 @@ from .places.folders import irregular
 from .places.paths import Found, InputKind, find_inputs, labels
 
 if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
-    from ...schemas.config import SourceConfig
+    from ...schemas.config.config import SourceConfig
 
 __all__ = [
     "BLOCK_BYTES",

@@ -34,7 +34,7 @@ from .places.remote import copy_of
 from .scan import ToScan, scan_source
 
 if TYPE_CHECKING:
-    from ...schemas.config import SourceConfig
+    from ...schemas.config.config import SourceConfig
 
 FORMAT = 4
 """Raised whenever the format of notes or the way of cutting files changes."""

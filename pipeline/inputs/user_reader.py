@@ -4,8 +4,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from ...schemas.config.formats import PYTHON
 from ...schemas.errors import ConfigError
-from ...schemas.formats import PYTHON
 from ...stages.prep import ReaderOptions
 from ...stages.prep.reader import reader_of
 

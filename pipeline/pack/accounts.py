@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.hints import setting
+from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.ragged import sums_of
 from ..encode.parts import PartRecord

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...stages.select.duplicates import later_ones, suspects
 from ...stages.select.sampling import Draw, Quota, draw_keys, passes_of

@@ -17,7 +17,7 @@ from ...stages.tokenize.run_kinds import completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Segment
 
 if TYPE_CHECKING:  # workers read parts, and need no pydantic for it
-    from ...schemas.config import RunConfig
+    from ...schemas.config.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

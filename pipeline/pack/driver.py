@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
+from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError
-from ...schemas.hints import setting
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.rows import PACKED

@@ -20,7 +20,7 @@ from ..store.open import Store
 from .windows import Window, mix64, window_seed
 
 if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
-    from ...schemas.config import RunConfig
+    from ...schemas.config.config import RunConfig
 
 PIECES_AT_ONCE = 1 << 20
 """Pieces of a layout to write at once."""

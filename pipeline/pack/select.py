@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config import FilterConfig, RunConfig
+from ...schemas.config.config import FilterConfig, RunConfig
+from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
-from ...schemas.hints import setting
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.ledger import Ledger
 from ...schemas.ragged import offsets_of, sums_of

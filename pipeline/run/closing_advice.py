@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ...schemas.config import RunConfig
-from ...schemas.hints import setting
+from ...schemas.config.config import RunConfig
+from ...schemas.config.hints import setting
 from ...schemas.ledger import SourceLedger
 from ...schemas.units import share
 from ...stages.mask.policy import Mask

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.ragged import starts_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
+from ...schemas.config.run_section import RunSection
 from ...schemas.errors import ConfigError
-from ...schemas.run_section import RunSection
 from ...schemas.units import size
 from ..encode.parts import PartPlace
 from ..inputs.blocks import Block

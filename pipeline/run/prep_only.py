@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...schemas.config import SourceConfig
+from ...schemas.config.config import SourceConfig
+from ...schemas.config.formats import AUTO
 from ...schemas.errors import ConfigError, InputError, OutputError
-from ...schemas.formats import AUTO
 from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
 from ..inputs.first_rows import what_it_is

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...stages.template.nested_values import nests_values
 from ..encode.engine_choice import guess_engine, warm_up
 from ..encode.engine_trust import choose_on_first_rows, distrusted_engines, trusted_trace

@@ -4,10 +4,10 @@ import json
 import re
 from typing import Any
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
+from ...schemas.config.run_section import RunSection
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.manifest import FileRecord, Manifest
-from ...schemas.run_section import RunSection
 from ...schemas.versions import version
 from ..dataset.output_folder import changed_inputs, claim
 from ..dataset.run_notes import (

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.manifest import FileRecord
 from ...schemas.versions import version

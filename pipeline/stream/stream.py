@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.ledger import Ledger

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.config import RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ledger import Ledger

@@ -12,7 +12,7 @@ from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, RunKin
 from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_UNPROVED, kind_table
 
 if TYPE_CHECKING:
-    from ...schemas.config import MaskConfig
+    from ...schemas.config.config import MaskConfig
 
 
 class Policy(StrEnum):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ...schemas.config.formats import FORMAT_KEYS
 from ...schemas.errors import ConfigError, RowRejectedError
-from ...schemas.formats import FORMAT_KEYS
 from .rowjson import decode_json
 from .sharegpt import ROLES
 from .tokenized import MASKS

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import jinja2
 import numpy as np
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
-from ...schemas.hints import setting
 from ...schemas.rows import Message, Messages
 from .environment import BoundedEnvironment, compile_template, make_environment, written_text
 from .limits import MachineLimitError, TemplateLimitError, concat, limited

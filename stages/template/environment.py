@@ -20,8 +20,8 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import TemplateError
-from ...schemas.hints import setting
 from .limits import (
     BINOPS,
     METHODS,

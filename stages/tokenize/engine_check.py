@@ -9,8 +9,8 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from ...schemas.config.hints import setting
 from ...schemas.errors import TokenizerError
-from ...schemas.hints import setting
 from .engines import ENGINES, Engine, EngineTokens, make_engine, tokenizer_head
 
 MAX_ADDED_TOKENS = 128

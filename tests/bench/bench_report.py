@@ -34,7 +34,7 @@ from packtrain.pipeline.report.collect.lengths.encoded import read_stock
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.rows import ENCODED, RUN, RunKind
 from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.forecast.sweep import CANDIDATES, STRATEGIES, sweep

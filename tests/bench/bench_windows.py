@@ -37,7 +37,7 @@ from packtrain.pipeline.pack.windows import Window, compose
 from packtrain.pipeline.run.memory import _PIECE_BYTES, PIECE_BYTES
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.layout import LayoutPlan
 from packtrain.schemas.rows import PACKED
 from packtrain.stages.pack.bounds import least_rows

@@ -87,7 +87,7 @@ class BaseFile:
 def base_files() -> tuple[BaseFile, ...]:
     """The files as they are, with the examples that packtrain's prep makes of each line."""
     from packtrain.pipeline.inputs.format_options import format_options
-    from packtrain.schemas.config import SourceConfig
+    from packtrain.schemas.config.config import SourceConfig
     from packtrain.stages.prep import make_format
     from transformers import AutoTokenizer
 
@@ -192,7 +192,7 @@ def build(work: Path, copies: int) -> Corpus:
         SystemExit: a block of the input repeats another.
     """
     from packtrain.pipeline.inputs.scan import scan_source
-    from packtrain.schemas.config import SourceConfig
+    from packtrain.schemas.config.config import SourceConfig
 
     folder = work / f"corpus-{copies}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import typer
 import yaml
 from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.configfile import load_as
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import PacktrainError
 
 from tests.docs.markdown_page import Block, PageError, page

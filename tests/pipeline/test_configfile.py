@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from packtrain.pipeline.configfile import load_as, load_config
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.trainer.config import TrainConfig
 from pydantic import BaseModel

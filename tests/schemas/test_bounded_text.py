@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.schemas.config.yamltext import BoundError, parse_yaml
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.jsontext import decode_note, indented_json, parse_json
-from packtrain.schemas.yamltext import BoundError, parse_yaml
 from packtrain.training.trainer.run import read_config
 
 NINE_LEVELS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

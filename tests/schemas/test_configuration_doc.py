@@ -7,8 +7,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Lt, MinLen
-from packtrain.schemas.config import RunConfig
-from packtrain.schemas.section import Duration, Size, parse_duration, parse_size
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.section import Duration, Size, parse_duration, parse_size
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 HEAD = """\
 # Configuration
 
-This page is made from the models in `schemas/config.py`; a test compares the two. After a change there, run
+This page is made from the models in `schemas/config/config.py`; a test compares the two. After a change there, run
 `PACKTRAIN_REWRITE_DOCS=1 python -m pytest tests/schemas/test_configuration_doc.py`.
 
 A configuration is a YAML file. An unknown key is an error that names its line and the nearest existing key.

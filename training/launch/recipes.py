@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, OutputError
-from ...schemas.hints import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError
 from ...schemas.flops import SEVEN_BILLION, ModelShape
-from ...schemas.hints import choice
 from ...schemas.rows import IGNORE_INDEX
 from ..order.balance import Balance
 from ..order.mixture import MixBy, Source, Until

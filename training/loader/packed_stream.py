@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
-from ...schemas.hints import choice
 from ...schemas.ledger import Ledger
 from ...schemas.rows import IGNORE_INDEX
 from ..order.options import divisible
@@ -30,7 +30,7 @@ from .collate import flatten
 from .stream_windows import FORMAT, StreamPacking, StreamState, StreamWindow, Windows
 
 if TYPE_CHECKING:
-    from ...schemas.config import RunConfig
+    from ...schemas.config.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
-from ...schemas.hints import did_you_mean
 from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
 from ...schemas.rows import ROW_SIZES_NAME

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.files.http_errors import describe
 from ...schemas.files.remote import ATTEMPTS, REQUEST_SECONDS, RefusedError, Remote, ShortError
-from ...schemas.hints import choice
 from ...schemas.names import check_found
 from ...schemas.units import duration, size
 from .cache import CACHE_BYTES, CachedFile, ShardCache

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
-from ...schemas.hints import did_you_mean
 
 _LOG = logging.getLogger(__name__)
 RANK = 16

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
-from ...schemas.hints import did_you_mean
 from ..order.options import divisible
 
 if TYPE_CHECKING:  # pydantic is needed for configurations only, not for a PackedTrainer

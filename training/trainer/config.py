@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ...schemas.section import ConfigModel, Size
+from ...schemas.config.section import ConfigModel, Size
 from ..order.mixture import Source
 from ..order.options import nearest
 from .owned import check_owned

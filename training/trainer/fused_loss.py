@@ -31,8 +31,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError
-from ...schemas.hints import choice
 from .loss import Targets
 
 _LOG = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
-from ...schemas.hints import did_you_mean
 from ..probe.command import has_weights
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def read_config(
     if isinstance(config, str | Path):
         import yaml
 
-        from ...schemas.yamltext import MAX_BYTES, parse_yaml
+        from ...schemas.config.yamltext import MAX_BYTES, parse_yaml
 
         path, where = Path(config), str(config)
         try:

@@ -21,8 +21,8 @@ import torch
 from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, DivergedError, InputError
-from ...schemas.hints import choice
 from ..attention import check_batch, use_packed
 from ..loader.loader import PackedLoader
 from ..order.concat import ConcatRows

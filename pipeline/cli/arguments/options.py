@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ....schemas.config.formats import AUTO, default_name
 from ....schemas.errors import ConfigError
-from ....schemas.formats import AUTO, default_name
 from ....schemas.units import parse_duration
 from . import completion
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ....schemas.config import RunConfig
+from ....schemas.config.config import RunConfig
 from ....schemas.ledger import Ledger, SourceLedger
 from ....schemas.manifest import Manifest
 from ....schemas.reasons import DECISIONS

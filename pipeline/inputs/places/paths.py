@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from blake3 import blake3
 
+from ....schemas.config.hints import did_you_mean
 from ....schemas.errors import ConfigError, InputError
-from ....schemas.hints import did_you_mean
 from ....schemas.jsontext import parse_json
 from ..blocks import split_name
 from .folders import MAGIC, data_files, matches, regular
 
 if TYPE_CHECKING:
-    from ....schemas.config import SourceConfig
+    from ....schemas.config.config import SourceConfig
 
 HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from ....schemas.config import RunConfig
+from ....schemas.config.config import RunConfig
+from ....schemas.config.formats import PYTHON
 from ....schemas.errors import PacktrainError
-from ....schemas.formats import PYTHON
 from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import Manifest
 from ....schemas.report import Input, Stage, Trust

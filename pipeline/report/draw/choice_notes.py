@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ....schemas.config import RunConfig
+from ....schemas.config.config import RunConfig
 from ....schemas.report import Choice, Point
 from ....schemas.units import exact, plural, share
 from ....stages.forecast.length_stats import LengthStats

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....schemas.config import RunConfig
+from ....schemas.config.config import RunConfig
 from ....schemas.report import Point
 from ....schemas.units import exact, plural, share
 from ....stages.forecast.length_stats import Compose, LengthStats

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ....schemas.config import RunConfig, SourceConfig
+from ....schemas.config.config import RunConfig, SourceConfig
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.report import Input
 from ...inputs.blocks import split_name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from packtrain.schemas import errors
-from packtrain.schemas.hints import did_you_mean
+from packtrain.schemas.config.hints import did_you_mean
 
 from tests.support.sources import trees
 

@@ -11,7 +11,7 @@ from packtrain.pipeline.encode.cache_misses import FOLDER
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import look_ahead, run
 from packtrain.pipeline.run.workspace import open_workspace
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import InputError
 
 

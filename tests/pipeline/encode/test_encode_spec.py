@@ -13,7 +13,7 @@ from packtrain.pipeline.explain.redo import Reencoded, ReferenceEncoder
 from packtrain.pipeline.inputs.blocks import Block
 from packtrain.pipeline.store.checksummed import seal
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config import TokenizerConfig
+from packtrain.schemas.config.config import TokenizerConfig
 from packtrain.schemas.errors import IntegrityError, TokenizerError
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep.messages import MessagesOptions

@@ -215,7 +215,8 @@ def test_workers_have_one_engine_thread_and_import_nothing_heavy(tasks: Any, poo
     for name, value in ENGINE_THREADS.items():
         assert set(pool.map(tasks.environment, [name] * 2)) == {value}
     heavy = {"torch", "transformers", "datasets", "pandas", "polars", "typer", "rich"}
-    mine = {"packtrain.schemas.config", "packtrain.pipeline.run.driver"}  # with pydantic, which Ray itself may import
+    # With pydantic, which Ray itself may import.
+    mine = {"packtrain.schemas.config.config", "packtrain.pipeline.run.driver"}
     for names in pool.map(tasks.modules, range(4)):
         assert "packtrain.pipeline.execute.ray_cluster" in names
         assert (heavy | mine) & set(names) == set()

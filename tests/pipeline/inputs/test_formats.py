@@ -13,9 +13,9 @@ from packtrain.pipeline.inputs.scan import scan_source
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import look_ahead, run
 from packtrain.pipeline.run.workspace import open_workspace
-from packtrain.schemas.config import HoldoutConfig, RunConfig
+from packtrain.schemas.config.config import HoldoutConfig, RunConfig
+from packtrain.schemas.config.formats import FORMAT_KEYS
 from packtrain.schemas.errors import ConfigError, OutputError
-from packtrain.schemas.formats import FORMAT_KEYS
 from packtrain.schemas.manifest import Manifest
 
 Row = dict[str, Any]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.scan import InputFile, find_inputs, labels, read_rows, scan_file
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.fingerprint import hash_bytes
 

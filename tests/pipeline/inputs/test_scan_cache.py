@@ -17,7 +17,7 @@ from packtrain.pipeline.inputs.noted_files import files_note
 from packtrain.pipeline.inputs.scan_cache import scan_inputs
 from packtrain.pipeline.store.checksummed import seal
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 
 Scan = Callable[..., list[InputFile]]
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.scan import InputFile, prepare_block, read_rows, sample_rows, scan_source
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.stages.prep import make_format
 
 from tests.support.examples import examples

@@ -18,7 +18,7 @@ import pytest
 from packtrain.pipeline.inputs.places import hub, remote
 from packtrain.pipeline.inputs.places.paths import Found, InputKind
 from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.stages.prep import make_format
 

@@ -15,7 +15,7 @@ from packtrain.pipeline.inputs.containers.jsonarray import ArrayLines
 from packtrain.pipeline.inputs.formats import resolve_format
 from packtrain.pipeline.inputs.scan import InputFile, find_inputs, prepare_block, scan_source
 from packtrain.pipeline.run.driver import run
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError
 from packtrain.stages.prep import PreparedBlock, make_format
 

@@ -13,7 +13,7 @@ import pytest
 from packtrain.pipeline.inputs.formats import resolve_format
 from packtrain.pipeline.inputs.scan import prepare_block, scan_source
 from packtrain.pipeline.run.driver import run
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.stages.prep import make_format
 
 Row = dict[str, Any]

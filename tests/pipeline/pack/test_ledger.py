@@ -27,7 +27,7 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.pack.planning import WindowPlan
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import InputError, IntegrityError
 from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.manifest import Manifest

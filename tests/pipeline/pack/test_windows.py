@@ -26,10 +26,10 @@ from packtrain.pipeline.pack.windows import compose
 from packtrain.pipeline.run.memory import count_workers, encoding_need, packing_need
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.run_section import RunSection
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger
-from packtrain.schemas.run_section import RunSection
 from packtrain.schemas.splitmix import GOLDEN, mix
 from packtrain.stages.select.sampling import Draw, draw_keys
 

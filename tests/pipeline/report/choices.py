@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from packtrain.pipeline.report.collect.lengths.choice import candidates, choose
 from packtrain.pipeline.report.options import ReportOptions
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.report import Choice, Point
 from packtrain.stages.forecast.length_stats import LengthStats, Parts, SplitPieceLengths
 from packtrain.stages.select.split import Places, split

@@ -13,7 +13,7 @@ from packtrain.pipeline.pack import decide as deciding
 from packtrain.pipeline.pack.decide import Repeats
 from packtrain.pipeline.run.closing_advice import on_lost
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.ledger import SourceLedger
 
 

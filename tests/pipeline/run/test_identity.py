@@ -25,7 +25,7 @@ from packtrain.pipeline.pack.planning import WindowPlan, permute_rows
 from packtrain.pipeline.pack.windows import mix64, window_seed
 from packtrain.pipeline.run import driver as run_module
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import OutputError
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.manifest import Manifest

@@ -10,7 +10,7 @@ import pytest
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.run import prep_only as prepare
 from packtrain.pipeline.run.prep_only import PrepCounts, prepare_source
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError, InputError, OutputError
 
 Row = dict[str, Any]

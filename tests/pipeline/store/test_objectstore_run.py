@@ -18,7 +18,7 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs.elsewhere import here, origin_of
 from packtrain.pipeline.inputs.scan import InputFile, prepare_block, scan_source
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.schemas.config import SourceConfig
+from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import InputError, StoreError
 from packtrain.schemas.files import remote
 from packtrain.stages.prep import TextOptions, make_format

@@ -21,7 +21,7 @@ from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger, SourceLedger
 

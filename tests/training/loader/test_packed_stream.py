@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 from packtrain.pipeline.run.driver import run  # noqa: E402
 from packtrain.pipeline.stream.stream import LiveWindows  # noqa: E402
 from packtrain.pipeline.stream.window import PlannedWindow  # noqa: E402
-from packtrain.schemas.config import RunConfig  # noqa: E402
+from packtrain.schemas.config.config import RunConfig  # noqa: E402
 from packtrain.schemas.errors import ConfigError, IntegrityError  # noqa: E402
 from packtrain.schemas.layout import Certificate  # noqa: E402
 from packtrain.schemas.ledger import Ledger, SourceLedger  # noqa: E402

@@ -11,7 +11,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .....schemas.config import RunConfig
+from .....schemas.config.config import RunConfig
 from .....schemas.report import Advice, Histogram, Point
 from .....schemas.units import exact, plural, share, times
 

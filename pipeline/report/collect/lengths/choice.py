@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, fields, replace
 
-from .....schemas.config import RunConfig
+from .....schemas.config.config import RunConfig
 from .....schemas.errors import ConfigError
 from .....schemas.report import Choice, Point, ReportShape, SourceLoss
 from .....schemas.units import exact, plural, share

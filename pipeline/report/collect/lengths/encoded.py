@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .....schemas.config import RunConfig
+from .....schemas.config.config import RunConfig
 from .....schemas.errors import ConfigError, IntegrityError, StoreError
 from .....schemas.ragged import offsets_of, ranges, sums_of
 from .....stages.forecast.length_stats import LengthStats, Parts

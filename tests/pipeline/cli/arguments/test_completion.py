@@ -16,9 +16,9 @@ from typing import Literal, get_args, get_origin
 import pytest
 import yaml
 from packtrain.pipeline.cli.arguments import completion, config_keys
-from packtrain.schemas.config import RunConfig
-from packtrain.schemas.formats import FORMAT_KEYS
-from packtrain.schemas.section import parse_size
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.formats import FORMAT_KEYS
+from packtrain.schemas.config.section import parse_size
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 

@@ -24,7 +24,7 @@ from packtrain.pipeline.report.collect.flow import Rejects
 from packtrain.pipeline.report.sample.sample_folder import sample_folder
 from packtrain.pipeline.report.sample.sampling import sampled
 from packtrain.pipeline.report.sample.sampling_rows import look, take_lines
-from packtrain.schemas.config import RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.report import Reject
 

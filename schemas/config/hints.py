@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
 

@@ -26,7 +26,7 @@ FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
     "history", "chosen", "rejected", "ids", "labels", "mask",
 ]  # fmt: skip
-"""The columns that `keys` can rename; see `schemas.formats.FORMAT_KEYS`."""
+"""The columns that `keys` can rename; see `schemas.config.formats.FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _FORMAT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]

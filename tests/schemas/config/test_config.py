@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.config import RunConfig
-from packtrain.schemas.section import parse_size
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.section import parse_size
 from pydantic import ValidationError
 
 SMALLEST: dict[str, Any] = {

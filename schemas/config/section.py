@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, field_validator
 
-from . import units
+from .. import units
 
 LARGEST = 2**63
 """Whole numbers must be below this."""

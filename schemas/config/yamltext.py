@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from .jsontext import MAX_DEPTH, MAX_DIGITS
+from ..jsontext import MAX_DEPTH, MAX_DIGITS
 
 MAX_BYTES = 4 << 20
 """Maximum number of bytes of a YAML file. The parser takes about ten seconds per megabyte."""
