@@ -19,9 +19,11 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check what is installed for training, what is wrong with it, and how to fix it."""
-    from ...training.launch.doctor import report, report_ranks
+    from ...training.launch.doctor import report
 
     if ranks:
+        from ...training.launch.links import report_ranks
+
         report_ranks(timeout=timeout, as_json=as_json, say=print_line)
         return
     from .views.console import make_console
@@ -42,16 +44,17 @@ def launch(
     as_json: Json = False,
 ) -> None:
     """Print a configuration for accelerate or a script for Slurm to start from; without a name, list them."""
-    from ...training.launch.recipes import RECIPES, listing, recipe, write
+    from ...training.launch.recipes import RECIPES, recipe, write
 
     if output is not None and name is None:
         raise ConfigError(f"--output {output}: name the recipe to write; packtrain launch lists them")
     if output is not None and name is not None:
         write(name, output)
     if as_json:
-        known = RECIPES if name is None else {name: RECIPES[name]} if recipe(name) else {}
-        print_json([{"name": key, "says": one.says, "text": recipe(key)} for key, one in known.items()])
+        known = [(key, recipe(key)) for key in (RECIPES if name is None else [name])]
+        print_json([{"name": key, "says": RECIPES[key][1], "text": text} for key, text in known])
     elif name is None:
-        print_line("\n".join(listing()))
+        for key, (_, says) in RECIPES.items():
+            print_line(f"{key:<11}  {says}")
     elif output is None:
         print_line(recipe(name).removesuffix("\n"))

@@ -1,72 +1,244 @@
 """`packtrain doctor`: what there is to train with, what is wrong with it, and how to fix it.
 
-It runs without torch as well, and then says that torch is missing.
+It shows packtrain's extras and attention kernels, and what explains a failure or a slow training;
+`python -m torch.utils.collect_env` and `accelerate env` describe the rest. It runs without torch as well, and then says
+that torch is missing.
 """
 
 import json
 import os
-from collections.abc import Callable
+import platform
+import re
+import resource
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
 
-from ...schemas.units import duration, rate
-from .devices import devices
-from .findings import BROKEN, Finding, as_table, subjects, to_json, verdict
-from .machine import machine_findings
-from .software import software
-from .variables import variables
+from ...schemas.errors import ConfigError
+from ...schemas.units import size
+from .environment import Launch
+
+LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
+"""What the trainer needs, with the oldest supported version."""
+EXTRAS = {
+    "fast": (("fastokens", "gigatoken"), "faster tokenizer engines, checked against `tokenizers` on every run"),
+    "filter": (("polars",), "conditions over examples (`where`)"),
+    "train": (("torch", "transformers", "accelerate", "tensorboard"), "`packtrain train`, with curves"),
+    "lora": (("peft",), "low-rank adapters"),
+    "liger": (("liger-kernel",), "Liger's fused loss on a GPU"),
+    "flash": (("flash-attn",), "the flash-attn package's kernel; without it torch's own FlashAttention is used"),
+    "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
+    "ray": (("ray",), "runs on a Ray cluster"),
+}
+"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all extras except `flash`."""
+OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
+"""Packages outside of the extras that are used if installed."""
+SLOWS = {
+    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for, several times slower; unset it after debugging",
+    "TORCH_DISTRIBUTED_DEBUG": "every collective is checked, which costs time in each step; unset it, or take INFO",
+    "TORCHDYNAMO_DISABLE": "torch.compile silently does nothing; unset it if you want to compile",
+    "NCCL_P2P_DISABLE": "GPUs of one machine do not use NVLink; unset it, unless all-reduces hang without",
+    "NCCL_SHM_DISABLE": "processes of one machine talk over the network; unset it, and enlarge /dev/shm",
+    "NCCL_IB_DISABLE": "machines talk over TCP; unset it, unless there is no InfiniBand or it hangs",
+}
+"""Variable, often left over from debugging → what it does where it is set; what to do."""
+LEAST_SHARED = 1 << 30
+"""Least size of /dev/shm, for the NCCL buffers of eight processes and a DataLoader's workers. Docker gives 64 MiB by
+default.
+"""
+
+
+class Level(StrEnum):
+    """Severity of a finding."""
+
+    GOOD = "good"
+    NOTE = "note"
+    """Information; nothing is wrong."""
+    SLOW = "slow"
+    """Training works, but wastes time or may run into a limit."""
+    BROKEN = "broken"
+    """On this machine as it is set up, training fails or gives wrong results."""
+
+
+GOOD, NOTE, SLOW, BROKEN = Level
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    subject: str
+    """What was checked, such as `torch` or `NCCL_P2P_DISABLE`."""
+    level: Level
+    found: str
+    fix: str = ""
+    """How to fix it; never empty for `slow` and `broken`."""
+
+    def __post_init__(self) -> None:
+        assert self.fix or self.level in (GOOD, NOTE), self.subject
+
+
+def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
+    """Examine this machine and print. Whether all is well enough to train."""
+    findings = examine()
+    broken, slow = ([one.subject for one in findings if one.level is level] for level in (BROKEN, SLOW))
+    if as_json:
+        found = [{"subject": f.subject, "level": f.level, "found": f.found, "mend": f.fix} for f in findings]
+        say(json.dumps({"broken": bool(broken), "findings": found}, indent=2))
+        return not broken
+    first = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        text = f"{finding.found}. {finding.fix}" if finding.fix else finding.found
+        lead = f"{finding.subject:<{first}}  {finding.level:<6}  "
+        room = max(width, len(lead) + 20)
+        say(textwrap.fill(text, room, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False))
+    if broken:
+        say(f"\nBroken: {', '.join(broken)}. The fix stands beside each")
+    else:
+        say("\nNothing is broken" + (f". Worth fixing: {', '.join(slow)}" if slow else ""))
+    return not broken
 
 
 def examine() -> list[Finding]:
     """Look at everything. A check that fails is a finding itself, so that the others are still made."""
-    checks: dict[str, Callable[[], list[Finding]]] = {
-        "software": software,
-        "devices": lambda: devices(os.environ),
+    checks: dict[str, Callable[[], Sequence[Finding]]] = {
+        "packages": packages,
+        "devices": devices,
+        "attention": attention,
         "variables": lambda: variables(os.environ),
-        "machine": lambda: machine_findings(os.environ),
+        "/dev/shm": lambda: [shared_memory(Path("/dev/shm"))],
+        "locked memory": lambda: locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
     }
     findings: list[Finding] = []
     for name, check in checks.items():
         try:
             findings.extend(check())
-        except Exception as error:  # examining a broken machine is the point
+        except Exception as error:  # examining a broken machine is the point; broken builds raise anything
             said = f"could not be examined: {error.__class__.__name__}: {error}"
             findings.append(Finding(name, BROKEN, said, "that is likely part of what is wrong"))
     return findings
 
 
-def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
-    """Examine and print. Whether all is well enough to train."""
-    findings = examine()
-    if as_json:
-        say(json.dumps(to_json(findings), indent=2))
-    else:
-        say("\n".join(as_table(findings, width)))
-        say("")
-        say(verdict(findings))
-    return not subjects(findings, BROKEN)
+def installed(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:
-    """Check the links between the ranks of a launcher; rank 0 prints.
+def packages(version: Callable[[str], str | None] = installed) -> list[Finding]:
+    """packtrain, what training needs, and the extras with what each gives."""
+    own = version("packtrain") or "not installed as a package, imported from its folder"
+    found = [Finding("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")]
+    for package, least in LEAST.items():
+        number, fix = version(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
+        if number is None:
+            found.append(Finding(package, BROKEN, "not installed: nothing can be trained", fix))
+        elif leading_numbers(number) < least:
+            found.append(Finding(package, BROKEN, f"{number} is too old", fix))
+        else:
+            found.append(Finding(package, GOOD, number))
+    optional = [(f"extra {name}", those, gives, f"'packtrain[{name}]'") for name, (those, gives) in EXTRAS.items()]
+    for subject, those, gives, install in [*optional, *((one, (one,), gives, one) for one, gives in OTHERS.items())]:
+        if missing := [package for package in those if version(package) is None]:
+            said = f"{', '.join(missing)} not installed: {gives}"
+            found.append(Finding(subject, NOTE, said, f"pip install {install}"))
+        else:
+            there = ", ".join(f"{package} {version(package)}" for package in those)
+            found.append(Finding(subject, GOOD, f"{there}: {gives}"))
+    return found
 
-    Raises:
-        ConfigError, LaunchError: see `links.check_links`.
-    """
-    from .links import check_links
 
-    found = check_links(timeout)
-    if int(os.environ.get("RANK", "0")) != 0:
-        return
-    if as_json:
-        keys = ("rank", "host", "interface", "address")
-        ranks = [
-            {**{key: getattr(one, key) for key in keys}, "device": one.device.partition(" ")[0]} for one in found.ranks
-        ]
-        numbers = {"seconds": found.seconds, "bytes_per_second": found.bytes_per_second}
-        say(json.dumps({"backend": found.backend, **numbers, "ranks": ranks}, indent=2))
-        return
-    for one in found.ranks:
-        say(str(one))
-    say(
-        f"All {len(found.ranks)} ranks answered over {found.backend}: {duration(found.seconds)} for one number, "
-        f"{rate(found.bytes_per_second, 'bytes')} for 4 MiB"
+def leading_numbers(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) for `2.13.0+cu130`."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def devices() -> list[Finding]:
+    """Each GPU, or why torch sees none."""
+    import torch
+    from torch.utils import collect_env
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        gpu, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
+        text = f"{gpu.name}, sm{gpu.major}{gpu.minor}, {size(free)} of {size(total)} free"
+        found.append(Finding(f"cuda:{index}", GOOD, text))
+    if found:
+        return found
+    driver = collect_env.get_nvidia_driver_version(collect_env.run)
+    if driver is None:
+        return [Finding("devices", NOTE, "the CPU: there is no GPU driver")]
+    try:
+        torch.cuda.init()
+        why = "no reason given"
+    except Exception as error:  # an AssertionError for a build without CUDA, a RuntimeError for the rest
+        why = str(error).splitlines()[0]
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    said = f"there is a GPU (driver {driver}), but torch {torch.__version__} cannot use it: {why}"
+    fix = (
+        f"CUDA_VISIBLE_DEVICES={hidden} may hide it"
+        if hidden is not None
+        else "install torch's CUDA build, by the index that pytorch.org names; upgrade the driver if it is older than "
+        "that CUDA; start a container with --gpus all"
     )
+    return [Finding("devices", BROKEN, said, fix)]
+
+
+def attention() -> list[Finding]:
+    """The attention kernel that training would use, the others, and why."""
+    import torch
+
+    from ..attention.kernels import choose, survey
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = choose(device)
+    others = [one for one in survey(device) if one.name != chosen.name]
+    return [
+        Finding("attention", GOOD, f"{chosen.name}: {chosen.reason}"),
+        *(Finding("", NOTE, f"{one.name}, {'usable' if one.usable else 'not usable'}: {one.reason}") for one in others),
+    ]
+
+
+def variables(environ: Mapping[str, str]) -> list[Finding]:
+    """Environment variables that make training slow, and those of the launcher."""
+    found = []
+    for name, text in SLOWS.items():
+        if environ.get(name, "").lower() not in ("", "0", "false", "no", "off", "info"):
+            does, _, fix = text.partition("; ")
+            found.append(Finding(name, SLOW, f"{name}={environ[name]}: {does}", fix))
+    try:
+        launch = Launch.read(environ)
+    except ConfigError as error:
+        what, _, fix = str(error).partition(": ")
+        return [*found, Finding("launcher", BROKEN, what, fix)]
+    rank = f"rank {launch.rank} of {launch.world_size}, to meet at {launch.place}" if launch else "none: one process"
+    return [*found, Finding("launcher", GOOD, rank)]
+
+
+def shared_memory(folder: Path, least: int = LEAST_SHARED) -> Finding:
+    """Whether NCCL and DataLoader workers have room to talk: they die of a bus error otherwise."""
+    free = shutil.disk_usage(folder).free if folder.exists() else 0
+    if free >= least:
+        return Finding("/dev/shm", GOOD, f"{size(free)} free")
+    return Finding(
+        "/dev/shm",
+        SLOW,
+        f"{size(free)} free: NCCL and DataLoader workers talk through it, and die of a bus error",
+        "give the container more: docker run --shm-size=8g, or an emptyDir of medium Memory on Kubernetes",
+    )
+
+
+def locked_memory(limit: int, infiniband: Path = Path("/dev/infiniband")) -> list[Finding]:
+    """That InfiniBand, where there is any, cannot lock its buffers."""
+    if not infiniband.exists() or limit == resource.RLIM_INFINITY:
+        return []
+    said = f"at most {size(limit)}: InfiniBand locks its buffers, and NCCL ends with 'failed to register memory'"
+    fix = "ulimit -l unlimited; docker run --ulimit memlock=-1; in Slurm, PropagateResourceLimitsExcept=MEMLOCK"
+    return [Finding("locked memory", BROKEN, said, fix)]

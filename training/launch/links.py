@@ -1,27 +1,25 @@
 """Whether tensors get from every rank to every other: `packtrain doctor --ranks`, under a launcher.
 
-    rank check ──► process group ──► all-reduce
-
-Each phase has a time limit, and every rank notes in the job's store that it begins one. When a phase does not end, the
-notes say which ranks never began it; if all did, the network between them fails.
+The rank check proves that every rank reaches one port of the first node. Training connects the ranks with each other,
+on ports of the system's choice and often over another network; where that is closed, torch hangs or fails with an
+address at most. So this all-reduces a tensor before hours are spent.
 """
 
+import json
+import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from ...schemas.errors import ConfigError, LaunchError
+from ...schemas.units import rate
 from .environment import Launch
-from .rank_check import Report, rank_check
-from .rank_store import RankStore, until, within
+from .rank_check import rank_check, within
+from .rank_report import Report
 
-_GRACE = 10.0
-"""How long a rank that has finished waits for the others."""
 _NUMBERS = 1 << 20
-"""Numbers in the large tensor of the bandwidth test: 4 MiB."""
+"""Numbers in the tensor of the bandwidth test: 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +29,15 @@ class Links:
     backend: str
     ranks: tuple[Report, ...]
     """Of all ranks, on rank 0; this rank's own elsewhere."""
-    seconds: float
-    """Time of one all-reduce of a single number: the median of five."""
     bytes_per_second: float
-    """Bandwidth of the all-reduce of 4 MiB per rank."""
+    """Bandwidth of the all-reduce of 4 MiB per rank: the median of five."""
 
 
-def check_links(timeout: float = 60.0, *, on_phase: Callable[[str], None] = lambda name: None) -> Links:
-    """All-reduce a tensor over all ranks, or name the rank, host and interface that did not answer.
+def check_links(timeout: float = 60.0) -> Links:
+    """All-reduce a tensor over all ranks, by NCCL where there are GPUs, or say what failed and what to try.
 
     Args:
-        timeout: seconds that each phase may take.
-        on_phase: called with the name of each phase before this rank begins it.
+        timeout: seconds that each of rank check, connecting and all-reduce may take.
 
     Raises:
         ConfigError: there is no launcher, or its variables contradict each other.
@@ -55,81 +50,80 @@ def check_links(timeout: float = 60.0, *, on_phase: Callable[[str], None] = lamb
             "`torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks`"
         )
     reports = rank_check(timeout).reports
-    mine = next(report for report in reports if report.rank == launch.rank)
-    store = RankStore(launch, "links", timeout, limit=5)
-
-    def phase(name: str, work: Callable[[], Any]) -> Any:
-        on_phase(name)
-        try:
-            store.set(f"{name}/{mine.rank}", "")
-            return within(timeout, work)
-        except LaunchError:
-            raise
-        except (TimeoutError, RuntimeError, OSError, ValueError) as error:
-            failed = f"{mine}: the {name} did not end in {timeout:g} seconds ({str(error).splitlines()[0]})"
-            raise LaunchError(f"{failed}. {_blame(store, launch, name)}") from error
-
     import torch
     import torch.distributed as dist
 
-    device = mine.device.partition(" ")[0]
-    backend, options = "gloo", dict[str, Any]()
-    if device != "cpu":
-        torch.cuda.set_device(launch.local_rank)
-        backend, options = "nccl", {"device_id": torch.device(device)}
-    limit = timedelta(seconds=timeout + 60)  # ours ends first, and names a rank
+    backend, device = "gloo", "cpu"
+    if torch.cuda.is_available():
+        backend, device = "nccl", f"cuda:{launch.local_rank}"
+        torch.cuda.set_device(device)
+    limit = timedelta(seconds=timeout)
+
+    def connect() -> None:
+        dist.init_process_group("gloo", timeout=limit)
+        dist.monitored_barrier(timeout=limit, wait_all_ranks=True)  # names ranks that do not answer
+
     try:
-        store.set(f"rank/{mine.rank}", str(mine))
-        phase("process group", lambda: dist.init_process_group(backend, timeout=limit, **options))
-        seconds, rate = phase("all-reduce", lambda: _reduce(mine.rank, launch.world_size, device))
-    finally:  # the store ends with rank 0, and no rank may leave while others still measure
-        with suppress(RuntimeError, TimeoutError, OSError):
-            store.add("finished")
-            until(time.monotonic() + _GRACE, lambda: store.add("finished", 0) >= launch.world_size)
-    within(timeout, dist.destroy_process_group)
-    return Links(backend, reports, seconds, rate)
-
-
-def _blame(store: RankStore, launch: Launch, phase: str) -> str:
-    """Which ranks are to blame for a phase that did not end, and what to do."""
-    try:
-        late = [rank for rank in range(launch.world_size) if not store.has(f"{phase}/{rank}")]
-        names = [store.get(f"rank/{rank}") if store.has(f"rank/{rank}") else f"rank {rank}" for rank in late]
-    except (TimeoutError, RuntimeError, OSError):
-        return (
-            f"The job's store at {launch.place} does not answer any more: {launch.keeper}, which keeps it, hangs or "
-            "has ended; look at its output"
-        )
-    if names:
-        return f"These never began it: {'; '.join(names)}. That process has ended, is stopped or hangs: see its output"
-    return (
-        "Every rank began it, so what they send each other does not arrive. Training connects ranks on ports of the "
-        "system's choice: open them between the nodes, or choose the interface that connects them with "
-        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; for NCCL look again with NCCL_DEBUG=INFO, then with "
-        "NCCL_IB_DISABLE=1, and on one node with NCCL_P2P_DISABLE=1"
-    )
-
-
-def _reduce(rank: int, size: int, device: str) -> tuple[float, float]:
-    """Sum over all ranks, check and time it. Seconds of one number, bytes a second of 4 MiB."""
-    import torch
-    import torch.distributed as dist
-
-    def timed(tensor: Any) -> float:
-        settle = torch.cuda.synchronize if device != "cpu" else lambda: None
-        settle()
-        began = time.perf_counter()
-        dist.all_reduce(tensor)
-        settle()
-        return time.perf_counter() - began
-
-    total = torch.full((1,), float(rank + 1), device=device)
-    timed(total)
-    if total.item() != size * (size + 1) / 2:
+        within(2 * timeout + 5, connect)
+        speed = within(timeout + 5, lambda: _all_reduce(backend, device))
+        within(timeout, dist.destroy_process_group)
+    except LaunchError:
+        raise
+    except (RuntimeError, TimeoutError, OSError, ValueError) as error:
+        mine = next(report for report in reports if report.rank == launch.rank)
+        why = str(error).splitlines()[0].rstrip(".")
         raise LaunchError(
-            f"the sum of 1 to {size} over {size} ranks came out as {total.item():g}: "
-            "memory or network damages data: leave that machine out"
-        )
-    small = sorted(timed(torch.ones(1, device=device)) for _ in range(5))[2]
-    large = sorted(timed(torch.ones(_NUMBERS, device=device)) for _ in range(5))[2]
-    return small, 4 * _NUMBERS / large
+            f"{mine}: the ranks do not reach each other over {backend}: {why}. If a rank is named, its process has "
+            "ended or hangs: see its output. Otherwise what they send does not arrive: training connects ranks on "
+            "ports of the system's choice, so open them between the nodes, or choose the interface that connects "
+            f"them with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (`ip route get {launch.master_addr}` names it); for "
+            "NCCL look again with NCCL_DEBUG=INFO, then with NCCL_IB_DISABLE=1, and on one node with "
+            "NCCL_P2P_DISABLE=1"
+        ) from error
+    return Links(backend, reports, speed)
+
+
+def _all_reduce(backend: str, device: str) -> float:
+    """Sum over all ranks, check and time it. Returns bytes a second of 4 MiB."""
+    import torch
+    import torch.distributed as dist
+
+    group = dist.new_group(backend=backend)
+    size = dist.get_world_size()
+    expected = size * (size + 1) / 2
+
+    def timed() -> float:
+        tensor = torch.full((_NUMBERS,), dist.get_rank() + 1.0, device=device)
+        dist.barrier(group)
+        began = time.perf_counter()
+        dist.all_reduce(tensor, group=group)
+        damaged = tensor[tensor != expected].tolist()  # waits for the device
+        seconds = time.perf_counter() - began
+        if damaged:
+            raise LaunchError(
+                f"the sum of 1 to {size} over {size} ranks came out as {damaged[0]:g}: "
+                "memory or network damages data: leave that machine out"
+            )
+        return seconds
+
+    return 4 * _NUMBERS / sorted(timed() for _ in range(6))[2]
+
+
+def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -> None:
+    """Check the links between the ranks of a launcher; rank 0 prints.
+
+    Raises:
+        ConfigError, LaunchError: see `check_links`.
+    """
+    found = check_links(timeout)
+    if int(os.environ["RANK"]) != 0:
+        return
+    if as_json:
+        ranks = [{"rank": one.rank, "host": one.host, "device": one.device.partition(" ")[0]} for one in found.ranks]
+        whole = {"backend": found.backend, "bytes_per_second": found.bytes_per_second, "ranks": ranks}
+        say(json.dumps(whole, indent=2))
+        return
+    for one in found.ranks:
+        say(str(one))
+    speed = rate(found.bytes_per_second, "bytes")
+    say(f"All {len(found.ranks)} ranks answered over {found.backend}: {speed} when summing 4 MiB")

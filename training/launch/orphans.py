@@ -8,42 +8,33 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from ..printing import print_line
 
-SECONDS = 1.0
 EXIT_CODE = 75
 """Exit code of a worker that stopped because its launcher was gone."""
+_WATCHING = threading.Event()
 
 
-def end_with_launcher(end: Callable[[int], object] = os._exit) -> threading.Thread | None:
-    """Watch the parent of this process, where torchrun or accelerate started it; None where they did not.
+def end_with_launcher() -> None:
+    """Watch the parent of this process, if torchrun or accelerate started it, and exit when it is gone.
 
     A training started by hand goes on without its shell, as with nohup. A shell between launcher and worker, which
     itself goes on waiting, hides that the launcher is gone: use exec there.
-
-    Args:
-        end: called with the exit code.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ or _WATCHING.is_set():
-        return None
+        return
     _WATCHING.set()
     launcher = os.getppid()
 
     def watch() -> None:
         while os.getppid() == launcher:
-            time.sleep(SECONDS)
+            time.sleep(1)
         print_line(
             f"packtrain: the launcher of this worker (process {launcher}) is gone, so process {os.getpid()} ends as "
             "well; the next start repeats the steps since the last checkpoint",
             file=sys.stderr,
         )
-        end(EXIT_CODE)
+        os._exit(EXIT_CODE)
 
-    thread = threading.Thread(target=watch, name="packtrain-launcher-watch", daemon=True)
-    thread.start()
-    return thread
-
-
-_WATCHING = threading.Event()
+    threading.Thread(target=watch, name="packtrain-launcher-watch", daemon=True).start()

@@ -1,29 +1,19 @@
 """Configurations for accelerate and scripts for Slurm, to keep and change."""
 
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, OutputError
 
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A configuration or script that packtrain ships."""
-
-    file: str
-    """Path of the file within this package."""
-    says: str
-
-
 RECIPES = {
-    "ddp": Recipe("configs/ddp.yaml", "accelerate: every device holds the whole model"),
-    "fsdp2": Recipe("configs/fsdp2.yaml", "accelerate: torch cuts the model among the devices"),
-    "zero3": Recipe("configs/zero3.yaml", "accelerate: DeepSpeed cuts the model among the devices"),
-    "slurm-node": Recipe("slurm/one_node.sh", "sbatch: one machine, all its GPUs"),
-    "slurm-nodes": Recipe("slurm/many_nodes.sh", "sbatch: several machines"),
+    "ddp": ("configs/ddp.yaml", "accelerate: every device holds the whole model"),
+    "fsdp2": ("configs/fsdp2.yaml", "accelerate: torch cuts the model among the devices"),
+    "zero3": ("configs/zero3.yaml", "accelerate: DeepSpeed cuts the model among the devices"),
+    "slurm-node": ("slurm/one_node.sh", "sbatch: one machine, all its GPUs"),
+    "slurm-nodes": ("slurm/many_nodes.sh", "sbatch: several machines"),
 }
+"""Name → file within this package, and what it is for."""
 
 
 def recipe(name: str) -> str:
@@ -34,7 +24,7 @@ def recipe(name: str) -> str:
     """
     if name not in RECIPES:
         raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}{did_you_mean(name, RECIPES)}")
-    return (files(__package__) / RECIPES[name].file).read_text(encoding="utf-8")
+    return (files(__package__) / RECIPES[name][0]).read_text(encoding="utf-8")
 
 
 def write(name: str, target: Path) -> None:
@@ -52,9 +42,3 @@ def write(name: str, target: Path) -> None:
         raise OutputError(f"{target} already exists; it may hold your changes. Choose another name") from None
     except OSError as error:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}; name another file") from error
-
-
-def listing() -> list[str]:
-    """One line per recipe."""
-    width = max(map(len, RECIPES))
-    return [f"{name:<{width}}  {one.says}" for name, one in RECIPES.items()]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,11 +20,10 @@ Environs = Callable[[int], list[dict[str, str]]]
 
 STOPS = """
 import os, signal
-def on_phase(name):
-    print(name, flush=True)
-    if number == {rank} and name == "{phase}":
-        os.kill(os.getpid(), signal.SIGSTOP)
-links.check_links({timeout}, on_phase=on_phase)
+import torch.distributed as dist
+if number == {rank}:
+    dist.{where} = lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP)
+links.check_links(3)
 """
 
 
@@ -33,29 +31,38 @@ def test_all_answer(run_ranks: Any, environs: Environs) -> None:
     program = """
 found = links.check_links(20)
 assert [one.rank for one in found.ranks] == ([0, 1, 2] if number == 0 else [number]) and found.backend == "gloo"
-print(found.ranks[0].interface, 0 < found.seconds < 5, found.bytes_per_second > 1e5)
+print(found.bytes_per_second > 1e5)
 """
     ended = run_ranks(program, environs(3))
-    assert [one.out for one in ended] == ["lo True True\n"] * 3, ended
+    assert [one.out for one in ended] == ["True\n"] * 3, ended
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["all-reduce", pytest.param("process group", marks=pytest.mark.slow)])
-def test_a_rank_that_is_stopped_is_named_by_the_others(run_ranks: Any, environs: Environs, phase: str) -> None:
-    ended = run_ranks(STOPS.format(rank=1, phase=phase, timeout=3), environs(3))
-    assert ended[1].out.splitlines()[-1] == phase  # so far it came
+@pytest.mark.parametrize("where", ["init_process_group", "monitored_barrier", "all_reduce"])
+def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environs, where: str) -> None:
+    ended = run_ranks(STOPS.format(rank=1, where=where), environs(3), limit=60)
     for rank in (0, 2):
-        assert re.search(f"the {phase} did not end in 3 seconds", ended[rank].err), ended[rank]
-        blamed = ended[rank].err.partition("These never began it: ")[2]
-        assert blamed.startswith("rank 1 of 3 on ")
-        assert "interface lo (127.0.0.1)" in blamed
-        assert "rank 2 of 3" not in blamed
+        assert f"rank {rank} of 3 on " in ended[rank].err
+        assert "the ranks do not reach each other over gloo" in ended[rank].err, ended[rank]
+    if where == "monitored_barrier":
+        assert "over gloo: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms" in ended[0].err
 
 
 @pytest.mark.slow
 def test_the_rank_that_keeps_the_store_is_stopped(run_ranks: Any, environs: Environs) -> None:
-    ended = run_ranks(STOPS.format(rank=0, phase="all-reduce", timeout=3), environs(2), limit=60)
-    assert "does not answer any more: rank 0, which keeps it, hangs or has ended" in ended[1].err, ended[1]
+    ended = run_ranks(STOPS.format(rank=0, where="init_process_group"), environs(2), limit=60)
+    assert "the ranks do not reach each other over gloo" in ended[1].err, ended[1]
+
+
+def test_a_wrong_sum_is_reported(run_ranks: Any, environs: Environs) -> None:
+    program = """
+import torch.distributed as dist
+right = dist.all_reduce
+dist.all_reduce = lambda tensor, **options: (right(tensor, **options), tensor.view(-1)[7].add_(number))
+links.check_links(20)
+"""
+    ended = run_ranks(program, environs(2))
+    assert "the sum of 1 to 2 over 2 ranks came out as 4: memory or network damages data" in ended[1].err, ended
 
 
 @pytest.mark.slow

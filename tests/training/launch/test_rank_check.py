@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from packtrain.training.launch.rank_check import Report, absence, disagreement, rank_check
+from packtrain.training.launch.rank_check import rank_check
+from packtrain.training.launch.rank_report import Report, absence, disagreement, named
 
 CALL = "rank_check.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
 Environs = Callable[[int], list[dict[str, str]]]
@@ -38,7 +39,7 @@ def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(run_ranks: Any,
     for one in ended:
         assert "here" not in one.out
         assert "2 of 4 ranks did not report in 2 seconds: ranks 1-2." in one.err
-        assert "WORLD_SIZE=4, LOCAL_WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
+        assert "Rank 0 saw RANK=0, WORLD_SIZE=4, LOCAL_RANK=0, LOCAL_WORLD_SIZE=4, MASTER_ADDR=127.0.0.1" in one.err
 
 
 def test_two_processes_of_one_rank(run_ranks: Any, environs: Environs) -> None:
@@ -77,19 +78,17 @@ def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
     assert "cannot resolve MASTER_ADDR 'no-such-host.invalid'" in ended[1].err
 
 
-def test_the_keeper_of_the_store_ends_or_freezes(run_ranks: Any, environs: Environs) -> None:
-    program = """
-import os, signal, time
+@pytest.mark.parametrize("how", ["KILL", pytest.param("STOP", marks=pytest.mark.slow)])
+def test_the_keeper_of_the_store_ends_or_freezes(run_ranks: Any, environs: Environs, how: str) -> None:
+    program = f"""
+import os, signal, threading
 if number == 0:
-    from packtrain.training.launch.environment import Launch
-    from packtrain.training.launch.rank_store import RankStore
-    kept = RankStore(Launch.read(), "kept", 5)
-    time.sleep(1.5)
-    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIG{how})).start()
 rank_check.rank_check(6)
 """
-    ended = run_ranks(program, environs(2))
+    ended = run_ranks(program, environs(3)[:2], limit=60)
     assert "was lost during the rank check" in ended[1].err, ended[1]
+    assert "rank 0, which keeps it, has ended or hangs" in ended[1].err
 
 
 def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +118,16 @@ def report(rank: int, **changes: Any) -> Report:
     return Report(**(values | changes))
 
 
-def test_a_whole_node_that_is_missing_is_said_to_be_one() -> None:
-    text = absence([report(rank) for rank in range(4)], 8, 60)
-    assert "4 of 8 ranks did not report in 60 seconds: ranks 4-7. Present: ranks 0-3 on node-0." in text
-    assert "these are all of node 1" in text
-    assert "WORLD_SIZE=8, LOCAL_WORLD_SIZE=4, GROUP_RANK=0, MASTER_ADDR=node-0" in text
+def test_who_is_missing_and_where_the_others_are() -> None:
+    text = absence([report(rank) for rank in (1, 2, 3, 4, 6)], 8, 60)
+    assert "3 of 8 ranks did not report in 60 seconds: ranks 0, 5, 7." in text
+    assert "Present: ranks 1-3 on node-0; ranks 4, 6 on node-1." in text
+    assert "Rank 1 saw WORLD_SIZE=8, LOCAL_WORLD_SIZE=4, MASTER_ADDR=node-0, GROUP_RANK=0." in text
 
 
-def test_one_process_of_a_node_that_is_missing() -> None:
-    text = absence([report(rank) for rank in (0, 1, 2, 3, 4, 6)], 8, 60)
-    assert "2 of 8 ranks did not report in 60 seconds: ranks 5, 7." in text
-    assert "GROUP_RANK=0 (ranks 0-3), GROUP_RANK=1 (ranks 4, 6)" in text
-    assert "all of node" not in text
+def test_ranks_are_named_in_spans() -> None:
+    assert named([3]) == "rank 3"
+    assert named([5, 0, 1, 2, 7, 8]) == "ranks 0-2, 5, 7-8"
 
 
 def test_what_differs_is_listed_with_its_ranks() -> None:
@@ -139,8 +136,8 @@ def test_what_differs_is_listed_with_its_ranks() -> None:
     reports[5] = report(5, agree={"torch": "2.11.0"})
     reports[7] = report(7, device="cuda:2 of all")
     assert disagreement(reports) == (
-        "the ranks do not agree on torch: 2.13.0 on ranks 0-4, 6-7, 2.11.0 on rank 5; install the same version on "
-        "every node; ranks 6-7 on node-1 would all use cuda:2 of all: LOCAL_RANK must count the processes of one node, "
+        "the ranks do not agree on torch: 2.13.0 on ranks 0-4, 6-7, 2.11.0 on rank 5; give every rank the same; "
+        "ranks 6-7 on node-1 would all use cuda:2 of all: LOCAL_RANK must count the processes of one node, "
         "and a node must not start more than it has devices"
     )
     reports = [report(rank, world_size=4 if rank < 4 else 8) for rank in range(8)]

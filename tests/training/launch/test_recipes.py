@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from packtrain.schemas.errors import ConfigError, OutputError
-from packtrain.training.launch.recipes import RECIPES, listing, recipe, write
+from packtrain.training.launch.recipes import RECIPES, recipe, write
 
 from tests.support import warm
 
@@ -45,7 +45,6 @@ exit 0
 
 def test_the_list_is_what_is_shipped() -> None:
     assert set(RECIPES) == {*CONFIGS, *SCRIPTS}
-    assert len(listing()) == len(RECIPES)
     for name in RECIPES:
         assert recipe(name).strip(), name
     with pytest.raises(ConfigError, match="there are ddp, fsdp2, zero3"):
@@ -157,7 +156,7 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     done, _ = sbatch("slurm-nodes", tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
     assert done.returncode != 0
     assert done.stderr.count("1 of 3 ranks did not report in 6 seconds: rank 1.") == 2, done.stderr
-    assert "SLURM_NODEID=0 (rank 0), SLURM_NODEID=2 (rank 2)" in done.stderr
+    assert "Present: ranks 0, 2 on " in done.stderr
 
 
 def test_expanded_in_the_batch_script_every_node_would_be_the_first(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 export DATA_CONFIG DATA TRAIN_CONFIG RECIPE PREPARE_SECONDS MEET_SECONDS PYTHON PROCESSES MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(((${SLURM_CPUS_PER_TASK:-8} + PROCESSES_PER_NODE - 1) / PROCESSES_PER_NODE))}"
 export PYTHONUNBUFFERED=1
-# If the nodes have several networks, name the one that connects them. `packtrain doctor --ranks` says which is taken.
+# If the nodes have several networks, name the one that connects them; `ip -brief address` lists them.
 # export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 
 # What each node does. The single quotes matter: SLURM_NODEID is different on every node, so it must be expanded there,
