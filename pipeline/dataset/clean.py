@@ -77,7 +77,7 @@ class Item:
     bytes: int
 
 
-class _Head(msgspec.Struct):
+class _PartNoteHead(msgspec.Struct):
     """The fields of a part's record that name its part."""
 
     part: str
@@ -266,9 +266,9 @@ def _finished(out: LocalStore) -> set[str] | None:
     return {shard.name for split in manifest.splits.values() for shard in split.shards}
 
 
-def _head(path: Path) -> _Head | None:
+def _head(path: Path) -> _PartNoteHead | None:
     try:
-        return decode_note(unseal(path.read_bytes()), _Head)
+        return decode_note(unseal(path.read_bytes()), _PartNoteHead)
     except (OSError, msgspec.MsgspecError):
         return None
 

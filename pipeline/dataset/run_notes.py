@@ -36,7 +36,7 @@ SCAN = "_run/scan.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOrigin:
     """A run's configuration, and where its paths start."""
 
     config: RunConfig
@@ -68,7 +68,7 @@ def remember(out: Store, config: RunConfig, base: Path, cache: Store, files: Seq
     out.replace_bytes(SCAN, seal(files_note(files)))
 
 
-def recall(out: Store) -> Asked | None:
+def recall(out: Store) -> RunOrigin | None:
     """The configuration that `remember` wrote; None if it is gone or damaged.
 
     Its cache is the noted one if `recall_cache` allows it, else the default place beside `out`.
@@ -80,7 +80,7 @@ def recall(out: Store) -> Asked | None:
         noted = decode_note(data, dict[str, Any])
         config = RunConfig.model_validate(noted["config"])
         cache = recall_cache(out, noted["cache"]) or cache_beside(out.url)
-        return Asked(config, Path(noted["base"]), cache)
+        return RunOrigin(config, Path(noted["base"]), cache)
     except (ValueError, KeyError, TypeError):  # written by another version
         return None
 

@@ -18,7 +18,7 @@ from ..dataset.output_folder import tokenizer_folder
 from ..dataset.run_notes import recall_spec
 from .redo import Reencoded, ReferenceEncoder, prepare_row
 from .story import Span, Story, Text
-from .tokens import Fate, tokens_of, tokens_of_pieces
+from .tokens import TokenFate, tokens_of, tokens_of_pieces
 
 
 class Stages:
@@ -97,7 +97,7 @@ class Stages:
                 story.text = Text(decoded, True, redone.unproved, checks)
                 return
             # The tokenizer changes text, so tokens have no exact place in it; match them by kind and turn instead.
-            trained = {(token.kind, token.turn) for token in story.tokens if token.fate is Fate.TRAINED}
+            trained = {(token.kind, token.turn) for token in story.tokens if token.fate is TokenFate.TRAINED}
             spans = [
                 Span(redone.text[begin:end], RunKind(kind), turn, train, (RunKind(kind), turn) in trained)
                 for begin, end, kind, turn, train in zip(begins, *redone.runs, strict=True)
@@ -137,7 +137,7 @@ class Stages:
         groups: list[tuple[Span, list[int]]] = []
         last = -1
         for token, train in zip(story.tokens, flags, strict=True):
-            span = Span("", token.kind, token.turn, train, token.fate is Fate.TRAINED)
+            span = Span("", token.kind, token.turn, train, token.fate is TokenFate.TRAINED)
             if token.index != last + 1:
                 out += self._spans(groups)
                 groups = []

@@ -12,7 +12,7 @@ from ...stages.mask.policy import Mask, supervised_runs
 from .packed_rows import Standing
 
 
-class Fate(StrEnum):
+class TokenFate(StrEnum):
     """What happened to a token. If it is in several pieces, the best result counts."""
 
     TRAINED = "trained"
@@ -43,7 +43,7 @@ class Token:
     """Kind of the run; None without the cache."""
     turn: int
     """Index of its message, or -1."""
-    fate: Fate
+    fate: TokenFate
     trained: int
     """Number of pieces that train it."""
     stands: int
@@ -82,15 +82,15 @@ def tokens_of(
     for index, (id, text) in enumerate(zip(ids, texts, strict=True)):
         _, kind, turn, _ = runs[int(owner[index])]
         if trained[index]:
-            fate = Fate.TRAINED
+            fate = TokenFate.TRAINED
         elif not standings:
-            fate = Fate.DROPPED
+            fate = TokenFate.DROPPED
         elif not stands[index]:
-            fate = Fate.CUT
+            fate = TokenFate.CUT
         elif not supervised[index]:
-            fate = Fate.FLAGGED if flagged[index] else Fate.MASKED
+            fate = TokenFate.FLAGGED if flagged[index] else TokenFate.MASKED
         else:
-            fate = Fate.HEAD if index in heads else Fate.OVERLAP
+            fate = TokenFate.HEAD if index in heads else TokenFate.OVERLAP
         out.append(Token(index, id, text, RunKind(kind), turn, fate, int(trained[index]), int(stands[index])))
     return out
 
@@ -109,7 +109,7 @@ def tokens_of_pieces(count: int, standings: Sequence[Standing], texts: Sequence[
             known[standing.start + offset] = id, text
     out = []
     for index, (id, text) in sorted(known.items()):
-        fate = Fate.TRAINED if trained[index] else Fate.NOT_TRAINED
+        fate = TokenFate.TRAINED if trained[index] else TokenFate.NOT_TRAINED
         out.append(Token(index, id, text, None, -1, fate, int(trained[index]), int(stands[index])))
     return out
 

@@ -157,8 +157,8 @@ class MixtureSampler:
             ConfigError: a weight asks for too many copies.
         """
         sources = self._config.sources
-        stocks = [draw.stock for draw in self._draws]
-        passes = passes_of(stocks, [s.weight for s in sources], [s.repeat for s in sources])
+        available = [draw.available for draw in self._draws]
+        passes = passes_of(available, [s.weight for s in sources], [s.repeat for s in sources])
         for source, often in zip(sources, passes, strict=True):
             if often > MAX_PASSES:
                 raise ConfigError(

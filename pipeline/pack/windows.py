@@ -112,7 +112,7 @@ class Gathering:
         """Add the packed documents of a chunk that are in `which`, (N,).
 
         Args:
-            parts: (parts of the lot,) which of them belong to the window; `which` has no documents of others.
+            parts: (parts of the chunk,) which of them belong to the window; `which` has no documents of others.
         """
         catalogue, sections = chunk.chosen.catalogue, chunk.chosen.sections(which)
         first = np.ones(len(sections), dtype=np.bool_)
@@ -180,7 +180,7 @@ def _rising(parts: list[int]) -> NDArray[np.int64]:
 
 
 def parts_in(chunk: DocumentChunk, parts: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(parts of the lot,) which of them are among `parts`, ascending, and (N,) which documents are in these."""
+    """(parts of the chunk,) which of them are among `parts`, ascending, and (N,) which documents are in these."""
     among = np.isin(chunk.parts, parts, assume_unique=True)
     return among, np.repeat(among, np.diff(chunk.chosen.catalogue.part_starts))
 

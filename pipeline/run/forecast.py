@@ -35,7 +35,7 @@ from ..pack.select import mask_rejects
 from ..pack.survey import Survey
 from ..report.collect.flow import flow_of
 from ..report.collect.lengths.choice import candidates, choose
-from ..report.collect.lengths.encoded import read_stock
+from ..report.collect.lengths.encoded import read_stats
 from ..report.collect.lengths.packed import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
 from ..report.collect.rejects import rejects_among
 from ..report.collect.saving import batch_size, expected_packing
@@ -232,11 +232,11 @@ def _choice(seen: _Seen, options: ReportOptions) -> Choice:
     config, encoded = seen.config, seen.encoded
     sizes = [record.examples for record in encoded.records]
     tokenizer = encoded.spec.tokenizer_json
-    stock, every = read_stock(config, encoded.places, sizes, tokenizer, seen.work.scratch.root, options)
+    stats, every = read_stats(config, encoded.places, sizes, tokenizer, seen.work.scratch.root, options)
     seen_rows = _sample(seen)
     if seen_rows is not None and seen_rows.rows:
         every = round(every * seen_rows.rows_estimated / seen_rows.rows)
-    return choose(stock, config, options, documents_in_all=every)
+    return choose(stats, config, options, documents_in_all=every)
 
 
 def _batch(choice: Choice) -> BatchSize | None:

@@ -12,7 +12,7 @@ from ...schemas.versions import version
 from ..dataset.output_folder import changed_inputs, claim
 from ..dataset.run_notes import (
     CONFIG,
-    Asked,
+    RunOrigin,
     recall_files,
     recall_formats,
     recall_spec,
@@ -39,7 +39,13 @@ SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.(arrow|parquet)")
 
 
 def remake(
-    asked: Asked, out: Store, known: dict[str, Any], manifest: Manifest | None, *, recalled: bool, observer: Observer
+    origin: RunOrigin,
+    out: Store,
+    known: dict[str, Any],
+    manifest: Manifest | None,
+    *,
+    recalled: bool,
+    observer: Observer,
 ) -> tuple[Manifest, int]:
     """Run again by the notes of an earlier run. The result must be the same bytes.
 
@@ -51,10 +57,10 @@ def remake(
     Returns:
         The manifest, and the number of parts that had to be encoded again.
     """
-    config = asked.config.model_copy(update={"out": out.url, "cache": asked.cache})
+    config = origin.config.model_copy(update={"out": out.url, "cache": origin.cache})
     if recalled:  # a note in the dataset must not choose executor, folders or memory of this machine
         config = config.model_copy(update={"run": RunSection()})
-    work = open_workspace(config, asked.base, observer)
+    work = open_workspace(config, origin.base, observer)
     require_conditional(work.out, work.cache)
     with driving(work.out, shard=config.run.shard, wait=config.run.wait) as lock:
         if lock.waited and (finished := find_finished(config, work)) is not None:

@@ -17,7 +17,7 @@ from ...schemas.manifest import Manifest
 from ..configfile import load_config
 from ..dataset.manifests import open_output
 from ..dataset.output_folder import MANIFEST, PLAN, check_config, read_manifest
-from ..dataset.run_notes import CONFIG, Asked, recall, refuse_code
+from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
 from ..store.local import LocalStore, hash_file
@@ -77,17 +77,17 @@ def repair(
     out = open_output(folder)
     if isinstance(out, LocalStore) and out.root.is_file():
         raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
-    asked = _asked(out, config, base)
+    origin = _origin_of(out, config, base)
     manifest, mark = _manifest(out)
     if manifest is None:
-        return _with_new_manifest(out, asked, mark, recalled=config is None, observer=observer)
+        return _with_new_manifest(out, origin, mark, recalled=config is None, observer=observer)
     findings = verify(folder, deep=True, observer=observer).findings
-    return _rebuild(out, asked, manifest, findings, recalled=config is None, observer=observer)
+    return _rebuild(out, origin, manifest, findings, recalled=config is None, observer=observer)
 
 
 def _rebuild(
     out: Store,
-    asked: Asked | None,
+    origin: RunOrigin | None,
     manifest: Manifest,
     findings: tuple[Finding, ...],
     *,
@@ -101,18 +101,18 @@ def _rebuild(
     strays = [finding.name for finding in findings if finding.name not in records and SHARD.fullmatch(finding.name)]
     encoded = 0
     if bad:
-        if asked is None:
+        if origin is None:
             raise ConfigError(
                 f"{out.where('_run')} no longer says how this dataset was made; give the run's configuration "
                 "with --config"
             )
         if recalled:
-            refuse_code(asked.config, out.where(CONFIG))
+            refuse_code(origin.config, out.where(CONFIG))
         else:
-            check_config(out, asked.config)
+            check_config(out, origin.config)
         for name in bad:
             forget(out, name)
-        _, encoded = remake(asked, out, manifest.plan, manifest, recalled=recalled, observer=observer)
+        _, encoded = remake(origin, out, manifest.plan, manifest, recalled=recalled, observer=observer)
         still = _damaged(out, [records[name] for name in sorted(bad)])
         if still:
             raise IntegrityError(
@@ -130,20 +130,20 @@ def _rebuild(
 
 
 def _with_new_manifest(
-    out: Store, asked: Asked | None, mark: str | None, *, recalled: bool, observer: Observer
+    out: Store, origin: RunOrigin | None, mark: str | None, *, recalled: bool, observer: Observer
 ) -> Repair:
     """Repair a dataset whose manifest is damaged: rebuild the manifest from the plan, then the rest."""
     plan = _plan_of(out)
-    if asked is None or plan is None:
+    if origin is None or plan is None:
         raise ConfigError(
             f"{out.where(MANIFEST)} is damaged, and {out.where('_run')} does not say how this dataset was made; run "
             "the configuration again with another --out (it uses the encoded parts in the cache)"
         )
     if recalled:
-        refuse_code(asked.config, out.where(CONFIG))
+        refuse_code(origin.config, out.where(CONFIG))
     out.replace_bytes(ASIDE, out.read(MANIFEST) or b"")
     out.remove(MANIFEST)
-    manifest, encoded = remake(asked, out, plan, None, recalled=recalled, observer=observer)
+    manifest, encoded = remake(origin, out, plan, None, recalled=recalled, observer=observer)
     if mark is not None and mark != manifest.hash:
         out.remove(MANIFEST)
         out.replace_bytes(MANIFEST, out.read(ASIDE) or b"")
@@ -153,7 +153,7 @@ def _with_new_manifest(
         )
     out.remove(ASIDE)
     finding = Finding(MANIFEST, "is damaged")
-    rest = _rebuild(out, asked, manifest, verify(out.url, deep=True).findings, recalled=recalled, observer=observer)
+    rest = _rebuild(out, origin, manifest, verify(out.url, deep=True).findings, recalled=recalled, observer=observer)
     return Repair(
         (finding, *rest.findings), (MANIFEST, *rest.rebuilt), rest.removed, rest.kept, encoded, rest.remaining,
         manifest,
@@ -207,8 +207,8 @@ def _plan_of(out: Store) -> dict[str, Any] | None:
     return plan
 
 
-def _asked(out: Store, config: "Mapping[str, Any] | str | Path | None", base: Path | None) -> Asked | None:
+def _origin_of(out: Store, config: "Mapping[str, Any] | str | Path | None", base: Path | None) -> RunOrigin | None:
     if config is None:
         return recall(out)
     loaded, folder = load_config(config, base)
-    return Asked(loaded, folder, cache_root(loaded.cache, out.url, folder))
+    return RunOrigin(loaded, folder, cache_root(loaded.cache, out.url, folder))

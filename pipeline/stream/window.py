@@ -153,9 +153,9 @@ class PlannedWindow:
     def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """(D,) tokens of each piece that the mask selects here, and (D,) whether its first token is one of them."""
         segments, _, run_begins, run_counts = self._columns[4:]
-        ends, asked = self._segments.runs(segments, run_begins, run_counts)
+        ends, supervised = self._segments.runs(segments, run_begins, run_counts)
         fresh = self._starts + self._repeated
-        count, first = supervised_tokens(asked, ends, offsets_of(run_counts), fresh, self._starts + self._lengths)
+        count, first = supervised_tokens(supervised, ends, offsets_of(run_counts), fresh, self._starts + self._lengths)
         return count, first & (self._repeated == 0)
 
 

@@ -6,7 +6,7 @@ Every section has one plain `sentence`, and is None if it is not available; `Rep
 
 from .batch import BatchRecipe, BatchSize
 from .choice import Advice, Choice, Point, SourceLoss
-from .flow import Fate, Flow, Link, Reject
+from .flow import Flow, LedgerFlow, Link, Reject
 from .histogram import Histogram
 from .packing import Packing, RankBalance, Saving, SplitPacking
 from .shape import ReportShape
@@ -20,10 +20,10 @@ __all__ = [
     "BatchRecipe",
     "BatchSize",
     "Choice",
-    "Fate",
     "Flow",
     "Histogram",
     "Input",
+    "LedgerFlow",
     "Link",
     "Packing",
     "Point",

@@ -29,7 +29,7 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class LedgerFlow:
     """The ledger of one source, or of all, as flows."""
 
     source: str
@@ -48,7 +48,7 @@ class Flow:
     """What happened to all rows, examples and tokens."""
 
     sentence: str
-    fates: list[Fate]
+    fates: list[LedgerFlow]
     """One for each source; if there are several, the sum comes first."""
     reasons: dict[str, str]
     """The meaning of each reason that occurs, and what to do, in a sentence."""

@@ -14,7 +14,7 @@ _DRAW_BITS = 12
 """The range of keys is counted in 2**12 pieces: 32 KiB, and even of a billion documents a piece holds few."""
 
 
-def passes_of(stocks: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
+def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
     """How many times each source goes into the mix: 2.5 means every example twice, and half of the tokens a third time.
 
     Without weights, `repeat` times. With weights, the sources' tokens are in the ratio of their weights, and the mix is
@@ -22,20 +22,20 @@ def passes_of(stocks: Sequence[int], weights: Sequence[float | None], repeats: S
     weight is used once, and the others as often as the weights require.
 
     Args:
-        stocks: tokens of each source. A source without tokens gets 0.
+        tokens: tokens of each source. A source without tokens gets 0.
     """
     if all(weight is None for weight in weights):
         return [Fraction(repeat or 1) for repeat in repeats]
     shares = [Fraction(weight) if weight is not None else Fraction(0) for weight in weights]
     # Scale: tokens of the mix for a weight of 1.
     full = [
-        (Fraction(stock) / share, repeat)
-        for stock, share, repeat in zip(stocks, shares, repeats, strict=True)
-        if stock and share
+        (Fraction(n) / share, repeat) for n, share, repeat in zip(tokens, shares, repeats, strict=True) if n and share
     ]
     bounds = [scale * repeat for scale, repeat in full if repeat is not None]
     scale = min(bounds) if bounds else max((scale for scale, _ in full), default=Fraction(0))
-    return [share * scale / stock if stock else Fraction(0) for share, stock in zip(shares, stocks, strict=True)]
+    return [
+        share * scale / available if available else Fraction(0) for share, available in zip(shares, tokens, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Draw:
     """
 
     def __init__(self) -> None:
-        self.stock = 0
+        self.available = 0
         """Tokens of all documents."""
         self._spread = np.zeros(1 << _DRAW_BITS, dtype=np.int64)
         self._whole, self._target, self._before = 0, 0.0, 0
@@ -89,12 +89,12 @@ class Draw:
         """Add documents: (N,) keys, and (N,) tokens, 0 for documents that do not take part."""
         piece = (keys >> np.uint64(64 - _DRAW_BITS)).astype(np.int64)
         np.add.at(self._spread, piece, tokens)
-        self.stock += int(tokens.sum())
+        self.available += int(tokens.sum())
 
     def set_target(self, passes: Fraction) -> bool:
         """Set how many passes to make through the counted tokens. Returns whether documents must be read again."""
         self._whole = passes.numerator // passes.denominator
-        self._target = float((passes - self._whole) * self.stock)
+        self._target = float((passes - self._whole) * self.available)
         if self._target <= 0:
             return False
         sums = np.cumsum(self._spread)

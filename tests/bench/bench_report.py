@@ -7,7 +7,7 @@ Prints Markdown tables.
 1. The sweep: ten lengths and five strategies over lognormal lengths, each document with a prompt and an answer and
    some with more. Beside it, what it cannot be faster than: sorting the lengths once for each length, and the planner
    itself, once for each length and strategy that plans.
-2. Reading the stock from encoded parts, which are made here: no tokenizer takes part.
+2. Reading the stats from encoded parts, which are made here: no tokenizer takes part.
 3. `packtrain plan --rows 20000` beside `packtrain plan` of all rows, on a file of chats (needs PACKTRAIN_REALDATA).
 """
 
@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from packtrain.pipeline.encode.parts import PartPlace
 from packtrain.pipeline.report.collect.lengths.choice import choose
-from packtrain.pipeline.report.collect.lengths.encoded import read_stock
+from packtrain.pipeline.report.collect.lengths.encoded import read_stats
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
@@ -45,7 +45,7 @@ PART_ROWS = 5000
 """Documents of an encoded part: as many as some 4 MiB of text make."""
 
 
-def stock_of(number: int, seed: int = 0) -> LengthStats:
+def stats_of(number: int, seed: int = 0) -> LengthStats:
     """Lognormal lengths to 200,000 and one to four trained runs in each."""
     chance = np.random.default_rng(seed)
     lengths = np.clip(np.exp(chance.standard_normal(number) * 1.1 + 6.5), 16, 200_000).astype(np.int32)
@@ -57,9 +57,9 @@ def stock_of(number: int, seed: int = 0) -> LengthStats:
     return LengthStats(lengths, owners, begins, ((place + 1) * step).astype(np.int32))
 
 
-def fresh(stock: LengthStats) -> LengthStats:
+def fresh(stats: LengthStats) -> LengthStats:
     """The same without what it has worked out before."""
-    return LengthStats(stock.lengths, stock.owners, stock.begins, stock.ends)
+    return LengthStats(stats.lengths, stats.owners, stats.begins, stats.ends)
 
 
 def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -72,24 +72,24 @@ def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return statistics.median(taken)
 
 
-def bench_sweep(stock: LengthStats) -> None:
-    count = len(stock.lengths)
-    print(f"\n| {count:,} documents, {len(stock.owners):,} runs | s |\n|---|---:|")
-    every = seconds(lambda: sweep(fresh(stock)))
+def bench_sweep(stats: LengthStats) -> None:
+    count = len(stats.lengths)
+    print(f"\n| {count:,} documents, {len(stats.owners):,} runs | s |\n|---|---:|")
+    every = seconds(lambda: sweep(fresh(stats)))
     print(f"| sweep, {len(CANDIDATES)} lengths × {len(STRATEGIES)} strategies | {every:.2f} |")
     for strategy in STRATEGIES:
-        taken = seconds(partial(lambda one: sweep(fresh(stock), strategies=[one]), strategy))
+        taken = seconds(partial(lambda one: sweep(fresh(stats), strategies=[one]), strategy))
         print(f"| … {strategy} alone | {taken:.2f} |")
     options = ReportOptions()
-    made = lambda: choose(fresh(stock), CONFIG, options, documents_in_all=count)  # noqa: E731
+    made = lambda: choose(fresh(stats), CONFIG, options, documents_in_all=count)  # noqa: E731
     print(f"| with histogram and advice | {seconds(made):.2f} |")
 
     def planned() -> None:
         for length in CANDIDATES:
             for strategy in ("bfd", "bfd_split", "wrapped"):
-                plan_rows(stock.lengths, length, strategy)
+                plan_rows(stats.lengths, length, strategy)
 
-    sorted_ = seconds(lambda: [np.sort(stock.lengths) for _ in CANDIDATES])
+    sorted_ = seconds(lambda: [np.sort(stats.lengths) for _ in CANDIDATES])
     print(f"| `np.sort` of the lengths, {len(CANDIDATES)} times | {sorted_:.2f} |")
     print(f"| the planner, {len(CANDIDATES)} lengths × 3 strategies | {seconds(planned, 1):.2f} |")
 
@@ -113,13 +113,13 @@ LINES = json.dumps(
 """As much of a tokenizer as says that token 1 ends a line."""
 
 
-def put_parts(stock: LengthStats, folder: Path) -> tuple[list[PartPlace], list[int]]:
+def put_parts(stats: LengthStats, folder: Path) -> tuple[list[PartPlace], list[int]]:
     """Encoded parts of these documents, written as a run writes them."""
     store, places, sizes = LocalStore(folder), list[PartPlace](), list[int]()
-    starts = np.searchsorted(stock.owners, np.arange(len(stock.lengths) + 1))
-    for first in range(0, len(stock.lengths), PART_ROWS):
-        last = min(first + PART_ROWS, len(stock.lengths))
-        batch = _batch(stock, first, last, starts)
+    starts = np.searchsorted(stats.owners, np.arange(len(stats.lengths) + 1))
+    for first in range(0, len(stats.lengths), PART_ROWS):
+        last = min(first + PART_ROWS, len(stats.lengths))
+        batch = _batch(stats, first, last, starts)
         name = f"{first:012d}.arrow"
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, ENCODED) as writer:
             writer.write_batch(batch)
@@ -128,10 +128,10 @@ def put_parts(stock: LengthStats, folder: Path) -> tuple[list[PartPlace], list[i
     return places, sizes
 
 
-def _batch(stock: LengthStats, first: int, last: int, starts: NDArray[np.int64]) -> pa.RecordBatch:
-    lengths, count = stock.lengths[first:last], last - first
+def _batch(stats: LengthStats, first: int, last: int, starts: NDArray[np.int64]) -> pa.RecordBatch:
+    lengths, count = stats.lengths[first:last], last - first
     here = slice(int(starts[first]), int(starts[last]))
-    owners, begins, ends = stock.owners[here] - first, stock.begins[here], stock.ends[here]
+    owners, begins, ends = stats.owners[here] - first, stats.begins[here], stats.ends[here]
     # A run before each trained one, and one behind the last of a document that does not end it.
     places = np.stack([begins, ends], axis=1).ravel()
     kinds = np.tile(np.array([RunKind.PROMPT, RunKind.ASSISTANT], dtype=np.int8), len(begins))
@@ -166,12 +166,12 @@ def _batch(stock: LengthStats, first: int, last: int, starts: NDArray[np.int64])
     return pa.RecordBatch.from_arrays(columns, schema=ENCODED)
 
 
-def bench_stock(stock: LengthStats) -> None:
+def bench_stats(stats: LengthStats) -> None:
     # Tokens are four bytes each: keep them short, because they are read only where documents are split.
-    shrunk = np.maximum(stock.lengths // 20, 16).astype(np.int32)
-    small = LengthStats(shrunk, stock.owners, np.minimum(stock.begins // 20, shrunk[stock.owners] - 1),
-                  np.minimum(stock.ends // 20 + 1, shrunk[stock.owners]))  # fmt: skip
-    print("\n| reading the stock | parts | s |\n|---|---:|---:|")
+    shrunk = np.maximum(stats.lengths // 20, 16).astype(np.int32)
+    small = LengthStats(shrunk, stats.owners, np.minimum(stats.begins // 20, shrunk[stats.owners] - 1),
+                  np.minimum(stats.ends // 20 + 1, shrunk[stats.owners]))  # fmt: skip
+    print("\n| reading the stats | parts | s |\n|---|---:|---:|")
     with tempfile.TemporaryDirectory() as temporary:
         places, sizes = put_parts(small, Path(temporary))
         split = CONFIG.truncate.model_copy(update={"overlong": "split"})
@@ -184,7 +184,7 @@ def bench_stock(stock: LengthStats) -> None:
                 update={"mask": CONFIG.mask.model_copy(update={"policy": "assistant"}), **changes}
             )
             options = ReportOptions(documents=None)
-            read = partial(read_stock, config, places, sizes, LINES, Path(temporary), options)
+            read = partial(read_stats, config, places, sizes, LINES, Path(temporary), options)
             print(f"| {len(small.lengths):,} documents, {name} | {len(places):,} | {seconds(read, 3):.2f} |")
 
 
@@ -219,9 +219,9 @@ def main() -> None:
     parser.add_argument("--file-mib", type=int, default=400)
     parser.add_argument("--skip-plan", action="store_true")
     asked = parser.parse_args()
-    stock = stock_of(asked.rows)
-    bench_sweep(stock)
-    bench_stock(stock)
+    stats = stats_of(asked.rows)
+    bench_sweep(stats)
+    bench_stats(stats)
     if not asked.skip_plan:
         bench_plan(asked.file_mib)
 

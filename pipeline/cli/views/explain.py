@@ -15,7 +15,7 @@ from ...dataset.decode import MASKED, TRAINED, has_colour
 from ...explain.fate import CutTokens
 from ...explain.packed_rows import Standing
 from ...explain.story import Span, Story, trained_in
-from ...explain.tokens import Fate, Token
+from ...explain.tokens import Token, TokenFate
 
 STYLES: dict[RunKind | None, str] = {
     RunKind.PROMPT: "dim",
@@ -133,7 +133,7 @@ class Teller:
     def _tokens(self, story: Story) -> None:
         if not story.tokens:
             return
-        trained = sum(token.fate is Fate.TRAINED for token in story.tokens)
+        trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
         self._title(4, f"its {story.total:,} tokens, {trained:,} of them trained (mask {story.policy})")
 
         def key(token: Token) -> tuple[Any, ...]:
@@ -141,11 +141,11 @@ class Teller:
 
         for _, group in groupby(story.tokens, key):
             stretch = list(group)
-            self._line(_stretch(stretch), TRAINED if stretch[0].fate is Fate.TRAINED else MASKED)
+            self._line(_stretch(stretch), TRAINED if stretch[0].fate is TokenFate.TRAINED else MASKED)
             self._print(self._pieces(stretch))
 
     def _pieces(self, stretch: list[Token]) -> Text:
-        style = TRAINED if stretch[0].fate is Fate.TRAINED else ""
+        style = TRAINED if stretch[0].fate is TokenFate.TRAINED else ""
         shown: Iterable[Token | None] = stretch
         if not self._full and len(stretch) > _HEAD + _TAIL + 1:
             shown = [*stretch[:_HEAD], None, *stretch[-_TAIL:]]
@@ -240,7 +240,7 @@ def _verdict(story: Story) -> str:
         state = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
         none = f"; none of its {story.total:,} tokens is trained" if story.total and story.state != "packed" else ""
         return f"{state}{of_pair}{none}"
-    trained = sum(token.fate is Fate.TRAINED for token in story.tokens)
+    trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
     where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
     rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
     pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ....schemas.ledger import Ledger, SourceLedger
 from ....schemas.reasons import DECISIONS, LOSSES, reasons_of
-from ....schemas.report import Fate, Flow, Link, Reject
+from ....schemas.report import Flow, LedgerFlow, Link, Reject
 from ....schemas.units import plural, share
 
 USED, BLANK = "used rows", "blank rows"
@@ -68,7 +68,7 @@ def is_packed(entry: SourceLedger) -> bool:
     return bool(entry.labels_trained or entry.labels_head or entry.labels_not_asked)
 
 
-def _fate(name: str, sources: "dict[str, SourceLedger]", entry: SourceLedger) -> Fate:
+def _fate(name: str, sources: "dict[str, SourceLedger]", entry: SourceLedger) -> LedgerFlow:
     rows, tokens = _Links(), _Links()
     for source, one in sources.items():
         rows.add(source, USED, one.rows_used, "kept")
@@ -94,7 +94,7 @@ def _fate(name: str, sources: "dict[str, SourceLedger]", entry: SourceLedger) ->
     else:
         tokens.add(PACKED, SUPERVISED, asked_left(entry), "trained")
         tokens.add(PACKED, MASKED, entry.tokens_packed - asked_left(entry), "untrained")
-    return Fate(name, rows.links, examples.links, tokens.links)
+    return LedgerFlow(name, rows.links, examples.links, tokens.links)
 
 
 class _Links:

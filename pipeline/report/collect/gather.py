@@ -103,13 +103,13 @@ class _Gathering:
 
     def _choice(self) -> Choice | None:
         from .lengths.choice import choose
-        from .lengths.encoded import stock_of
+        from .lengths.encoded import stats_of
 
-        found = stock_of(self.dataset, self.options)
+        found = stats_of(self.dataset, self.options)
         if isinstance(found, str):
             self.absent["choice"] = f"{found[:1].upper()}{found[1:]}; a run of the same configuration brings it back."
             return None
-        return choose(found.stock, found.config, self.options, documents_in_all=found.documents_in_all)
+        return choose(found.stats, found.config, self.options, documents_in_all=found.documents_in_all)
 
     def _look(self, split: str) -> RowLook:
         if split not in self.looks:

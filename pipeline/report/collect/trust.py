@@ -26,8 +26,8 @@ def trust_of(out: Store, manifest: Manifest) -> Trust:
     plan = manifest.plan
     inputs = plan["inputs"]
     bytes_in_all = sum(one["bytes"] for one in inputs)
-    asked = recall(out)
-    configuration = configuration_of(asked.config, asked.base) if asked is not None else _identity(plan["config"])
+    origin = recall(out)
+    configuration = configuration_of(origin.config, origin.base) if origin is not None else _identity(plan["config"])
     return Trust(
         sentence=(
             f"Made from {plural(len(inputs), 'file')} by packtrain {plan['versions']['packtrain']}. A run of "

@@ -39,7 +39,7 @@ def compare(a: str | Path, b: str | Path, *, quick: bool = False, observer: Obse
         raise InputError(f"{a} has {kinds[0]} and {b} has {kinds[1]}; only datasets of the same kind can be compared")
     identical = mine.hash == yours.hash
     same_rows = _shards(mine) == _shards(yours)
-    asked = plan_settings(mine.plan, yours.plan)
+    settings = plan_settings(mine.plan, yours.plan)
     inputs = inputs_change(one, other)
     sides = _side(a, mine), _side(b, yours)
     lengths = examples = None
@@ -53,12 +53,12 @@ def compare(a: str | Path, b: str | Path, *, quick: bool = False, observer: Obse
         format=FORMAT,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         packtrain=__version__,
-        sentence=headline(*sides, asked, inputs, identical=identical, same_rows=same_rows),
+        sentence=headline(*sides, settings, inputs, identical=identical, same_rows=same_rows),
         a=sides[0],
         b=sides[1],
         identical=identical,
         same_rows=same_rows,
-        settings=asked,
+        settings=settings,
         inputs=inputs,
         ledger=ledger_change(mine.ledger, yours.ledger),
         packing=packing_change(mine, yours),

@@ -32,7 +32,7 @@ def sections(found: Comparison, *, full: bool) -> list[PageSection]:
     """
     return [
         PageSection("both", "What changed?", found.sentence, [sides_grid(found)]),
-        _asked(found, full),
+        _settings(found, full),
         _read(found, full),
         _became(found, full),
         _packed(found, full),
@@ -75,7 +75,7 @@ def has_several(found: Comparison) -> bool:
     return len({line.source for line in found.ledger}) > 1
 
 
-def _asked(found: Comparison, full: bool) -> PageSection:
+def _settings(found: Comparison, full: bool) -> PageSection:
     real = [one for one in found.settings if not one.spelling]
     spelt = [one for one in found.settings if one.spelling]
     blocks: list[Block] = [settings_grid("Settings", real)] if real else []

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from ....schemas.report import Fate, Flow, Link, Reject
+from ....schemas.report import Flow, LedgerFlow, Link, Reject
 from ....schemas.units import large, share
 from .blocks import Block, Chart, Fold, Grid, Heading, Markup, Switch, Words
 from .charts_base import plain_words
@@ -41,7 +41,7 @@ def flow_blocks(flow: Flow) -> list[Block]:
     return blocks
 
 
-def _fate(at: int, fate: Fate, *, whole: bool) -> list[Block]:
+def _fate(at: int, fate: LedgerFlow, *, whole: bool) -> list[Block]:
     chart = _sankey(f"flow-{at}", fate, fate.tokens, every=whole)
     blocks: list[Block] = [chart] if chart is not None else []
     grids = [_grid(links, what) for links, what in ((fate.rows, "rows"), (fate.examples, "examples")) if links]
@@ -50,7 +50,7 @@ def _fate(at: int, fate: Fate, *, whole: bool) -> list[Block]:
     return blocks or [Words("Nothing was read from this source.")]
 
 
-def _sankey(name: str, fate: Fate, links: Sequence[Link], *, every: bool) -> Chart | None:
+def _sankey(name: str, fate: LedgerFlow, links: Sequence[Link], *, every: bool) -> Chart | None:
     counted = [link for link in links if link.count > 0 and link.source != link.target]
     if not counted:
         return None

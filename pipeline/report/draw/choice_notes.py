@@ -18,12 +18,12 @@ def own_way(choice: Choice) -> str:
     return f"{strategy} with overlong: {choice.overlong}" if strategy == "bfd" else strategy
 
 
-def notes_on(points: Sequence[Point], config: RunConfig, stock: LengthStats, documents_in_all: int) -> list[str]:
+def notes_on(points: Sequence[Point], config: RunConfig, stats: LengthStats, documents_in_all: int) -> list[str]:
     """The notes that apply, one sentence each."""
     out = []
-    if stock.held_out:
-        more = documents_in_all / max(len(stock.lengths), 1)
-        held = round(stock.held_out * more)
+    if stats.held_out:
+        more = documents_in_all / max(len(stats.lengths), 1)
+        held = round(stats.held_out * more)
         about = "" if more == 1 else "about "
         out.append(
             f"{about}{exact(held)} of {plural(documents_in_all + held, 'document')} {'is' if held == 1 else 'are'} "
@@ -40,7 +40,7 @@ def notes_on(points: Sequence[Point], config: RunConfig, stock: LengthStats, doc
         out.append(f"With {_WITH}, documents longer than a row are truncated here; as configured, they stop a run.")
     out += _alignment(points, config)
     limit = config.pack.window_tokens or WINDOW_TOKENS
-    if documents_in_all > len(stock.lengths) > 0 and stock.tokens / len(stock.lengths) * documents_in_all > limit:
+    if documents_in_all > len(stats.lengths) > 0 and stats.tokens / len(stats.lengths) * documents_in_all > limit:
         out.append(
             f"A run plans windows of {exact(limit)} tokens, this comparison all documents at once: a run has at most "
             "a few more rows per window."

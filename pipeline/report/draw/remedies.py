@@ -20,7 +20,7 @@ def own_point(points: Sequence[Point], config: RunConfig) -> Point:
     return next(one for one in points if (one.strategy, one.max_length) == (strategy, config.truncate.max_length))
 
 
-def remedies(stock: LengthStats, points: Sequence[Point], config: RunConfig) -> list[str]:
+def remedies(stats: LengthStats, points: Sequence[Point], config: RunConfig) -> list[str]:
     """Settings that keep more trained tokens at the configured length."""
     point, length = own_point(points, config), config.truncate.max_length
     total = point.labels + point.labels_lost
@@ -34,7 +34,7 @@ def remedies(stock: LengthStats, points: Sequence[Point], config: RunConfig) -> 
         return []
     ways = []
     if overlong == "truncate" and config.truncate.keep == "start":
-        kept = int(stock.cut(length, Keep.END)[1].sum())
+        kept = int(stats.cut(length, Keep.END)[1].sum())
         if kept > point.labels:
             ways.append(f"truncate.keep: end would keep {share(kept / total)} of the trained tokens")
     ways.append("truncate.overlong: split would keep all but first tokens of pieces")
@@ -42,13 +42,13 @@ def remedies(stock: LengthStats, points: Sequence[Point], config: RunConfig) -> 
 
 
 def closed_early(
-    stock: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
+    stats: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
 ) -> list[str]:
     """How many rows there would be without `pack.max_docs`, if it costs rows."""
     point = own_point(points, config)
     if config.pack.max_docs is None or config.pack.strategy == "none" or not point.rows:
         return []
-    free = sweep(stock, [point.max_length], [point.strategy], replace(how, max_docs=None), compose)[0]
+    free = sweep(stats, [point.max_length], [point.strategy], replace(how, max_docs=None), compose)[0]
     if free.rows >= point.rows:
         return []
     return [

@@ -14,7 +14,7 @@ import pytest
 from packtrain.pipeline.dataset.open import Finished, open_dataset
 from packtrain.pipeline.explain.explain import Follower
 from packtrain.pipeline.explain.story import Story, story_json
-from packtrain.pipeline.explain.tokens import Fate
+from packtrain.pipeline.explain.tokens import TokenFate
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import SourceLedger
 from packtrain.schemas.rows import IGNORE_INDEX, RunKind
@@ -147,7 +147,7 @@ def held_against_the_shards(dataset: Finished, stories: list[Story]) -> None:
                 for one in story.standings
                 if one.start <= token.index < one.start + len(one.ids)
             ]
-            assert (token.fate is Fate.TRAINED) == any(label == token.id for label in labels)
+            assert (token.fate is TokenFate.TRAINED) == any(label == token.id for label in labels)
             assert token.trained == sum(label != IGNORE_INDEX for label in labels)
             assert token.stands == len(labels)
     assert set(pieces.values()) == {0}
@@ -181,11 +181,11 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
     assert pieces + only_again == total.tokens_dropped.get("untrained_piece", 0)
     assert sum(token.trained for story in stories for token in story.tokens) == total.labels_trained
     if not total.tokens_created.get("overlap"):
-        heads = sum(story.copies for story in stories for token in story.tokens if token.fate is Fate.HEAD)
+        heads = sum(story.copies for story in stories for token in story.tokens if token.fate is TokenFate.HEAD)
         assert heads == total.labels_head
     for story in stories:
         gone = {index for cut in story.cuts for index in range(cut.begin, cut.end)}
-        assert gone == {token.index for token in story.tokens if token.fate is Fate.CUT}
+        assert gone == {token.index for token in story.tokens if token.fate is TokenFate.CUT}
 
 
 @pytest.mark.slow
@@ -263,9 +263,9 @@ def test_one_conversation_by_eye(configure: Configure) -> None:
         ("<|im_end|>", RunKind.END, 3, True),
         ("\n", RunKind.COMPLETION, 3, True),
     ]
-    trained = "".join(token.text for token in story.tokens if token.fate is Fate.TRAINED)
+    trained = "".join(token.text for token in story.tokens if token.fate is TokenFate.TRAINED)
     assert trained == "yes<|im_end|>"
-    assert "".join(token.text for token in story.tokens if token.fate is Fate.FLAGGED) == "as you say<|im_end|>"
+    assert "".join(token.text for token in story.tokens if token.fate is TokenFate.FLAGGED) == "as you say<|im_end|>"
     assert story_json(story)["outcome"]["pieces"][0]["trained"] == sum(t.trained for t in story.tokens)
 
 
@@ -300,7 +300,7 @@ def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> Non
     assert (again.state, again.reason) == ("skipped", "duplicate 1")
     untrained = follower.by_id("chats/chats:6")
     assert (untrained.state, untrained.reason) == ("dropped", "untrained")
-    assert {token.fate for token in untrained.tokens} == {Fate.DROPPED}
+    assert {token.fate for token in untrained.tokens} == {TokenFate.DROPPED}
 
 
 def test_turns_that_are_not_proved_say_why(
@@ -541,7 +541,12 @@ def test_rows_that_came_as_tokens_and_turns_of_their_own(configure: Configure, t
     held_against_the_shards(dataset, stories)
     held_against_the_ledger(dataset, stories)
     assert [story.address.id for story in stories][2:] == ["turns/turns:1/0", "turns/turns:1/1", "turns/turns:1/2"]
-    assert [token.fate for token in stories[0].tokens] == [Fate.MASKED, Fate.TRAINED, Fate.TRAINED, Fate.MASKED]
+    assert [token.fate for token in stories[0].tokens] == [
+        TokenFate.MASKED,
+        TokenFate.TRAINED,
+        TokenFate.TRAINED,
+        TokenFate.MASKED,
+    ]
     for story in stories:
         assert story.text is not None
         assert story.text.rendered == (story.address.source == "turns")

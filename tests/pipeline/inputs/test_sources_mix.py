@@ -367,14 +367,14 @@ def test_a_mix_is_what_it_says(
 
     names = [source["name"] for source in three["sources"]]
     tokens = {name: counted.tokens_of(name) for name in names}
-    stock = {name: once.tokens_of(name) for name in names}
+    stats = {name: once.tokens_of(name) for name in names}
     repeats = dict(zip(names, keys.get("repeat", [None] * 3), strict=True))
     if "weight" not in keys:
-        assert tokens == {name: stock[name] * (repeats[name] or 1) for name in names}
+        assert tokens == {name: stats[name] * (repeats[name] or 1) for name in names}
         return
     weights = dict(zip(names, keys["weight"], strict=True))
-    bounds = [stock[name] * repeat / weights[name] for name, repeat in repeats.items() if repeat]
-    scale = min(bounds) if bounds else max(stock[name] / weights[name] for name in names)
+    bounds = [stats[name] * repeat / weights[name] for name, repeat in repeats.items() if repeat]
+    scale = min(bounds) if bounds else max(stats[name] / weights[name] for name in names)
     for name in names:
         longest = max(len(counted.content[one]) for one in counted.content if counted.source[one] == name)
         assert abs(tokens[name] - scale * weights[name]) <= longest / 2 + 1

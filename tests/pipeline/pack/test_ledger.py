@@ -551,15 +551,15 @@ def check_copies(corpus: Corpus, counted: Counted, choice: Row) -> None:
         often = MIXES["repeat"] if choice["mix"] else {}
         assert all(counted.copies[one.id] == often.get(one.source, 1) for one in trained)
         return
-    stock, packed, longest = Counter[str](), Counter[str](), Counter[str]()
+    stats, packed, longest = Counter[str](), Counter[str](), Counter[str]()
     for one in trained:
         size = sum(piece.end - piece.start for piece in counted.pieces[one.id])
-        stock[one.source] += size
+        stats[one.source] += size
         packed[one.source] += counted.copies[one.id] * size
         longest[one.source] = max(longest[one.source], size)
     weights = MIXES["weight"]
-    scale = max(stock[name] / weights[name] for name in stock)
-    for name in stock:
+    scale = max(stats[name] / weights[name] for name in stats)
+    for name in stats:
         assert abs(packed[name] - scale * weights[name]) <= longest[name] / 2 + 1
 
 

@@ -22,7 +22,7 @@ def configured(**changes: Any) -> RunConfig:
     return RunConfig.model_validate({**data, **changes})
 
 
-def stock_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
+def stats_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
     """Documents whose first part is no training."""
     array = np.array(lengths, dtype=np.int32)
     begins = (array * prompt).astype(np.int32)
@@ -31,39 +31,39 @@ def stock_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
 
 def of_sources(**lengths: tuple[Any, float]) -> tuple[LengthStats, list[dict[str, str]]]:
     """A part of each source, with its documents' lengths and their share of prompt."""
-    stocks = [stock_of(*one) for one in lengths.values()]
-    starts = np.cumsum([0, *(len(one.lengths) for one in stocks)])
+    several = [stats_of(*one) for one in lengths.values()]
+    starts = np.cumsum([0, *(len(one.lengths) for one in several)])
     joined = [
-        np.concatenate(column) for column in zip(*((one.lengths, one.begins, one.ends) for one in stocks), strict=True)
+        np.concatenate(column) for column in zip(*((one.lengths, one.begins, one.ends) for one in several), strict=True)
     ]
-    parts = Parts(starts, np.arange(len(stocks), dtype=np.int32))
-    stock = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], parts)
-    return stock, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
+    parts = Parts(starts, np.arange(len(several), dtype=np.int32))
+    stats = LengthStats(joined[0], np.arange(starts[-1], dtype=np.int32), joined[1], joined[2], parts)
+    return stats, [{"name": name, "format": "text", "path": "unused"} for name in lengths]
 
 
-def cut_anywhere(stock: LengthStats, config: RunConfig, lengths: tuple[int, ...]) -> LengthStats:
+def cut_anywhere(stats: LengthStats, config: RunConfig, lengths: tuple[int, ...]) -> LengthStats:
     """The same with what `overlong: split` at tokens makes of it; one run a document, up to its end."""
     pieces = {}
-    highs = np.cumsum(stock.lengths, dtype=np.int64)
-    lows = highs - stock.lengths
+    highs = np.cumsum(stats.lengths, dtype=np.int64)
+    lows = highs - stats.lengths
     for length in candidates(config, lengths):
-        long = np.flatnonzero(stock.lengths > length)
+        long = np.flatnonzero(stats.lengths > length)
         if not len(long):
             continue
         cut = split(lows[long], highs[long], length, 0, Places())
-        asked = (lows + stock.begins)[long][cut.document]
+        asked = (lows + stats.begins)[long][cut.document]
         labels = np.maximum(cut.end - np.maximum(cut.start + 1, asked), 0)
         stays = (labels > 0) | config.keep_untrained
         columns = (long[cut.document], cut.end - cut.start, labels)
         pieces[length] = SplitPieceLengths(*(column[stays].astype(np.int32) for column in columns))
-    return replace(stock, pieces=pieces)
+    return replace(stats, pieces=pieces)
 
 
-def choice_of(stock: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
+def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
     config, how = config or configured(), ReportOptions(**options)
     if config.truncate.overlong == "split":
-        stock = cut_anywhere(stock, config, how.lengths)
-    return choose(stock, config, how, documents_in_all=len(stock.lengths))
+        stats = cut_anywhere(stats, config, how.lengths)
+    return choose(stats, config, how, documents_in_all=len(stats.lengths))
 
 
 def at(choice: Choice, strategy: str, length: int) -> Point:

@@ -17,10 +17,10 @@ from packtrain.schemas.report import (
     BatchRecipe,
     BatchSize,
     Choice,
-    Fate,
     Flow,
     Histogram,
     Input,
+    LedgerFlow,
     Link,
     Packing,
     RankBalance,
@@ -60,9 +60,9 @@ EDGES = np.concatenate([[0], np.unique(np.rint(np.geomspace(1, 131_073, 60)))])
 def a_choice() -> Choice:
     lengths = _lengths(1, 900, 1.1, 4000).astype(np.int32)
     owners = np.arange(len(lengths), dtype=np.int32)
-    stock = LengthStats(lengths, owners, (lengths * 6 // 10).astype(np.int32), lengths)
+    stats = LengthStats(lengths, owners, (lengths * 6 // 10).astype(np.int32), lengths)
     points = []
-    for one in sweep(stock, options=SweepOptions(batch=8)):
+    for one in sweep(stats, options=SweepOptions(batch=8)):
         points.append(point_of(one, SHAPE))
     sentence = (
         "max_length 8,192 would keep 99.1 % of the trained tokens; the next step up costs 9 % more attention for 0.7 %."
@@ -82,11 +82,11 @@ def a_choice() -> Choice:
     )
 
 
-def a_fate(source: str, factor: int) -> Fate:
+def a_fate(source: str, factor: int) -> LedgerFlow:
     def link(start: str, end: str, count: int, kind: str) -> Link:
         return Link(start, end, count * factor, kind)
 
-    return Fate(
+    return LedgerFlow(
         source,
         rows=[
             link(source, "used rows", 900, "kept"),

@@ -10,7 +10,7 @@ from packtrain.pipeline.report.collect.flow import ALL, ENCODED, HEADS, MASKED, 
 from packtrain.pipeline.report.collect.shares import training_of
 from packtrain.schemas.ledger import Ledger, SourceLedger
 from packtrain.schemas.reasons import DECISIONS, OWN, REASONS
-from packtrain.schemas.report import Fate, Link
+from packtrain.schemas.report import LedgerFlow, Link
 
 from tests.support.examples import examples
 from tests.support.sources import trees
@@ -82,7 +82,7 @@ def test_what_flows_in_flows_out(ledger: Ledger) -> None:
         conserved(flow.fates[0], ledger.sources, ledger.total())
 
 
-def conserved(fate: Fate, sources: dict[str, SourceLedger], entry: SourceLedger) -> None:
+def conserved(fate: LedgerFlow, sources: dict[str, SourceLedger], entry: SourceLedger) -> None:
     rows, examples, tokens = balances(fate.rows), balances(fate.examples), balances(fate.tokens)
     for name, one in sources.items():
         assert rows[name] == -one.rows_read

@@ -25,7 +25,7 @@ from packtrain.pipeline.report.draw.shell import render
 from packtrain.pipeline.report.draw.terminal import print_report
 from packtrain.schemas.ledger import Ledger, SourceLedger
 from packtrain.schemas.reasons import LOSSES, REASONS
-from packtrain.schemas.report import Fate, Flow, Histogram, Link, Packing, RankBalance, Report
+from packtrain.schemas.report import Flow, Histogram, LedgerFlow, Link, Packing, RankBalance, Report
 from packtrain.schemas.units import large
 from rich.console import Console
 
@@ -239,7 +239,7 @@ def test_a_diff_leads_with_what_is_trained() -> None:
 def test_the_smaller_of_many_sources_flow_as_one() -> None:
     links = [Link(f"source {n}", "encoded tokens", 10 + n, "kept") for n in range(200)]
     links += [Link("end of sequence", "encoded tokens", 5, "created"), Link("encoded tokens", "trained", 9, "trained")]
-    flow = Flow("", [Fate("all", [], [], links), Fate("source 0", [], [], links[:1])], {}, [], {}, None)
+    flow = Flow("", [LedgerFlow("all", [], [], links), LedgerFlow("source 0", [], [], links[:1])], {}, [], {}, None)
     (switch,) = [one for one in flow_blocks(flow) if isinstance(one, Switch)]
     (chart,) = [one for one in switch.panels[0][1] if isinstance(one, Chart)]
     labels = chart.traces[0]["node"]["label"]

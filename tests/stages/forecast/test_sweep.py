@@ -20,7 +20,7 @@ Documents = list[list[bool]]
 """Of each token of each document, whether the mask asks for it."""
 
 
-def stock_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> LengthStats:
+def stats_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> LengthStats:
     """Args:
     parts: documents of each; the last one has the rest.
     sources: of each part.
@@ -68,13 +68,13 @@ def stretches(documents: Documents, strategy: str, limit: int, options: SweepOpt
     return out
 
 
-def with_pieces(stock: LengthStats, documents: Documents, limit: int, options: SweepOptions) -> LengthStats:
+def with_pieces(stats: LengthStats, documents: Documents, limit: int, options: SweepOptions) -> LengthStats:
     """The same that knows what is split at one length."""
     cut = [one for one in stretches(documents, "bfd", limit, options) if len(documents[one[0]]) > limit]
     labels = [labels_of(documents[number], a, b) for number, a, b in cut]
     columns = [[number for number, _, _ in cut], [b - a for _, a, b in cut], labels]
     pieces = SplitPieceLengths(*(np.array(column, dtype=np.int32) for column in columns))
-    return LengthStats(stock.lengths, stock.owners, stock.begins, stock.ends, stock.parts, {limit: pieces})
+    return LengthStats(stats.lengths, stats.owners, stats.begins, stats.ends, stats.parts, {limit: pieces})
 
 
 def brute(
@@ -150,15 +150,15 @@ def in_halves(tokens: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Any]:
 def test_it_counts_what_the_planner_makes(
     documents: Documents, limit: int, options: SweepOptions, parts: list[int], several: bool
 ) -> None:
-    stock = stock_of(documents, parts)
+    stats = stats_of(documents, parts)
     if options.split:
-        stock = with_pieces(stock, documents, limit, options)
-    assert stock.parts is not None
-    ranges = [range(a, b) for a, b in pairwise(stock.parts.starts.tolist())]
+        stats = with_pieces(stats, documents, limit, options)
+    assert stats.parts is not None
+    ranges = [range(a, b) for a, b in pairwise(stats.parts.starts.tolist())]
     halves = [[n for one in ranges[half::2] for n in one] for half in range(2)]
     windows = halves if several and len(ranges) > 1 else [list(range(len(documents)))]
     compose: Compose | None = in_halves if several else None
-    for found in sweep(stock, [limit], STRATEGIES, options, compose if len(ranges) > 1 else None):
+    for found in sweep(stats, [limit], STRATEGIES, options, compose if len(ranges) > 1 else None):
         expected = brute(documents, found.strategy, limit, options, windows)
         assert {key: getattr(found, key) for key in expected} == expected, found.strategy
         assert found.bound <= found.rows
@@ -170,13 +170,13 @@ def test_sources_lose_together_what_all_of_them_lose(
     documents: Documents, limit: int, options: SweepOptions, parts: list[int], data: st.DataObject
 ) -> None:
     sources = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(parts) + 1, max_size=len(parts) + 1)))
-    stock = stock_of(documents, parts, sources)
+    stats = stats_of(documents, parts, sources)
     if options.split:
-        stock = with_pieces(stock, documents, limit, options)
-    assert stock.parts is not None
-    owner = stock.parts.of_documents(stock.parts.sources)
+        stats = with_pieces(stats, documents, limit, options)
+    assert stats.parts is not None
+    owner = stats.parts.of_documents(stats.parts.sources)
     for strategy in ("bfd", "bfd_split"):
-        found = lost_by_source(stock, limit, strategy, options)
+        found = lost_by_source(stats, limit, strategy, options)
         assert [one.source for one in found] == sorted({int(owner[n]) for n, one in enumerate(documents) if one})
         for one in found:
             mine = [each for each, source in zip(documents, owner, strict=True) if source == one.source]
@@ -191,9 +191,9 @@ def test_sources_lose_together_what_all_of_them_lose(
 
 def test_figures_that_can_be_checked_by_eye() -> None:
     # Lengths 5, 3 and 2; a prompt of one token each.
-    stock = stock_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    by = {found.strategy: found for found in sweep(stock, [4], options=SweepOptions(batch=2, seed=1))}
-    assert (stock.tokens, stock.labels) == (10, 7)
+    stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
+    by = {found.strategy: found for found in sweep(stats, [4], options=SweepOptions(batch=2, seed=1))}
+    assert (stats.tokens, stats.labels) == (10, 7)
     bfd = by["bfd"]
     assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
     assert (bfd.slots, bfd.squares, bfd.fill) == (12, 16 + 9 + 4, 9 / 12)
@@ -216,17 +216,17 @@ def test_figures_that_can_be_checked_by_eye() -> None:
 
 def test_alignment_is_computed_and_fills_nothing() -> None:
     # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
-    stock = stock_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
-    (found,) = sweep(stock, [8], ["bfd"], SweepOptions(align=4))
+    stats = stats_of([[False] + [True] * 4, [False] + [True] * 2, [False, True]])
+    (found,) = sweep(stats, [8], ["bfd"], SweepOptions(align=4))
     assert (found.rows, found.bound, found.tokens, found.padding, found.computed) == (2, 2, 10, 6, 16)
     assert (found.squares, found.fill) == (64 + 16 + 16, 10 / 16)
 
 
 def test_each_window_begins_a_row() -> None:
-    stock = stock_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
-    by = {found.strategy: found for found in sweep(stock, [4], compose=lambda _: [np.array([0]), np.array([1])])}
+    stats = stats_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
+    by = {found.strategy: found for found in sweep(stats, [4], compose=lambda _: [np.array([0]), np.array([1])])}
     assert (by["wrapped"].rows, by["wrapped"].pieces) == (3, 4)  # 3 | 3 + 1 | 1
-    together = {found.strategy: found for found in sweep(stock, [4])}
+    together = {found.strategy: found for found in sweep(stats, [4])}
     assert (together["wrapped"].rows, together["wrapped"].pieces) == (2, 4)  # 3 + 1 | 2 + 2
 
 
@@ -242,7 +242,7 @@ def test_flops_are_those_of_the_textbook() -> None:
     assert model.flops(padded.computed, 64) == attention + 6 * 1000 * 8
 
 
-@pytest.mark.parametrize("make", [lambda: stock_of([]), lambda: stock_of([[], []])])
+@pytest.mark.parametrize("make", [lambda: stats_of([]), lambda: stats_of([[], []])])
 def test_nothing_at_all(make: Callable[[], LengthStats]) -> None:
     for found in sweep(make(), [256, 512]):
         assert (found.rows, found.tokens, found.fill, found.gap) == (0, 0, 0.0, 0.0)

@@ -12,7 +12,7 @@ F = Fraction
 
 
 @pytest.mark.parametrize(
-    ("stocks", "weights", "repeats", "expected"),
+    ("tokens", "weights", "repeats", "expected"),
     [
         # Without weights: as often as it says, once where it says nothing.
         ([100, 50], [None, None], [None, None], [F(1), F(1)]),
@@ -34,9 +34,9 @@ F = Fraction
     ],
 )
 def test_passes_by_eye(
-    stocks: list[int], weights: list[float | None], repeats: list[int | None], expected: list[Fraction]
+    tokens: list[int], weights: list[float | None], repeats: list[int | None], expected: list[Fraction]
 ) -> None:
-    assert passes_of(stocks, weights, repeats) == expected
+    assert passes_of(tokens, weights, repeats) == expected
 
 
 sources = st.lists(
@@ -46,9 +46,9 @@ sources = st.lists(
 
 @given(sources)
 def test_weights_are_shares_of_tokens(drawn: list[tuple[int, float, int | None]]) -> None:
-    stocks, weights, repeats = [list(column) for column in zip(*drawn, strict=True)]
-    passes = passes_of(stocks, weights, repeats)
-    scales = {often * stock / F(weight) for often, stock, weight in zip(passes, stocks, weights, strict=True)}
+    tokens, weights, repeats = [list(column) for column in zip(*drawn, strict=True)]
+    passes = passes_of(tokens, weights, repeats)
+    scales = {often * available / F(weight) for often, available, weight in zip(passes, tokens, weights, strict=True)}
     assert len(scales) == 1
     given_repeats = [(often, repeat) for often, repeat in zip(passes, repeats, strict=True) if repeat is not None]
     assert all(often <= repeat for often, repeat in given_repeats)
@@ -57,7 +57,7 @@ def test_weights_are_shares_of_tokens(drawn: list[tuple[int, float, int | None]]
     else:
         assert min(passes) == 1
     # Only relations matter: all weights times a power of two, which a float holds exactly.
-    assert passes_of(stocks, [weight * 4 for weight in weights], repeats) == passes
+    assert passes_of(tokens, [weight * 4 for weight in weights], repeats) == passes
 
 
 @given(

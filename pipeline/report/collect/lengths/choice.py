@@ -26,18 +26,18 @@ _FURTHER = 16
 """Lengths up to so many times the longest document are shown."""
 
 
-def choose(stock: LengthStats, config: RunConfig, options: ReportOptions, *, documents_in_all: int) -> Choice:
+def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, documents_in_all: int) -> Choice:
     """Compare lengths and strategies.
 
     Args:
-        stock: the result of `read_stock`.
-        documents_in_all: number of all documents, which is larger than the stock's if that is a sample.
+        stats: the result of `read_stats`.
+        documents_in_all: number of all documents, which is larger than the stats's if that is a sample.
 
     Raises:
         ConfigError: a length is out of range.
     """
     how = SweepOptions(
-        batch=min(options.batch, max(len(stock.lengths), 1)),  # no batch is larger than all documents
+        batch=min(options.batch, max(len(stats.lengths), 1)),  # no batch is larger than all documents
         keep=Keep(config.truncate.keep),
         drop=config.truncate.overlong == "drop",
         split=config.truncate.overlong == "split",
@@ -46,23 +46,23 @@ def choose(stock: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         align=config.pack.align,
         seed=config.seed,
     )
-    documents = len(stock.lengths)
-    together = _composed(stock, config) if documents >= documents_in_all else None
-    outcomes = sweep(stock, candidates(config, options.lengths), options=how, compose=together)
-    shown = set(_shown(outcomes, int(stock.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
+    documents = len(stats.lengths)
+    together = _composed(stats, config) if documents >= documents_in_all else None
+    outcomes = sweep(stats, candidates(config, options.lengths), options=how, compose=together)
+    shown = set(_shown(outcomes, int(stats.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
     points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
     lengths = Tally()
-    lengths.add(stock.lengths)
+    lengths.add(stats.lengths)
     histogram = lengths.logarithmic(exact=documents == documents_in_all)
     more = max(documents_in_all / documents, 1.0) if documents else 1.0
     limit = options.max_length_limit
     advice = advise(points, config, histogram, options.batch, more, limit) if documents else None
-    sources = _sources(stock, config, advice.max_length, advice.strategy, how) if advice is not None else []
+    sources = _sources(stats, config, advice.max_length, advice.strategy, how) if advice is not None else []
     configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
     if advice is not None and own != (advice.max_length, advice.strategy):
-        configured = _sources(stock, config, *own, how)
+        configured = _sources(stats, config, *own, how)
     if advice is not None:
-        advice = replace(advice, reasons=[*advice.reasons, *remedies(stock, points, config)])
+        advice = replace(advice, reasons=[*advice.reasons, *remedies(stats, points, config)])
         advice = with_sources(advice, sources, pieces=how.split or advice.strategy == "bfd_split")
     return Choice(
         sentence=_with_loss(_sentence(points, config, documents, documents_in_all), configured),
@@ -77,27 +77,27 @@ def choose(stock: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         overlong=config.truncate.overlong,
         advice=advice,
         notes=[
-            *notes_on(points, config, stock, max(documents, documents_in_all)),
-            *closed_early(stock, points, config, how, together),
+            *notes_on(points, config, stats, max(documents, documents_in_all)),
+            *closed_early(stats, points, config, how, together),
         ],
         sources=sources,
         sources_configured=configured if configured is not sources else [],
     )
 
 
-def _composed(stock: LengthStats, config: RunConfig) -> Compose | None:
+def _composed(stats: LengthStats, config: RunConfig) -> Compose | None:
     """A function that says which parts a run plans together; None if it plans all in one window at every length."""
-    limit, parts = config.pack.window_tokens or WINDOW_TOKENS, stock.parts
+    limit, parts = config.pack.window_tokens or WINDOW_TOKENS, stats.parts
     grows = config.truncate.overlong == "split" and config.truncate.split.overlap > 0
-    if parts is None or (stock.tokens <= limit and not grows):
+    if parts is None or (stats.tokens <= limit and not grows):
         return None
     sources = parts.sources.tolist()
     return lambda tokens: compose(tokens, sources, limit, config.seed)
 
 
-def _sources(stock: LengthStats, config: RunConfig, length: int, strategy: str, how: SweepOptions) -> list[SourceLoss]:
+def _sources(stats: LengthStats, config: RunConfig, length: int, strategy: str, how: SweepOptions) -> list[SourceLoss]:
     """What each source loses at a length; empty if there is only one source."""
-    found = lost_by_source(stock, length, strategy, how)
+    found = lost_by_source(stats, length, strategy, how)
     if len(found) < 2:
         return []
     return [SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in found]

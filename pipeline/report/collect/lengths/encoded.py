@@ -31,16 +31,16 @@ from .pieces import PieceTable
 
 
 @dataclass(frozen=True, slots=True)
-class FoundStock:
+class FoundStats:
     """The lengths of a finished run, as the cache still has them."""
 
     config: RunConfig
-    stock: LengthStats
+    stats: LengthStats
     documents_in_all: int
-    """Number of all documents, which is larger than the stock's if that is a sample."""
+    """Number of all documents, which is larger than the stats's if that is a sample."""
 
 
-def read_stock(
+def read_stats(
     config: RunConfig,
     places: Sequence[PartPlace],
     sizes: Sequence[int],
@@ -65,17 +65,17 @@ def read_stock(
     if config.truncate.overlong == "split":
         splitter = splitter_of(config, Mask.of(config.mask), tokenizer_json)
         table = PieceTable(splitter, candidates(config, options.lengths))
-    stock = _gathered(config, *some, tokenizer_json, scratch, table)
+    stats = _gathered(config, *some, tokenizer_json, scratch, table)
     read, every = sum(some[1]), sum(sizes)
-    return stock, len(stock.lengths) if read == every else round(len(stock.lengths) * every / max(read, 1))
+    return stats, len(stats.lengths) if read == every else round(len(stats.lengths) * every / max(read, 1))
 
 
-def stock_of(dataset: Finished, options: ReportOptions) -> FoundStock | str:
+def stats_of(dataset: Finished, options: ReportOptions) -> FoundStats | str:
     """The lengths of a finished run, from the cache; or why they are not available."""
     if "pairs" in dataset.manifest.plan["encode"]:
         return "preference pairs are not packed: each is a row of its own"
-    asked, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
-    if asked is None:
+    origin, noted = recall(dataset.store), recall_parts(dataset.store, dataset.manifest.plan)
+    if origin is None:
         return f"{dataset.store.where(CONFIG)} no longer says what this was packed from"
     if isinstance(noted, str):
         return noted
@@ -85,12 +85,12 @@ def stock_of(dataset: Finished, options: ReportOptions) -> FoundStock | str:
         return f"the cache is gone: {cache.where('specs')} no longer says how its parts were encoded"
     places, examples = [part.place for part in parts], [part.documents for part in parts]
     try:
-        found = read_stock(asked.config, places, examples, spec.tokenizer_json, scratch_of(cache).root, options)
+        found = read_stats(origin.config, places, examples, spec.tokenizer_json, scratch_of(cache).root, options)
     except (StoreError, IntegrityError, ConfigError, OSError) as error:
         return f"the encoded parts can no longer be read: {error}"
     except ValueError:
         return "the cache is gone: another version wrote its parts"
-    return FoundStock(asked.config, *found)
+    return FoundStats(origin.config, *found)
 
 
 def _some(sizes: NDArray[np.int64], most: int | None, seed: int) -> NDArray[np.int64]:
@@ -134,13 +134,13 @@ def _gathered(
         mixed.decisions.duplicates = whole.decisions.duplicates
         mixed.decide()
         whole.decisions.quotas = mixed.decisions.quotas
-    gathered = _Gathering(table)
-    for lot in whole.chunks():
-        gathered.add(lot, whole.config)
-    return gathered.stock([place.source for place in places])
+    gathered = _LengthsOfChunks(table)
+    for chunk in whole.chunks():
+        gathered.add(chunk, whole.config)
+    return gathered.stats([place.source for place in places])
 
 
-class _Gathering:
+class _LengthsOfChunks:
     """Collects the lengths chunk by chunk."""
 
     def __init__(self, table: PieceTable | None) -> None:
@@ -153,16 +153,16 @@ class _Gathering:
         self._count = 0
         self._held_out = 0
 
-    def add(self, lot: DocumentChunk, config: RunConfig) -> None:
+    def add(self, chunk: DocumentChunk, config: RunConfig) -> None:
         """Add the packed documents of a chunk."""
-        chosen, catalogue = lot.chosen, lot.chosen.catalogue
+        chosen, catalogue = chunk.chosen, chunk.chosen.catalogue
         taken = chosen.packed & splits_of(config, catalogue)["train"]
         numbers = np.cumsum(taken, dtype=np.int32) - 1 + np.int32(self._count)
         first = 0
-        for segment in self._segments(lot, config):
+        for segment in self._segments(chunk, config):
             last = first + len(segment.offsets) - 1
             here = slice(first, last)
-            runs = _asked(segment, taken[here], catalogue.low[here], catalogue.high[here])
+            runs = _supervised_runs(segment, taken[here], catalogue.low[here], catalogue.high[here])
             self._runs.append((numbers[here][runs[0]], *runs[1:]))
             first = last
         if self._table is not None:
@@ -173,7 +173,7 @@ class _Gathering:
         self._count += int(taken.sum())
         self._held_out += int(np.count_nonzero(chosen.packed)) - int(taken.sum())
 
-    def stock(self, sources: Sequence[int]) -> LengthStats:
+    def stats(self, sources: Sequence[int]) -> LengthStats:
         """Everything collected; this object is empty afterwards.
 
         Args:
@@ -195,13 +195,13 @@ class _Gathering:
             begins, ends = begins[take], ends[take]
         return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out)
 
-    def _segments(self, lot: DocumentChunk, config: RunConfig) -> Iterator[Segment]:
+    def _segments(self, chunk: DocumentChunk, config: RunConfig) -> Iterator[Segment]:
         mask = Mask.of(config.mask)
-        for place in lot.chosen.catalogue.parts:
+        for place in chunk.chosen.catalogue.parts:
             yield from EncodedPart(place.path).segments(mask)
 
 
-def _asked(
+def _supervised_runs(
     segment: Segment, taken: NDArray[np.bool_], low: NDArray[np.int32], high: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], ...]:
     """(owners, starts, ends) of the trained runs of the taken documents, with adjacent runs joined.
@@ -211,12 +211,12 @@ def _asked(
             Starts and ends count from `low`.
     """
     owners = np.repeat(np.arange(len(taken), dtype=np.int32), np.diff(segment.run_offsets))
-    asked = segment.runs >= 0
-    every = np.where(asked, segment.runs, ~segment.runs)
+    supervised = segment.runs >= 0
+    every = np.where(supervised, segment.runs, ~segment.runs)
     begins = np.empty_like(every)
     begins[1:] = every[:-1]
     begins[segment.run_offsets[:-1]] = 0  # a document has at least one run
-    mine = asked & taken[owners]
+    mine = supervised & taken[owners]
     owners = owners[mine]
     begins = np.maximum(begins[mine], low[owners]) - low[owners]
     ends = np.minimum(every[mine], high[owners]) - low[owners]

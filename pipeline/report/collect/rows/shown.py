@@ -75,9 +75,9 @@ def find_decoder(dataset: Finished) -> Decoder:
         InputError: the folder has none.
         IntegrityError: both are gone.
     """
-    asked = recall(dataset.store)
-    if asked is not None:
-        spec = recall_spec(open_store(asked.cache), dataset.manifest.plan)
+    origin = recall(dataset.store)
+    if origin is not None:
+        spec = recall_spec(open_store(origin.cache), dataset.manifest.plan)
         if spec is not None:
             return Decoder.of_json(spec.tokenizer_json)
     folder = tokenizer_folder(dataset.store)

@@ -14,7 +14,7 @@ from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.units import share
 from packtrain.stages.forecast.length_stats import LengthStats
 
-from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stock_of
+from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stats_of
 from tests.support.examples import examples
 
 # --- the points ---
@@ -22,19 +22,19 @@ from tests.support.examples import examples
 
 def test_the_configured_length_is_always_among_them() -> None:
     for length in (300, 2048, 5000, 1 << 20):
-        choice = choice_of(stock_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
+        choice = choice_of(stats_of(lognormal(5, 1)), configured(truncate={"max_length": length}))
         assert at(choice, "bfd", length).max_length == choice.max_length == length
         assert [one.max_length for one in choice.points] == sorted(one.max_length for one in choice.points)
 
 
 def test_lengths_that_say_nothing_are_left_out() -> None:
-    shown = {one.max_length for one in choice_of(stock_of(lognormal(6, 0.3))).points}
+    shown = {one.max_length for one in choice_of(stats_of(lognormal(6, 0.3))).points}
     assert shown == {256, 512, 1024, 2048}  # the longest has some 1,200 tokens
     # Where hardly one fits, longer rows are fuller.
-    shown = {one.max_length for one in choice_of(stock_of([300] * 5000)).points}
+    shown = {one.max_length for one in choice_of(stats_of([300] * 5000)).points}
     assert {512, 1024, 4096} <= shown
     assert max(shown) <= 16_384
-    asked = {one.max_length for one in choice_of(stock_of([300] * 50), lengths=(512, 1024, 65_536)).points}
+    asked = {one.max_length for one in choice_of(stats_of([300] * 50), lengths=(512, 1024, 65_536)).points}
     assert asked == {512, 1024, 2048, 65_536}
 
 
@@ -48,7 +48,7 @@ def test_lengths_are_multiples_of_the_alignment() -> None:
 
 def test_the_histogram_is_of_all_lengths() -> None:
     lengths = lognormal(6, 1)
-    found = choice_of(stock_of(lengths)).lengths
+    found = choice_of(stats_of(lengths)).lengths
     assert sum(found.counts) == found.count == len(lengths)
     assert found.total == lengths.sum()
     assert found.quantiles["p50"] == np.sort(lengths)[(len(lengths) - 1) // 2]
@@ -57,14 +57,14 @@ def test_the_histogram_is_of_all_lengths() -> None:
 
 
 def test_of_a_sample_it_is_said() -> None:
-    choice = choose(stock_of([100] * 50), configured(), ReportOptions(), documents_in_all=5000)
+    choice = choose(stats_of([100] * 50), configured(), ReportOptions(), documents_in_all=5000)
     assert (choice.documents, choice.documents_in_all) == (50, 5000)
     assert not choice.lengths.exact
     assert "5,000" in choice.sentence
 
 
 def test_points_have_the_work_of_the_shape() -> None:
-    for point in choice_of(stock_of(lognormal(6, 1))).points:
+    for point in choice_of(stats_of(lognormal(6, 1))).points:
         attention = 6 * point.squares * SEVEN_BILLION.hidden * SEVEN_BILLION.layers
         assert point.attention_flops == attention
         computed = point.slots if point.strategy == "padded" else point.tokens
@@ -95,11 +95,11 @@ def test_points_have_the_work_of_the_shape() -> None:
     ],
 )
 def test_what_the_configured_length_does(changes: dict[str, Any], words: str) -> None:
-    assert words in choice_of(stock_of([100, 200, 2700], 0.0), configured(**changes)).sentence
+    assert words in choice_of(stats_of([100, 200, 2700], 0.0), configured(**changes)).sentence
 
 
 def test_nothing_at_all() -> None:
-    choice = choice_of(stock_of([]))
+    choice = choice_of(stats_of([]))
     assert choice.advice is None
     assert "no document" in choice.sentence
 
@@ -108,7 +108,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_conversations_get_the_length_that_keeps_their_answers() -> None:
-    choice = choice_of(stock_of(lognormal(6.2, 0.8)))
+    choice = choice_of(stats_of(lognormal(6.2, 0.8)))
     assert choice.advice is not None
     assert choice.advice.strategy == "bfd"
     point = at(choice, "bfd", choice.advice.max_length)
@@ -131,13 +131,13 @@ def test_conversations_get_the_length_that_keeps_their_answers() -> None:
     [(256, "would keep"), (512, "is enough: it keeps"), (2048, "would be enough: it keeps")],
 )
 def test_the_advice_is_said_beside_what_is_configured(configured_length: int, verb: str) -> None:
-    choice = choice_of(stock_of([300] * 100), configured(truncate={"max_length": configured_length}))
+    choice = choice_of(stats_of([300] * 100), configured(truncate={"max_length": configured_length}))
     assert choice.advice is not None
     assert choice.advice.sentence == f"max_length 512 {verb} all of the trained tokens; no document is longer."
 
 
 def test_short_documents_share_longer_rows() -> None:
-    choice = choice_of(stock_of([300] * 5000))
+    choice = choice_of(stats_of([300] * 5000))
     assert choice.advice is not None
     assert choice.advice.max_length > 512
     assert at(choice, "bfd", choice.advice.max_length).fill > 0.9
@@ -145,20 +145,20 @@ def test_short_documents_share_longer_rows() -> None:
 
 
 def test_few_rows_are_not_made_fewer_to_fill_them() -> None:
-    stock = stock_of([300] * 100)
-    choice = choice_of(stock)
+    stats = stats_of([300] * 100)
+    choice = choice_of(stats)
     assert choice.advice is not None
     assert choice.advice.max_length == 512
     assert at(choice, "bfd", 512).rows == 100
     assert at(choice, "bfd", 2048).fill > at(choice, "bfd", 512).fill + CHEAPER
     # The same documents are a sample of enough.
-    many = choose(stock, configured(), ReportOptions(), documents_in_all=5000)
+    many = choose(stats, configured(), ReportOptions(), documents_in_all=5000)
     assert many.advice is not None
     assert many.advice.max_length > 512
 
 
 def test_attention_is_told_where_it_is_much_of_the_work() -> None:
-    choice = choice_of(stock_of([*([30_000] * 2000), *([60_000] * 2)]))
+    choice = choice_of(stats_of([*([30_000] * 2000), *([60_000] * 2)]))
     assert choice.advice is not None
     point, longer = at(choice, "bfd", 32_768), at(choice, "bfd", 65_536)
     assert point.attention_flops > 0.1 * point.flops
@@ -167,25 +167,25 @@ def test_attention_is_told_where_it_is_much_of_the_work() -> None:
 
 
 def test_texts_are_split_and_not_followed_to_the_longest() -> None:
-    choice = choice_of(stock_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
+    choice = choice_of(stats_of([*lognormal(6, 0.8), 250_000, 300_000], 0.0))
     assert choice.advice is not None
     assert (choice.advice.strategy, choice.advice.max_length) == ("bfd_split", 2048)
     assert "would lose no token" in choice.advice.sentence
 
 
 def test_one_giant_conversation_is_named() -> None:
-    choice = choice_of(stock_of([*lognormal(6, 0.8, 1000), 120_000], 0.4))
+    choice = choice_of(stats_of([*lognormal(6, 0.8, 1000), 120_000], 0.4))
     assert choice.advice is not None
     assert choice.advice.strategy == "bfd"
     assert any("Few documents need so much" in one and "overlong: split" in one for one in choice.advice.reasons)
 
 
 def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
-    stock = stock_of([3000] * 400 + [200] * 2000)
-    free = choice_of(stock)
+    stats = stats_of([3000] * 400 + [200] * 2000)
+    free = choice_of(stats)
     assert free.advice is not None
     assert free.advice.max_length == 4096
-    limited = choice_of(stock, max_length_limit=1024)
+    limited = choice_of(stats, max_length_limit=1024)
     assert limited.advice is not None
     assert limited.advice.max_length <= 1024
     assert limited.points == free.points, "longer ones are compared all the same"
@@ -193,24 +193,24 @@ def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
 
 
 def test_splitting_a_few_documents_comes_first_where_it_saves_most() -> None:
-    advice = choice_of(stock_of([100] * 5000 + [60_000] * 20)).advice
+    advice = choice_of(stats_of([100] * 5000 + [60_000] * 20)).advice
     assert advice is not None
     assert "overlong: split" in advice.reasons[0]
 
 
 def test_too_long_for_any_length() -> None:
-    choice = choice_of(stock_of([200_000] * 40, 0.5), lengths=(1024, 4096))
+    choice = choice_of(stats_of([200_000] * 40, 0.5), lengths=(1024, 4096))
     assert choice.advice is not None
     assert any("None of the compared lengths" in reason for reason in choice.advice.reasons)
     assert choice.advice.max_length == 1024  # none of them leaves anything that is trained
-    choice = choice_of(stock_of([200_000] * 40, 0.0), lengths=(1024, 4096))
+    choice = choice_of(stats_of([200_000] * 40, 0.0), lengths=(1024, 4096))
     assert choice.advice is not None
     assert choice.advice.max_length == 4096
 
 
 def test_an_error_means_that_no_document_may_be_longer() -> None:
     config = configured(truncate={"max_length": 2048, "overlong": "error"})
-    choice = choice_of(stock_of([*([100] * 100_000), 6000]), config)
+    choice = choice_of(stats_of([*([100] * 100_000), 6000]), config)
     assert choice.advice is not None
     assert choice.advice.max_length == 8192
 
@@ -231,7 +231,7 @@ def test_untrained_data_says_so() -> None:
 
 
 def test_few_rows_are_named() -> None:
-    choice = choice_of(stock_of([1000] * 20))
+    choice = choice_of(stats_of([1000] * 20))
     assert choice.advice is not None
     assert any("few: with 8 per step" in reason for reason in choice.advice.reasons)
 
@@ -255,7 +255,7 @@ def test_the_advice_keeps_what_can_be_kept(
     config = configured(
         pack={"strategy": strategy}, truncate={"max_length": length, "overlong": overlong}, keep_untrained=untrained
     )
-    choice = choice_of(stock_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
+    choice = choice_of(stats_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
     advice = choice.advice
     assert advice is not None
     assert advice.strategy in ("bfd", "bfd_split")

@@ -1,4 +1,4 @@
-"""The stock that the cache holds, and the sweep over it, against real runs: rows, tokens and labels must be theirs."""
+"""The stats that the cache holds, and the sweep over it, against real runs: rows, tokens and labels must be theirs."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.pack import survey as survey_module
 from packtrain.pipeline.report.collect.lengths import pieces as pieces_module
 from packtrain.pipeline.report.collect.lengths.choice import choose
-from packtrain.pipeline.report.collect.lengths.encoded import FoundStock, stock_of
+from packtrain.pipeline.report.collect.lengths.encoded import FoundStats, stats_of
 from packtrain.pipeline.report.collect.rows.look import read_weights
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.manifest import Manifest
@@ -78,8 +78,8 @@ def base(
     }
 
 
-def found_of(folder: Path, **options: Any) -> FoundStock:
-    found = stock_of(open_dataset(folder), ReportOptions(**options))
+def found_of(folder: Path, **options: Any) -> FoundStats:
+    found = stats_of(open_dataset(folder), ReportOptions(**options))
     assert not isinstance(found, str), found
     return found
 
@@ -133,16 +133,16 @@ def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) ->
     found = found_of(tmp_path / f"{asked}", lengths=LENGTHS)
     config = found.config
     options = ReportOptions(lengths=LENGTHS)
-    choice = choose(found.stock, config, options, documents_in_all=found.documents_in_all)
+    choice = choose(found.stats, config, options, documents_in_all=found.documents_in_all)
     points = [one for one in choice.points if one.strategy == config.pack.strategy]
     assert [one.max_length for one in points] == [*LENGTHS]
     assert any(one.documents_cut or one.documents_lost for one in points)
     for point in points:
-        agree(point, tmp_path / f"{point.max_length}", runs[point.max_length], found.stock)
-    assert found.documents_in_all == len(found.stock.lengths)
+        agree(point, tmp_path / f"{point.max_length}", runs[point.max_length], found.stats)
+    assert found.documents_in_all == len(found.stats.lengths)
 
 
-def agree(outcome: Point | PackingEstimate, folder: Path, manifest: Manifest, stock: LengthStats) -> None:
+def agree(outcome: Point | PackingEstimate, folder: Path, manifest: Manifest, stats: LengthStats) -> None:
     split, total = manifest.splits["train"], manifest.ledger.total()
     config = manifest.plan["config"]
     if config["pack"]["window_tokens"]:
@@ -164,14 +164,14 @@ def agree(outcome: Point | PackingEstimate, folder: Path, manifest: Manifest, st
         by_length = {key: value for key, value in total.tokens_dropped.items() if key in reasons}
         limits = [total.tokens_truncated.get(f"max_{what}_length", 0) for what in ("prompt", "completion")]
         lost = total.tokens_truncated.get("max_length", 0) + sum(by_length.values())
-        # A copy of something that is too long is counted by its length in a run; in the stock it is a copy.
+        # A copy of something that is too long is counted by its length in a run; in the stats it is a copy.
         kept = config["duplicates"] == "keep"
         if not any(limits):
             assert outcome.tokens_lost == lost if kept else outcome.tokens_lost <= lost
         assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
         if config["truncate"]["overlong"] == "split":
             assert outcome.documents_cut == total.examples_split
-    assert outcome.tokens - outcome.overlap + outcome.tokens_lost == int(stock.lengths.sum())
+    assert outcome.tokens - outcome.overlap + outcome.tokens_lost == int(stats.lengths.sum())
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
@@ -185,21 +185,21 @@ def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, 
     manifest = packtrain.run(config)
     found = found_of(tmp_path / "mixed")
     options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
-    (outcome,) = sweep(found.stock, [96], ["bfd"], options)
-    agree(outcome, tmp_path / "mixed", manifest, found.stock)
+    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
+    agree(outcome, tmp_path / "mixed", manifest, found.stats)
     assert manifest.ledger.total().examples_repeated > 0
 
 
 def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
     manifest = packtrain.run(configured(base, {"holdout": {"fraction": 0.3}, "mask": "all"}, 96, tmp_path / "held"))
     found = found_of(tmp_path / "held")
-    (outcome,) = sweep(found.stock, [96], ["bfd"])
+    (outcome,) = sweep(found.stats, [96], ["bfd"])
     assert outcome.rows == manifest.splits["train"].rows
     assert outcome.labels == manifest.splits["train"].trained
     assert manifest.splits["holdout"].rows > 5
     packed = manifest.ledger.total().examples_packed
-    assert found.stock.held_out == packed["holdout"], "nothing is lost by its length"
-    choice = choose(found.stock, found.config, ReportOptions(), documents_in_all=found.documents_in_all)
+    assert found.stats.held_out == packed["holdout"], "nothing is lost by its length"
+    choice = choose(found.stats, found.config, ReportOptions(), documents_in_all=found.documents_in_all)
     every = packed["train"] + packed["holdout"]
     assert choice.notes == [
         f"{packed['holdout']} of {every} documents are held out and not compared: all numbers here are of the train "
@@ -216,7 +216,7 @@ def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path
     manifest = packtrain.run(configured(base, case, 96, tmp_path / "out"))
     found = found_of(tmp_path / "out")
     options = SweepOptions(drop=overlong == "drop", split=overlong == "split")
-    lost = lost_by_source(found.stock, 96, "bfd", options)
+    lost = lost_by_source(found.stats, 96, "bfd", options)
     assert [one.source for one in lost] == [0, 1, 2]
     for one in lost:
         entry = manifest.ledger.sources[base["sources"][one.source]["name"]]
@@ -227,7 +227,7 @@ def test_sources_lose_what_the_ledger_says(overlong: str, base: Config, tmp_path
         assert one.documents_lost == sum(entry.examples_dropped.get(reason, 0) for reason in reasons)
         assert one.documents_cut == entry.examples_truncated + entry.examples_split
         assert one.labels - one.labels_lost == entry.labels_trained
-    (outcome,) = sweep(found.stock, [96], ["bfd"], options)
+    (outcome,) = sweep(found.stats, [96], ["bfd"], options)
     for name in PROMISED:
         assert sum(getattr(one, name) for one in lost) == getattr(outcome, name)
     assert sum(one.documents_cut + one.documents_lost for one in lost) > 10
@@ -237,30 +237,30 @@ def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.Mo
     config = configured(base, CASES["split anywhere, thrice"] | {"mask": "assistant"}, 96, tmp_path / "one")
     config["truncate"]["split"] = {"at": "turns", "overlap": 3}
     packtrain.run(config)
-    whole = found_of(tmp_path / "one", lengths=LENGTHS).stock
+    whole = found_of(tmp_path / "one", lengths=LENGTHS).stats
     monkeypatch.setattr(survey_module, "CHUNK_DOCUMENTS", 20)
     monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
-    lots = found_of(tmp_path / "one", lengths=LENGTHS).stock
+    lots = found_of(tmp_path / "one", lengths=LENGTHS).stats
     for left, right in zip(columns(whole), columns(lots), strict=True):
         assert np.array_equal(left, right)
     assert (whole.labels, whole.tokens) == (lots.labels, lots.tokens)
 
 
-def columns(stock: LengthStats) -> list[Any]:
-    assert stock.parts is not None
-    assert list(stock.pieces) == [32, 96, 128]
-    pieces = [column for one in stock.pieces.values() for column in (one.owners, one.lengths, one.labels, one.overlap)]
-    return [stock.lengths, stock.owners, stock.begins, stock.ends, stock.parts.starts, stock.parts.sources, *pieces]
+def columns(stats: LengthStats) -> list[Any]:
+    assert stats.parts is not None
+    assert list(stats.pieces) == [32, 96, 128]
+    pieces = [column for one in stats.pieces.values() for column in (one.owners, one.lengths, one.labels, one.overlap)]
+    return [stats.lengths, stats.owners, stats.begins, stats.ends, stats.parts.starts, stats.parts.sources, *pieces]
 
 
 def test_a_sample_is_of_whole_parts_and_says_of_how_many(base: Config, tmp_path: Path) -> None:
     packtrain.run(configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out"))
     whole, some = found_of(tmp_path / "out"), found_of(tmp_path / "out", documents=120)
-    assert 60 <= len(some.stock.lengths) <= 120 < len(whole.stock.lengths)
-    assert abs(some.documents_in_all - len(whole.stock.lengths)) <= 10
-    assert some.documents_in_all > len(some.stock.lengths)
+    assert 60 <= len(some.stats.lengths) <= 120 < len(whole.stats.lengths)
+    assert abs(some.documents_in_all - len(whole.stats.lengths)) <= 10
+    assert some.documents_in_all > len(some.stats.lengths)
     again = found_of(tmp_path / "out", documents=120)
-    assert np.array_equal(some.stock.lengths, again.stock.lengths)
+    assert np.array_equal(some.stats.lengths, again.stats.lengths)
 
 
 def test_why_it_is_not_there(base: Config, tmp_path: Path) -> None:
@@ -269,14 +269,14 @@ def test_why_it_is_not_there(base: Config, tmp_path: Path) -> None:
     assert len(parts) > 3
     data = parts[1].read_bytes()
     parts[1].write_bytes(data[:-100])
-    assert "missing or damaged" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    assert "missing or damaged" in str(stats_of(open_dataset(tmp_path / "out"), ReportOptions()))
     parts[1].write_bytes(bytes(len(data)))
-    assert "cannot be read" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    assert "cannot be read" in str(stats_of(open_dataset(tmp_path / "out"), ReportOptions()))
     for path in parts:
         path.unlink()
-    assert "missing or damaged" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    assert "missing or damaged" in str(stats_of(open_dataset(tmp_path / "out"), ReportOptions()))
     for record in (tmp_path / "cache").glob("encoded/**/*.json"):
         record.unlink()
-    assert "cache is gone" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    assert "cache is gone" in str(stats_of(open_dataset(tmp_path / "out"), ReportOptions()))
     (tmp_path / "out/_run/config.json").unlink()
-    assert "no longer says" in str(stock_of(open_dataset(tmp_path / "out"), ReportOptions()))
+    assert "no longer says" in str(stats_of(open_dataset(tmp_path / "out"), ReportOptions()))
