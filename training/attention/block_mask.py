@@ -17,7 +17,7 @@ from . import BLOCK_NAME
 from .bounds import Bounds, find_bounds, in_chunks
 from .calls import count
 from .layer import chunk_of, refuse, refuse_mask, who, window_of
-from .per_document import per_document
+from .per_document import per_document, restricted
 
 
 def packed_block_mask(
@@ -57,16 +57,12 @@ def packed_block_mask(
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))  # (B·T, H, E)
     if softcap is not None or s_aux is not None:
         own = None if attention_mask is None else attention_mask[0]
-        out = _written_out(q, k, v, bounds.cu, scaling, window, softcap, s_aux, own)
+        out = _written_out(q, k, v, bounds.cu, scale=scaling, window=window, softcap=softcap, sinks=s_aux, mask=own)
     else:
         seen = _block(bounds, rows * length, window)
         mask = seen[None, None]
         if attention_mask is not None:
-            mask = (
-                attention_mask & mask
-                if attention_mask.dtype == torch.bool
-                else attention_mask.masked_fill(~mask, float("-inf")).to(q.dtype)
-            )
+            mask = restricted(attention_mask, mask, q.dtype)
         heads = [tensor.transpose(0, 1).unsqueeze(0) for tensor in (q, k, v)]  # (1, H, B·T, E)
         out = functional.scaled_dot_product_attention(
             heads[0],
@@ -89,7 +85,7 @@ def _only(mask: torch.Tensor | None, chosen: torch.Tensor, length: int) -> torch
     picked = picked.scatter(-1, chosen.long(), True).unsqueeze(1)  # (1, 1, T, T)
     if mask is None:
         return picked
-    return mask & picked if mask.dtype == torch.bool else mask.masked_fill(~picked, float("-inf"))
+    return restricted(mask, picked, mask.dtype)
 
 
 def block_mask(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
@@ -131,16 +127,7 @@ def _build(cu: torch.Tensor, tokens: int, window: int | None) -> torch.Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _written_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu: torch.Tensor,
-    scale: float | None,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    mask: torch.Tensor | None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu: torch.Tensor, **options: Any
 ) -> torch.Tensor:
-    return per_document(
-        query, key, value, cu.tolist(), scale=scale, window=window, softcap=softcap, sinks=sinks, mask=mask
-    )
+    """Outside torch.compile, because the loop depends on the number of documents."""
+    return per_document(query, key, value, cu.tolist(), **options)

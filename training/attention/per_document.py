@@ -70,8 +70,7 @@ def _one(
     if mask is not None or softcap is not None or sinks is not None or (window is not None and window < length):
         seen = causal(length, window, q.device)
         if mask is not None:
-            mask = mask.unsqueeze(0)
-            seen = seen & mask if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf")).to(q.dtype)
+            seen = restricted(mask.unsqueeze(0), seen, q.dtype)
     if softcap is None and sinks is None:
         out = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -80,6 +79,11 @@ def _one(
         assert seen is not None
         out = _written_out(q, k, v, seen, scale, softcap, sinks)
     return out.squeeze(0).transpose(0, 1)
+
+
+def restricted(mask: torch.Tensor, seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A model's own mask without the tokens that must not be seen: bool, or in `dtype` if it is added to the scores."""
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf")).to(dtype)
 
 
 def causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:

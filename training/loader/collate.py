@@ -83,6 +83,11 @@ def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = Fal
     return _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
 
 
+def pinned(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch with its tensors in page-locked memory."""
+    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
 def padding_share(rows: Sequence[RowSpan]) -> float:
     """Share of a batch of `unpack` that is padding."""
     lengths = np.concatenate([row.seq_lengths for row in rows])

@@ -35,7 +35,7 @@ from ..shards.arrow_shard import RowSpan
 from ..shards.dataset_rows import document_names, held_room
 from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
 from .buffers import Buffers
-from .collate import FixedShape, fix_shape, flatten, padding_share, unpack
+from .collate import FixedShape, fix_shape, flatten, padding_share, pinned, unpack
 from .prefetch import ShardsAhead
 from .watchdog import Watchdog
 
@@ -343,9 +343,7 @@ class PackedLoader:
             # Torch's allocator reuses page-locked memory once copies from it are done.
             take = _pinned if self.pin_memory else self._buffers.take
             return flatten(rows, seq_idx=self.seq_idx, take=take)
-        if not self.pin_memory:
-            return batch
-        return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+        return pinned(batch) if self.pin_memory else batch
 
     def _fixed_shape(self, static_shapes: bool | int) -> FixedShape | None:
         if static_shapes is False:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
@@ -25,8 +24,8 @@ from ...schemas.rows import IGNORE_INDEX
 from ..order.options import divisible
 from ..order.rank import detect_rank
 from ..order.steps import Tail
-from ..shards.arrow_shard import RowSpan
-from .collate import flatten
+from ..shards.arrow_shard import RowSpan, view
+from .collate import flatten, pinned
 from .stream_windows import FORMAT, StreamPacking, StreamState, StreamWindow, Windows
 
 if TYPE_CHECKING:
@@ -265,11 +264,7 @@ class PackedStream:
                 row_spans.append(row_span)
             before += span.last - span.first
         batch = flatten(row_spans, seq_idx=self.seq_idx)
-        if self.pin_memory:
-            batch = {
-                name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()
-            }
-        return batch
+        return pinned(batch) if self.pin_memory else batch
 
     def _consumed(self, step: list[_Span], begun: list[StreamWindow]) -> None:
         self._count(begun)
@@ -308,8 +303,5 @@ def _sum(one: Ledger, other: Ledger) -> Ledger:
 
 def _row_span(batch: pa.RecordBatch) -> RowSpan:
     """All rows of a laid-out batch as one span of views."""
-    columns = []
-    for name in ("input_ids", "labels", "position_ids", "seq_lengths"):
-        # The buffer itself: `to_numpy` would import pandas if it is installed.
-        columns.append(np.frombuffer(batch.column(name).values.buffers()[1], np.int32))
-    return RowSpan(*columns)
+    names = ("input_ids", "labels", "position_ids", "seq_lengths")
+    return RowSpan(*(view(batch.column(name).values, pa.int32()) for name in names))

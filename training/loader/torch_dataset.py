@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..shards.arrow_shard import PackedRow
+from ..shards.arrow_shard import RowSpan
 from ..shards.dataset_rows import PackedRows
 from ..shards.shard_files import CACHE_BYTES, Verify
 from .collate import flatten
@@ -53,16 +53,14 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
     """A `collate_fn`: rows of a PackedDataset → one flattened batch, see `collate.flatten`."""
-    nothing = np.zeros(0, dtype=np.int32)
-    rows = [
-        PackedRow(
-            input_ids=example["input_ids"].numpy(),
-            labels=example["labels"].numpy(),
-            position_ids=example["position_ids"].numpy(),
-            seq_lengths=example["seq_lengths"].numpy().astype(np.int32),
-            doc_starts=nothing,
-            doc_ids=nothing.astype(np.int64),
-        )
-        for example in examples
-    ]
-    return flatten(rows)
+    return flatten(
+        [
+            RowSpan(
+                input_ids=example["input_ids"].numpy(),
+                labels=example["labels"].numpy(),
+                position_ids=example["position_ids"].numpy(),
+                seq_lengths=example["seq_lengths"].numpy().astype(np.int32),
+            )
+            for example in examples
+        ]
+    )

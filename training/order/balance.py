@@ -110,10 +110,6 @@ class BalanceChoice:
     """One row per rank, in plain order. 1 if the sample has no whole step."""
     balanced: float
     """One row per rank, with `balance`; equal to `plain` if that is None."""
-    plain_eight: float
-    """Eight consecutive rows per rank, in plain order."""
-    balanced_eight: float
-    """Eight rows per rank, with `balance` if there is one, assigned by cost."""
 
     def __str__(self) -> str:
         """The choice in one sentence."""
@@ -138,17 +134,16 @@ def choose_balance(costs: NDArray[np.float64], group: int = GROUP) -> BalanceCho
         group: rows of a group; see `Balance`.
     """
     plain = _mean(slowest(costs, group))
-    best, best_order, best_one = None, costs, plain
+    best, best_one = None, plain
     tried = [Balance(group << n, group) for n in range(1, _DOUBLINGS + 1) if 2 * group << n <= len(costs)]
     for balance in tried if plain > IDLE else []:
         order = np.concatenate(list(_blocks(costs, balance)))
         one = _mean(slowest(order, group))
         if one < best_one and one <= plain - LEAST_GAIN:
-            best, best_order, best_one = balance, order, one
+            best, best_one = balance, one
             if one <= GOAL_ONE and _mean(slowest(order, group, 8)) <= GOAL_EIGHT:
                 break
-    plain_eight = _mean(slowest(costs, group, 8, dealt=False))
-    return BalanceChoice(best, len(costs), group, plain, best_one, plain_eight, _mean(slowest(best_order, group, 8)))
+    return BalanceChoice(best, len(costs), group, plain, best_one)
 
 
 def _blocks(costs: NDArray[np.float64], balance: Balance) -> Iterator[NDArray[np.float64]]:

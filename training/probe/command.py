@@ -16,6 +16,7 @@ from ..attention.apply import Applied, use_packed
 from ..order.concat import ConcatRows
 from ..shards.dataset_rows import PackedRows
 from .limits import document_limit
+from .outputs import first_line
 from .probing import probe
 from .report import ProbeReport
 from .tiny import shrink
@@ -69,14 +70,14 @@ def probe_model(
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder}/config.json: {_first_line(error)}") from error
+        raise ConfigError(f"{folder}/config.json: {first_line(error)}") from error
     weights = has_weights(folder)
     if tiny:
         try:
             config = shrink(config)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
-                f"--tiny: {config.model_type} cannot be shrunk ({_first_line(error)}); leave it out"
+                f"--tiny: {config.model_type} cannot be shrunk ({first_line(error)}); leave it out"
             ) from error
     made = "tiny, weights at random" if tiny else "weights at random" if random or not weights else "its own weights"
     try:
@@ -92,7 +93,7 @@ def probe_model(
     except ConfigError:
         raise
     except Exception as error:  # architectures raise anything on a configuration that they cannot build
-        raise ConfigError(f"{folder}: transformers cannot build this model: {_first_line(error)}") from error
+        raise ConfigError(f"{folder}: transformers cannot build this model: {first_line(error)}") from error
     model.to(place)
     applied = use_packed(model, attention)
     rows = None if data is None else PackedRows(data)
@@ -125,8 +126,3 @@ def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: tor
             f"{count / 1e9:,.1f} billion parameters take {size(needed)}, and {size(free)} are free; "
             "add --tiny, which probes the same architecture"
         )
-
-
-def _first_line(error: Exception) -> str:
-    said = str(error).strip().splitlines()
-    return said[0] if said else type(error).__name__

@@ -13,13 +13,11 @@ import torch
 from ...schemas.errors import PacktrainError
 from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import register, unwrap
-from .documents import Batch, RandomDocuments
+from .documents import Batch, Call, RandomDocuments
 from .equivalence import compare
 from .gradient import NoGradientError, influence
 from .perturbation import perturb
 from .static import recurrent_layers
-
-Call = Callable[[Batch], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from ..loader.collate import flatten
 from ..shards.arrow_shard import RowSpan
 
 Batch = dict[str, Any]
+Call = Callable[[Batch], Any]
+"""The callable that trains: a batch → outputs with `logits` or `loss`."""
 Make = Callable[[Sequence[RowSpan]], Batch]
 """Packed rows → input of the model. The loader's function is `batch.flatten`, or `batch.fix_shape`."""
 

@@ -1,15 +1,11 @@
 """Checks that packed documents give the same outputs as alone. Catches wrong positions, unlike isolation probes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from .documents import Batch, RandomDocuments, to_device
-from .outputs import logits_of, loss_of
-
-Call = Callable[[Batch], Any]
+from .documents import Batch, Call, RandomDocuments, to_device
+from .outputs import logits_of, loss_of, nan_highest
 
 THRESHOLDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Largest allowed RMS of the difference, relative to that of the logits. Not 0, because a row of another length is
@@ -67,7 +63,7 @@ def compare(
                 whole = to_device(documents.packed(trained=number), device)
                 loss = loss_of(outputs, batch["labels"]).double()
                 found.append(float((loss_of(call(whole), whole["labels"]).double() - loss).abs() / loss.abs()))
-    worst = max(range(len(found)), key=lambda index: float("inf") if found[index] != found[index] else found[index])
+    worst = max(range(len(found)), key=lambda index: nan_highest(found[index]))
     exact = device.type == "cpu" and dtype == torch.float32
     return OutputDifference(found[worst], worst, CPU_FLOAT32 if exact else THRESHOLDS.get(dtype, 5e-2))
 

@@ -8,7 +8,7 @@ The embeddings are taken where the model makes them, by a hook on its embedding;
 notice hooks, they are passed in as `inputs_embeds`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,8 @@ import torch
 
 from ..attention.apply import unwrap
 from ..attention.calls import is_compiled
-from .documents import Batch, RandomDocuments, to_device
-from .outputs import loss_of
-
-Call = Callable[[Batch], Any]
+from .documents import Batch, Call, RandomDocuments, to_device
+from .outputs import first_line, loss_of, nan_highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,8 @@ class Influence:
     @property
     def leak(self) -> float:
         """The largest value off the diagonal. NaN if any is."""
-        return _largest(value for d, row in enumerate(self.matrix) for e, value in enumerate(row) if d != e)
+        others = [value for d, row in enumerate(self.matrix) for e, value in enumerate(row) if d != e]
+        return max(others, key=nan_highest, default=0.0)
 
     @property
     def own(self) -> float:
@@ -44,7 +43,7 @@ class Influence:
     def worst(self) -> tuple[int, int]:
         """The pair that leaks most: (whose loss, whose embeddings)."""
         pairs = [(d, e) for d in range(len(self.matrix)) for e in range(len(self.matrix)) if d != e]
-        return max(pairs, key=lambda pair: _order(self.matrix[pair[0]][pair[1]]))
+        return max(pairs, key=lambda pair: nan_highest(self.matrix[pair[0]][pair[1]]))
 
 
 class NoGradientError(Exception):
@@ -70,7 +69,7 @@ def influence(model: Any, call: Call, documents: RandomDocuments, device: torch.
                 (grad,) = torch.autograd.grad(loss, [embeddings], allow_unused=True)
             except (RuntimeError, AssertionError, AttributeError) as error:
                 # Re-entrant checkpointing, and engines that own the backward pass.
-                raise NoGradientError((str(error) or type(error).__name__).splitlines()[0]) from error
+                raise NoGradientError(first_line(error)) from error
         if grad is None:
             raise NoGradientError("the loss does not depend on the captured embeddings")
         owed = grad.detach()[0].abs().amax(dim=-1).float().cpu()
@@ -123,11 +122,3 @@ def _embedding(model: Any) -> torch.nn.Module:
     if not isinstance(found, torch.nn.Module):
         raise NoGradientError(f"{type(model).__name__} does not name its embedding")
     return found
-
-
-def _largest(values: Iterator[float]) -> float:
-    return max(values, key=_order, default=0.0)
-
-
-def _order(value: float) -> float:
-    return float("inf") if value != value else value

@@ -13,6 +13,16 @@ from ...schemas.errors import BatchError
 from ...schemas.rows import IGNORE_INDEX
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def nan_highest(value: float) -> float:
+    """A key for `max` by which NaN is the largest number, so that it is not overlooked."""
+    return float("inf") if value != value else value
+
+
 def logits_of(outputs: Any) -> torch.Tensor | None:
     """(1, T, vocabulary), if there are any."""
     found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)

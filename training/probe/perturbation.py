@@ -5,16 +5,12 @@ are routed. How much that is, the last document tells: nothing before it can dep
 moves there is noise, and a leak must be more.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from .documents import Batch, RandomDocuments, to_device
-from .outputs import logits_of, loss_of
-
-Call = Callable[[Batch], Any]
+from .documents import Call, RandomDocuments, to_device
+from .outputs import logits_of, loss_of, nan_highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +58,4 @@ def _seen(call: Call, documents: RandomDocuments, device: torch.device, changed:
 
 
 def _most(one: list[torch.Tensor], other: list[torch.Tensor], which: range) -> float:
-    moved = [float((one[index] - other[index]).abs().max()) for index in which]
-    return max(moved, key=lambda value: float("inf") if value != value else value)
+    return max([float((one[index] - other[index]).abs().max()) for index in which], key=nan_highest)

@@ -1,7 +1,7 @@
 """The probe: whether packed documents are isolated, on the callable that trains. About ten tiny forward passes."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from ..attention.apply import unwrap
 from ..attention.calls import count_calls, expected_calls, is_compiled
 from ..loader.collate import flatten
 from .diagnosis import diagnose
-from .documents import Batch, Make, RandomDocuments, to_device
+from .documents import Call, Make, RandomDocuments, to_device
 from .equivalence import compare
 from .gradient import NoGradientError, influence
 from .limits import document_limit, row_limit
+from .outputs import first_line
 from .perturbation import perturb
 from .quiet import quiet
 from .report import NOT_NUMBERS, Check, ProbeReport
@@ -30,7 +31,7 @@ _STATIC = ("batch", "layers", "dropout", "length", "stretch")
 def probe(
     model: Any,
     *,
-    call: Callable[[Batch], Any] | None = None,
+    call: Call | None = None,
     seed: int = 0,
     documents: Sequence[int] = DOCUMENTS,
     device: torch.device | str | None = None,
@@ -113,7 +114,7 @@ def probe(
 
 
 def _run_once(
-    model: Any, call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device
+    model: Any, call: Call, documents: RandomDocuments, device: torch.device
 ) -> tuple[list[Check], int | None, torch.dtype | None]:
     """Check that the model runs, and that every layer uses packtrain's attention."""
     ours = unwrap(model).config._attn_implementation in (NAME, BLOCK_NAME)
@@ -122,8 +123,7 @@ def _run_once(
         try:
             call(batch)
         except Exception as error:  # whatever a model raises is the answer
-            said = str(error).strip().splitlines()
-            return [Check("runs", False, type(error).__name__, "a forward pass", said[0] if said else "")], None, None
+            return [Check("runs", False, type(error).__name__, "a forward pass", first_line(error))], None, None
     if not ours or is_compiled(model):
         return [], None, None
     expected = expected_calls(model)
@@ -135,15 +135,14 @@ def _run_once(
 
 
 def _isolation(
-    model: Any, call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype
+    model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype
 ) -> tuple[list[Check], tuple[tuple[float, ...], ...]]:
     try:
         found = influence(model, call, documents, device)
     except NoGradientError as error:
         return _perturbation(call, documents, device, dtype, f"no gradients: {error}"), ()
     except (RuntimeError, ValueError, TypeError) as error:  # of the backward pass, which a leak test must survive
-        said = str(error).strip().splitlines()
-        return [Check("isolation", False, type(error).__name__, "0, to the bit", said[0] if said else "")], ()
+        return [Check("isolation", False, type(error).__name__, "0, to the bit", first_line(error))], ()
     ends = [f"{value:.3g}" for value in (found.leak, found.own)]
     loss, embeddings = found.worst
     leak = Check(
@@ -173,7 +172,7 @@ def _isolation(
 
 
 def _perturbation(
-    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype, why: str
+    call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype, why: str
 ) -> list[Check]:
     moved = perturb(call, documents, device, dtype)
     limit = f"at most {moved.threshold:.1g}"
@@ -194,9 +193,7 @@ def _as_long(longest: int, tokens: int) -> list[int]:
     return [*lengths, min(longest, tokens - sum(lengths))]
 
 
-def _equivalence(
-    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype
-) -> Check:
+def _equivalence(call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> Check:
     found = compare(call, documents, device, dtype)
     detail = "relative difference between a document packed and alone"
     if not found.same:
@@ -205,15 +202,14 @@ def _equivalence(
 
 
 def _at_length(
-    call: Callable[[Batch], Any], documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool
+    call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool
 ) -> Check:
     """`_equivalence` with documents and a row as long as in training."""
     size = f"documents of up to {max(documents.lengths):,} tokens in a row of {sum(documents.lengths):,}"
     try:
         found = compare(call, documents, device, dtype, chosen=chosen)
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or of positions
-        said = str(error).strip().splitlines()
-        return Check("at length", False, type(error).__name__, "a forward pass", f"{size}: {said[0] if said else ''}")
+        return Check("at length", False, type(error).__name__, "a forward pass", f"{size}: {first_line(error)}")
     what = "as alone" if found.same else f"document {found.document} is not what it is alone"
     return Check("at length", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", f"{size}: {what}")
 

@@ -3,6 +3,7 @@
 import mmap
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,10 +92,7 @@ def open_shard(held: CachedFile, record: ShardRecord, url: str) -> Shard:
     if record.name.endswith(".parquet"):
         raise InputError(f"{url} is Parquet; pack with output.format: arrow, which can be mapped into memory")
     try:
-        # Not pa.memory_map, which makes the kernel read the whole file at once.
-        with held.path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # lives as long as a view of it
-        batches = list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+        batches = list(pa.ipc.open_stream(mapped(held.path)))
     except (OSError, ValueError, pa.ArrowInvalid) as error:
         raise IntegrityError(f"{url} cannot be read: {error}; run packtrain verify on its folder") from error
     shard = Shard(held, batches, url)
@@ -103,6 +101,13 @@ def open_shard(held: CachedFile, record: ShardRecord, url: str) -> Shard:
             f"{url} has {shard.starts[-1]:,} rows, but the manifest says {record.rows:,}; packtrain repair rebuilds it"
         )
     return shard
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """A file in memory, read where it is used; lives as long as a view of it."""
+    # Not pa.memory_map, which makes the kernel read the whole file at once.
+    with path.open("rb") as file:
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:

@@ -1,14 +1,12 @@
 """The size of every row, from a file beside the shards, so that ordering, balancing and counting open no shard."""
 
-import mmap
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.rows import ROW_SIZES
-from .arrow_shard import view
+from .arrow_shard import mapped, view
 from .shard_files import CachedFile
 
 
@@ -25,9 +23,7 @@ class RowSizes:
     def __init__(self, held: CachedFile, rows: int, url: str) -> None:
         self._held = held  # keeps the file from being evicted from the cache
         try:
-            with held.path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-            batch = pa.ipc.open_file(pa.py_buffer(mapped)).get_batch(0)
+            batch = pa.ipc.open_file(mapped(held.path)).get_batch(0)
             if batch.schema != ROW_SIZES:
                 raise ValueError(f"its columns are {batch.schema.names}")
         except (OSError, ValueError, pa.ArrowInvalid) as error:
