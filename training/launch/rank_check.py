@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -102,30 +101,33 @@ def _meet(store: Any, mine: Report, ends: float, seconds: float) -> tuple[str, l
     """Leave a report and wait for the verdict, which rank 0 makes. Returns it, with the reports that this rank read."""
     keys = [f"report/{rank}" for rank in range(mine.world_size)]
     text = json.dumps(asdict(mine))
-    first = store.compare_set(keys[mine.rank], "", text).decode()  # writes only if there is none; returns what is there
-    if first != text:
-        fault = doubled(Report(**json.loads(first)), mine)
+    there = store.compare_set(keys[mine.rank], "", text).decode()  # writes only if there is none; returns what is there
+    if there != text:
+        fault = doubled(_parsed(there), mine)
         store.compare_set("verdict", "", fault)
-        store.set("decidable", "")
         return fault, []
-    if store.add("present", 1) == mine.world_size:
-        store.set("decidable", "")
-    left = max(0.1, ends - time.monotonic())
     if mine.rank == 0:
-        with suppress(RuntimeError):  # the time is up; if the store is lost, the next call says so
-            store.wait(["decidable"], timedelta(seconds=left))
-        reports = [Report(**json.loads(store.get(key))) for key in keys if store.check([key])]
+        while time.monotonic() < ends and not store.check(keys) and not store.check(["verdict"]):
+            time.sleep(0.1)
+        reports = [_parsed(store.get(key)) for key in keys if store.check([key])]
         found = disagreement(reports) if len(reports) == mine.world_size else absence(reports, mine.world_size, seconds)
         verdict = store.compare_set("verdict", "", found or _PASSED).decode()
         if verdict != _PASSED:
             time.sleep(2)  # the store may end with this process: let the others read it first
         return verdict, reports
     try:
-        store.wait(["verdict"], timedelta(seconds=left + _GRACE))
+        store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
     except RuntimeError:
         came = "has reported, but says nothing more: it hangs" if store.check(keys[:1]) else "has not reported in time"
         return f"{mine}: rank 0 {came}; look at its output. Here, {listed(mine.variables)}", [mine]
-    return store.get("verdict").decode(), [mine]
+    verdict = store.get("verdict").decode()
+    if verdict == _PASSED:  # by the reports of as many ranks as rank 0 knows of
+        verdict = disagreement([_parsed(store.get(keys[0])), mine]) or _PASSED
+    return verdict, [mine]
+
+
+def _parsed(report: bytes | str) -> Report:
+    return Report(**json.loads(report))
 
 
 def _open_store(launch: Launch, mine: Report, seconds: float) -> Any:

@@ -67,6 +67,13 @@ def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> Non
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
 
 
+def test_a_rank_beyond_those_that_rank_0_knows_of(run_ranks: Any, environs: Environs) -> None:
+    program = CALL.format(seconds=8) + "; import time; time.sleep(4)"
+    ended = run_ranks(program, [*environs(2), environs(3)[2]])
+    assert ["here" in one.out for one in ended] == [True, True, False], ended
+    assert "the ranks do not agree on WORLD_SIZE: 2 on rank 0, 3 on rank 2" in ended[2].err, ended
+
+
 @pytest.mark.slow
 def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
     alone = environs(2)[1]
