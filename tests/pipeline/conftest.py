@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli.main import main
+from packtrain.pipeline.run import remake
 from packtrain.pipeline.run.driver import run as run_packtrain
 from packtrain.pipeline.store import object_store as objectstore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import PlannedWindow
+from packtrain.schemas.config.run_section import RunSection
 from packtrain.schemas.files import remote
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
@@ -151,6 +153,12 @@ def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]
         return _pieces_of(rows, [names[doc] for row in rows for doc in row["doc_ids"]])
 
     return pieces
+
+
+@pytest.fixture
+def sparing_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repairs by a run's own notes work in this process and write no report: for tests that look at neither."""
+    monkeypatch.setattr(remake, "RunSection", partial(RunSection, workers=1, report=False))
 
 
 @dataclass(frozen=True)

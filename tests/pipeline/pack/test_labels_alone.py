@@ -120,6 +120,7 @@ def test_labels_are_those_of_the_row_alone(
     tiny_tokenizer: Path,
     request: pytest.FixtureRequest,
     packed: Callable[..., Any],
+    sparing_repairs: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if template == "qwen3":

@@ -21,6 +21,13 @@ def flip(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.fixture(autouse=True)
+def sparing(request: pytest.FixtureRequest) -> None:
+    """Only repairs by the command do all that a repair does."""
+    if "packtrain" not in request.fixturenames:
+        request.getfixturevalue("sparing_repairs")
+
+
 @pytest.fixture
 def damaged(little: Any, tmp_path: Path) -> Path:
     """A copied run, without its configuration: what it noted must do. Returns the output."""
@@ -48,10 +55,11 @@ def test_every_file_is_made_again(little: Any, damaged: Path) -> None:
     assert verify(damaged, deep=True).sound
 
 
-def test_the_report_still_says_how_long_the_run_took(damaged: Path) -> None:
+def test_the_report_still_says_how_long_the_run_took(damaged: Path, packtrain: Callable[..., Any]) -> None:
     times = (damaged / "_run" / "timings.json").read_bytes()
     (damaged / "documents.parquet").unlink()
-    assert repair(damaged).rebuilt
+    assert "rebuilt: documents.parquet" in packtrain("repair", damaged).out
+    assert (damaged / "report.html").is_file()
     assert (damaged / "_run" / "timings.json").read_bytes() == times
 
 
