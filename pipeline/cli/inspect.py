@@ -109,12 +109,12 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
         return {
             "split": split,
             "row": row,
-            "id": names_of(dataset.store, [doc_id])[doc_id],
+            "id": names_of(dataset, [doc_id])[doc_id],
             "doc_id": doc_id,
             **{name: {"text": texts[name], "ids": one} for name, one in ids.items()},
         }
     documents = pieces(dataset, row, split)
-    names = names_of(dataset.store, [piece.doc_id for piece in documents])
+    names = names_of(dataset, [piece.doc_id for piece in documents])
     shown = []
     for piece in documents:
         runs = list(piece.spans())

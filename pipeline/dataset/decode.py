@@ -5,19 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from ...schemas.errors import InputError, IntegrityError
+from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
 from ...schemas.rows import IGNORE_INDEX
 from ...schemas.units import plural, share
-from ..pack.documents import NAME
-from ..store.open import Store
 from .open import Finished
+from .packed_documents import PackedDocuments
 
 TRAINED = "bold green"
 MASKED = "dim"
@@ -137,10 +134,10 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     """
     if dataset.manifest.preference:
         doc_id = dataset.row(row, split).column("doc_ids")[0].as_py()[0]
-        _show_pair(console, dataset, row, split, names_of(dataset.store, [doc_id])[doc_id], decoder, ids)
+        _show_pair(console, dataset, row, split, names_of(dataset, [doc_id])[doc_id], decoder, ids)
         return
     found = pieces(dataset, row, split)
-    names = names_of(dataset.store, [piece.doc_id for piece in found])
+    names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
     used = sum(len(piece.ids) for piece in found)
     trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
@@ -220,11 +217,6 @@ def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: st
     return Group(text)
 
 
-def names_of(store: Store, doc_ids: list[int]) -> dict[int, str]:
+def names_of(dataset: Finished, doc_ids: list[int]) -> dict[int, str]:
     """The example ids of some documents."""
-    path = store.local(NAME)
-    try:
-        table = pq.read_table(path, columns=["doc_id", "id"], filters=[("doc_id", "in", sorted(set(doc_ids)))])
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path} is missing or damaged; packtrain repair rebuilds it") from error
-    return dict(zip(table.column("doc_id").to_pylist(), table.column("id").to_pylist(), strict=True))
+    return {doc_id: name for doc_id, (name, _, _) in PackedDocuments(dataset).named(doc_ids).items()}

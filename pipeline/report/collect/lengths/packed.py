@@ -14,8 +14,8 @@ from .....stages.arrays import view
 from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ....dataset.cached_parts import CachedParts, open_parts
 from ....dataset.open import Finished
+from ....dataset.packed_documents import PackedDocuments
 from ....encode.parts import EncodedPart
-from ..packed_documents import PackedDocuments
 from .histograms import Tally
 
 MOST = 20_000_000

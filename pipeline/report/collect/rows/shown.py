@@ -7,9 +7,9 @@ from .....schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
 from ....dataset.decode import Decoder, Piece, load_decoder, pieces
 from ....dataset.open import Finished
 from ....dataset.output_folder import tokenizer_folder
+from ....dataset.packed_documents import PackedDocuments
 from ....dataset.run_notes import recall, recall_spec
 from ....store.open import open_store
-from ..packed_documents import PackedDocuments
 from .look import RowLook
 
 ROW_CHARACTERS = 4_000

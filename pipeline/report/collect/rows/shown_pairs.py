@@ -4,7 +4,7 @@ from .....schemas.errors import PacktrainError
 from .....schemas.report import ShownPair, ShownPiece, ShownText
 from ....dataset.decode import Decoder
 from ....dataset.open import Finished
-from ..packed_documents import PackedDocuments
+from ....dataset.packed_documents import PackedDocuments
 from .shown import ALL_CHARACTERS, LEAST_CHARACTERS, ROW_CHARACTERS, Shown, find_decoder, short_text
 
 _PARTS = ("prompt", "chosen", "rejected")

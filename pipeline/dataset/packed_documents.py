@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ....schemas.errors import IntegrityError
-from ....stages.arrays import view
-from ...dataset.open import Finished
-from ...pack.documents import NAME
+from ...schemas.errors import IntegrityError
+from ...stages.arrays import view
+from ..pack.documents import NAME
+from .open import Finished
 
 
 class PackedDocuments:
