@@ -6,7 +6,7 @@ import os
 import runpy
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
@@ -76,6 +76,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fork the processes of xdist from one that has imported what each would import for half a minute."""
     if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.update(warm.python())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected: there is little, and the search takes a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -35,6 +35,7 @@ _SIZE = struct.Struct("<I")
 
 def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
     """Fork for each connection, until the owner has ended."""
+    gc.disable()  # what is imported stays
     for name in modules:
         package = importlib.import_module(name.removesuffix("."))
         for module in pkgutil.walk_packages(package.__path__, name) if name.endswith(".") else ():
@@ -43,6 +44,7 @@ def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
         importlib.import_module("packtrain.pipeline.cli.main").command()
     gc.collect()
     gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
+    gc.enable()
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     alive = os.pidfd_open(owner)
