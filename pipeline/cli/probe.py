@@ -112,5 +112,5 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     say(console, f"  at fault: {report.fault or 'unknown'}")
     say(
         console,
-        f"  fix:      {report.mend or 'take another model, or pad its documents with PackedLoader(unpacked=True)'}",
+        f"  fix:      {report.fix or 'take another model, or pad its documents with PackedLoader(unpacked=True)'}",
     )

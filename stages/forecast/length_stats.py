@@ -17,12 +17,12 @@ from ..select.truncate import Keep
 Compose: TypeAlias = Callable[[NDArray[np.int64]], Sequence[NDArray[np.int64]]]
 """Groups parts into planning windows, given the tokens of each of the P parts; see `pipeline.pack.windows.compose`."""
 _DENSE = 1 << 22
-"""Largest number with a counter of its own; larger numbers are counted by sorting."""
+"""Numbers up to this have their own counter; larger ones are counted by sorting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitPieceLengths:
-    """The pieces that documents longer than some length are split into, without the pieces that are left out."""
+    """The packed pieces of documents that are longer than a length limit."""
 
     owners: NDArray[np.int32]
     """(S,) the document of each piece, ascending."""
@@ -76,7 +76,7 @@ class LengthStats:
     parts: Parts | None = None
     """Parts of the documents; None if parts and sources are not needed."""
     pieces: Mapping[int, SplitPieceLengths] = field(default_factory=dict)
-    """Pieces of the documents that are longer than a length, by length; empty unless documents are split before
+    """For each length limit, the pieces of the documents that are longer; empty unless documents are split before
     packing.
     """
     held_out: int = 0
@@ -99,7 +99,7 @@ class LengthStats:
 
     @cached_property
     def labels(self) -> int:
-        """Labels trained if nothing is cut, over all documents."""
+        """Labels trained in all documents together, if nothing is cut."""
         return int(self.labels_each.sum())
 
     def cut(self, limit: int, keep: Keep) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -145,5 +145,5 @@ class Counted:
         return cls(there, often[there])
 
     def multiples(self, step: int) -> int:
-        """The sum, over all numbers, of how many multiples of `step` (0 included) lie below each."""
+        """For each number, count the multiples of `step` below it (0 included); return the sum of these counts."""
         return int((-(-self.values // step) * self.number).sum())

@@ -16,16 +16,16 @@ class Loss:
 
     source: int
     documents: int
-    """All documents of the source, including those left out."""
+    """Documents of the source, including those left out."""
     documents_cut: int
     documents_lost: int
     longest: int
     """Tokens of the longest document."""
     tokens: int
-    """All tokens of the source."""
+    """Tokens of the source."""
     tokens_lost: int
     labels: int
-    """All trained tokens of the source."""
+    """Trained tokens of the source."""
     labels_lost: int
 
 

@@ -12,37 +12,36 @@ class PackingEstimate:
     documents: int
     """Documents packed, whole or in part."""
     documents_cut: int
-    """Packed documents that lose tokens by truncation or are cut into several pieces (before packing, or by the
-    strategy)."""
+    """Packed documents that truncation shortens, or that are cut into pieces before packing or by the strategy."""
     documents_lost: int
     """Documents left out because nothing trained remains, or because they are too long and not cut."""
     pieces: int
     rows: int
     """Number of rows, or of batches for `padded` and `padding_free`."""
     bound: int
-    """Lower bound on the rows of any plan of the same pieces; for batches, their number."""
+    """Lower bound on the number of rows that any plan of the same pieces needs; for batches, their number."""
     tokens: int
     """Packed tokens, without padding."""
     tokens_lost: int
     """Tokens truncated, or in documents and pieces that are left out."""
     slots: int
-    """Positions that a batch computes: tokens and padding. Packed strategies count whole rows, since batches of a fixed
-    shape compute all of them.
+    """Positions that the batches compute: tokens and padding. For packed strategies these are whole rows, because
+    batches of a fixed shape compute every position.
     """
     labels: int
     """Trained labels."""
     labels_lost: int
     squares: int
-    """Σℓ² over what attends to each other: aligned pieces; in `padded`, padded documents."""
+    """Sum of squared lengths, the cost of attention: of aligned pieces, or of padded documents for `padded`."""
     padding: int = 0
-    """Padding that alignment adds after pieces, within the rows."""
+    """Padding inside the rows that aligns the pieces."""
     overlap: int = 0
     """Tokens repeated at the start of a piece. `tokens - overlap + tokens_lost` is the number of tokens before
     cutting."""
 
     @property
     def fill(self) -> float:
-        """Share of the slots that holds tokens, 0 to 1."""
+        """Share of the slots that hold tokens, 0 to 1."""
         return self.tokens / self.slots if self.slots else 0.0
 
     @property
@@ -52,5 +51,5 @@ class PackingEstimate:
 
     @property
     def computed(self) -> int:
-        """Tokens that a device computes: packed rows are laid end to end, with no padding but alignment."""
+        """Positions that a device computes if packed rows are laid end to end, with no padding except alignment."""
         return self.slots if self.strategy == "padded" else self.tokens + self.padding

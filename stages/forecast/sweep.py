@@ -26,8 +26,9 @@ CANDIDATES = tuple(1 << power for power in range(8, 18))
 """256 to 131,072."""
 STRATEGIES = ("padded", "padding_free", "wrapped", "bfd", "bfd_split")
 """`padded`: batches of B documents in random order, each as long as its longest. `padding_free`: documents end to end
-without padding. The others are those of `plan.Strategy`. The first two and `bfd` truncate, drop or split documents that
-are too long, as the options say."""
+without padding. The other names are those of `plan.Strategy`. `padded`, `padding_free` and `bfd` truncate, drop or
+split documents that are too long, depending on the options.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,18 @@ class SweepOptions:
     """Options shared by all candidates."""
 
     batch: int = 8
-    """B."""
+    """Documents in each padded batch (B)."""
     keep: Keep = Keep.START
     drop: bool = False
-    """Leave documents out that are too long instead of truncating them. Strategies that cut still cut."""
+    """Leave out documents that are too long instead of truncating them. Strategies that cut documents still cut them.
+    """
     split: bool = False
-    """Whether long documents are split into `LengthStats.pieces`."""
+    """Whether long documents are split into the pieces of `LengthStats.pieces`."""
     keep_untrained: bool = False
     max_docs: int | None = None
     align: int = 1
     seed: int = 0
-    """Seed of the order of padded batches."""
+    """Seed of the random order of documents in padded batches."""
 
 
 def sweep(
@@ -81,7 +83,7 @@ def sweep(
             elif strategy == "bfd_split":
                 out.append(wholes.split(limit, options.align, options.max_docs))
             else:
-                raise ConfigError(f"strategy {strategy!r} is not known; take some of {', '.join(STRATEGIES)}")
+                raise ConfigError(f"strategy {strategy!r} is not known; choose from {', '.join(STRATEGIES)}")
     return out
 
 
@@ -117,7 +119,7 @@ class _Cut:
     def split(cls, stats: LengthStats, limit: int, options: SweepOptions) -> "_Cut":
         fits = stats.lengths <= limit
         pieces = stats.pieces.get(limit)
-        assert pieces is not None or fits.all(), f"it is unknown what {limit} cuts longer documents into"
+        assert pieces is not None or fits.all(), f"the pieces at length {limit} are not known"
         if not options.keep_untrained:
             fits &= stats.labels_each > 0
         sizes, owners = np.where(fits, stats.lengths, 0), np.arange(len(stats.lengths), dtype=np.int32)

@@ -97,11 +97,11 @@ class _Window:
     begins: NDArray[np.int64]
     """(M,) first token of each document."""
     ends: NDArray[np.int64]
-    """(M,) one past the last token of each document."""
+    """(M,) end of each document: one past its last token."""
     run_begins: NDArray[np.int64]
-    """(K,)"""
+    """(K,) first token of each run."""
     run_ends: NDArray[np.int64]
-    """(K,)"""
+    """(K,) end of each run: one past its last token."""
     supervised: int
     """Tokens of the trained runs."""
     first: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Which runs a mask policy trains, decided from kinds, turns and flags, never from tokens."""
+"""Decides which runs a mask policy trains, from kinds, turns and flags, never from tokens."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Policy(StrEnum):
-    """What is trained. A plain text is trained whole; of a plain prompt and completion, the completion is.
+    """What is trained. A plain text is trained whole; for a plain prompt and completion, only the completion is
+    trained.
 
     `train: false` in the data overrides every policy.
     """
@@ -103,7 +104,8 @@ def supervised_turns(
     supervised: NDArray[np.bool_],
     offsets: NDArray[np.integer],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(N,) trained assistant turns of each document, and (N,) how many of them have no end-of-turn token.
+    """Return (N,) the number of trained assistant turns of each document, and (N,) how many of them lack an end-of-turn
+    token.
 
     Args:
         asked: (runs,) from `supervised_runs`.
@@ -134,13 +136,13 @@ def supervised_tokens(
     low: NDArray[np.int32] | None = None,
     high: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """(N,) supervised tokens of each document, and (N,) whether its first token is one of them.
+    """Return (N,) the number of supervised tokens of each document, and (N,) whether its first token is supervised.
 
     Args:
         asked: (runs,) from `supervised_runs`.
         ends: (runs,) where each run ends, in tokens of its document.
-        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
-        low, high: (N,) count only tokens low..high - 1 of each document; `first` is then of token low.
+        offsets: (N + 1,) where each document's runs begin. A document has at least one run. low, high: (N,) count only
+        tokens low..high - 1 of each document; the flag is then for token low.
     """
     if len(offsets) < 2:
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.bool_)

@@ -24,9 +24,9 @@ class RunIndex:
     ends: NDArray[np.int64]
     """(runs,) the place where each run ends."""
     kind: NDArray[np.int8]
-    """(runs,)"""
+    """(runs,) what each run is, as `schemas.rows.RunKind`."""
     turn: NDArray[np.int16]
-    """(runs,)"""
+    """(runs,) the turn that each run belongs to."""
     supervised: NDArray[np.bool_]
     """(runs,) whether the mask trains the run."""
     before: NDArray[np.int64]
@@ -60,7 +60,7 @@ class RunIndex:
 
     @classmethod
     def join(cls, indices: "Sequence[RunIndex]") -> "RunIndex":
-        """Lay several indices end to end."""
+        """Concatenate several indices."""
         shifts = offsets_of([int(one.begins[-1]) for one in indices])
         bases = [one.bases[:-1] + shift for one, shift in zip(indices, shifts[:-1], strict=True)]
         ends = np.concatenate([one.ends + shift for one, shift in zip(indices, shifts[:-1], strict=True)])
@@ -78,7 +78,7 @@ class RunIndex:
         )
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many supervised tokens lie before each place."""
+        """Count the supervised tokens before each place."""
         run = np.searchsorted(self.ends, places, side="left")  # the run that ends at or after it
         inside = np.append(self.supervised, False)[run]
         return self.before[run] + np.where(inside, places - self.begins[run], 0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of, starts_of
 
 _BLOCK = 1 << 18
-"""Sequences sorted or placed at once: small enough that a block's arrays stay in a processor's cache."""
+"""Sequences sorted or placed at once: few enough that a block's arrays stay in the processor's cache."""
 
 _WORD = 9
 """A word of the space index holds 2**9 spaces, so C = 131,072 takes 256 words and a summary of 256 bits."""
@@ -24,14 +24,16 @@ _WORD = 9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Which sequence lies in which row: row r holds `order[row_offsets[r]:row_offsets[r + 1]]`."""
+    """The sequences of each row: row r holds `order[row_offsets[r]:row_offsets[r + 1]]`."""
 
     order: NDArray[np.int64]
-    """(N,) indices of sequences: rows in the order they were opened, within a row as they were placed."""
+    """(N,) indices of sequences, row by row: rows in the order they were opened, sequences in the order they were
+    placed.
+    """
     row_offsets: NDArray[np.int64]
     """(R + 1,) where each row begins in `order`."""
     moves: int
-    """Group moves made."""
+    """Number of group moves made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,13 +45,13 @@ class _Moves:
     """
 
     row: NDArray[np.int64]
-    """(V,) first row of the group."""
+    """(V,) first row of each move's group."""
     rows: NDArray[np.int64]
-    """(V,) rows in the group."""
+    """(V,) number of rows in each group."""
     slot: NDArray[np.int64]
-    """(V,) sequences that each row of the group held before."""
+    """(V,) sequences that each row of the group held before the move."""
     each: NDArray[np.int64]
-    """(V,) sequences that each row of the group takes."""
+    """(V,) sequences that the move adds to each row of the group."""
     opened: int
     """Rows opened in total."""
 
@@ -97,13 +99,13 @@ def best_fit_decreasing(
 ) -> Placement:
     """Pack `sizes` into rows of capacity `C`, best fit, largest first.
 
-    Ties are settled as in the per-sequence algorithm on a stable descending sort: of equal sequences the one
-    with the smaller index goes first, of rows with equal space the one that has had that space for longest.
+    Ties are settled as in the per-sequence algorithm on a stable descending sort: among equal sequences the smaller
+    index goes first, and among rows with equal space the one that has had that space longest.
 
     Args:
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
-        max_docs: close a row that holds this many sequences.
+        max_docs: close a row when it holds this many sequences.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
@@ -116,7 +118,7 @@ def best_fit_decreasing(
 
 
 def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
-    """How many rows `best_fit_decreasing` opens, counted by classes of equal space without placing sequences.
+    """Count the rows that `best_fit_decreasing` opens, without placing sequences.
 
     Args:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
@@ -155,7 +157,7 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
                 opened += full + (rest > 0)
                 break
             each, rows = space // size, rows_with[space]
-            if todo >= each * rows:  # all of these rows, which is most often one
+            if todo >= each * rows:  # all of these rows; usually there is one
                 todo -= each * rows
                 rows_with[space] = 0
                 spaces.remove(space)
@@ -175,7 +177,7 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
 
 
 def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
-    """(N,) indices of the sequences, largest first, equal ones by index.
+    """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices.
 
     Each block is sorted in cache, and its runs of equal size are then copied to the next free slots of that size. That
     is one pass over memory; sorting all at once takes as many random passes as the keys have bytes.
@@ -199,7 +201,7 @@ def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArra
 
 
 def _radix_argsort(keys: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
-    """Stable argsort of keys in 0..largest. numpy's stable sort is a radix sort for 16-bit keys alone."""
+    """Stable argsort of keys in 0..largest. numpy's stable sort is a radix sort only for keys of up to 16 bits."""
     order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
     shift = 16
     while largest >> shift:
@@ -232,7 +234,7 @@ def _walk(counts: NDArray[np.int64], capacity: int, max_docs: int | None) -> _Mo
         queue = queues.get(left)
         if queue:
             last_row, last_rows, last_held = queue[-1]
-            if last_row + last_rows == row and last_held == held:  # neighbours alike are one group
+            if last_row + last_rows == row and last_held == held:  # merge equal neighbours into one group
                 queue[-1] = (last_row, last_rows + rows, held)
             else:
                 queue.append((row, rows, held))
@@ -289,7 +291,7 @@ def _row_offsets(moves: _Moves) -> NDArray[np.int64]:
 
 
 def _resolve(moves: _Moves, row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]) -> NDArray[np.int64]:
-    """(N,) sequences in the order of rows: sequence i of a move is number i % each of its row i // each."""
+    """Return (N,) sequences in the order of rows. Sequence i of a move goes to row i // each, position i % each."""
     order = np.empty(len(by_size), dtype=np.int64)
     ends = np.cumsum(moves.rows * moves.each)
     begins = ends - moves.rows * moves.each

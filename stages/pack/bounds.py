@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of
 
 _BLOCK = 1 << 18
-"""Pieces counted at once: numpy's bincount makes an 8-byte copy of what it is given."""
+"""Pieces counted at once; numpy's bincount copies its argument with 8 bytes per value."""
 
 
 def size_counts(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.int64]:
-    """(C + 1,) how many of `sizes`, each in 0..capacity, have each size."""
+    """Return (C + 1,) how many of `sizes` have each size. Sizes are in 0..capacity."""
     counts = np.zeros(capacity + 1, dtype=np.int64)
     for begin in range(0, len(sizes), _BLOCK):
         part = np.bincount(sizes[begin : begin + _BLOCK])
@@ -22,17 +22,16 @@ def size_counts(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.int64]:
 
 
 def least_rows(tokens: int, capacity: int) -> int:
-    """Rows that `tokens` fill even if documents could be cut anywhere: ceil(tokens / C)."""
+    """Rows that `tokens` need even if documents may be cut anywhere: ceil(tokens / C)."""
     return -(-tokens // capacity)
 
 
 def martello_toth(counts: NDArray[np.integer], capacity: int) -> int:
     """Martello and Toth's L2: rows that pieces of these sizes need if no piece may be cut.
 
-    For a threshold K, pieces above C - K stand alone among the pieces of K and more; those above C / 2 take a
-    row each, and what is left over in these rows is all that pieces of K to C / 2 can use without a new one.
-    L2 is the largest such bound over all K in 0..C/2. It is never below ceil(tokens / C), which is K = 0 or
-    better.
+    For a threshold K, ignore the pieces below K. A piece above C - K fits with no other. Each piece above C / 2 needs
+    its own row, and pieces of K to C / 2 can only use the space left in these rows, or new rows. That gives a bound for
+    each K; L2 is the largest of them over all K in 0..C/2. It is never below ceil(tokens / C), the bound for K = 0.
 
     Args:
         counts: (C + 1,) how many pieces have each size 0..C.

@@ -20,17 +20,17 @@ class PlannedPieces:
     tokens: Sequence[NDArray[np.int32]]
     """D views of the pieces' tokens, each `lengths[p]` long."""
     starts: NDArray[np.int32]
-    """(D,) first token of the piece within its document."""
+    """(D,) position of the piece's first token within its document."""
     lengths: NDArray[np.int32]
-    """(D,)"""
+    """(D,) tokens of the piece."""
     repeated: NDArray[np.int32]
     """(D,) how many of the piece's first tokens also belong to another piece; they get no label here."""
     doc_ids: NDArray[np.int64]
-    """(D,)"""
+    """(D,) id of the piece's document."""
     row_offsets: NDArray[np.int64]
-    """(R + 1,) over pieces."""
+    """(R + 1,) row r holds pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`."""
     run_ends: NDArray[np.int32]
-    """(runs,) ends of the whole documents' runs, in tokens of the document."""
+    """(runs,) where each run of the whole documents ends, in tokens of its document."""
     run_supervised: NDArray[np.bool_]
     """(runs,) whether the mask trains the run."""
     run_offsets: NDArray[np.int64]
@@ -109,7 +109,7 @@ def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int)
 
 
 def _clipped_runs(pieces: PlannedPieces) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-    """The runs' flags, and how many tokens of its piece each covers (0 outside the piece)."""
+    """Return the runs' flags, and how many tokens of its piece each run covers (0 outside the piece)."""
     runs = np.diff(pieces.run_offsets)
     begins = begins_of(pieces.run_ends, pieces.run_offsets)
     low = np.repeat(pieces.starts, runs)

@@ -19,13 +19,13 @@ Strategy: TypeAlias = Literal["bfd", "bfd_split", "wrapped", "none"]
 """How documents are put into rows.
 
 `bfd`: best-fit-decreasing; a document longer than C is planned as its first C tokens.
-`bfd_split`: the same over pieces [0:C), [C:2C), ... of every document; no token is left out.
-`wrapped`: concatenate all and cut every C; documents are cut wherever a row ends.
-`none`: one document a row, its first C tokens.
+`bfd_split`: best-fit-decreasing over the pieces [0:C), [C:2C), ... of every document; no token is left out.
+`wrapped`: concatenate all documents and cut every C tokens.
+`none`: each row holds the first C tokens of one document.
 """
 
 _MOST = 1 << 24
-"""The largest capacity: the planner keeps a few arrays of one entry per possible size."""
+"""The largest capacity; the planner keeps a few arrays with one entry per possible size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ def plan_rows(
         lengths: (N,) tokens of each document, integers of 0 or more.
         max_length: `C`, the most tokens a row may hold, 2 to 2**24.
         strategy: see `Strategy`.
-        max_docs: most pieces in a row. Not for `wrapped`.
+        max_docs: maximum number of pieces in a row. Not for `wrapped`.
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
             `max_length`. Not for `wrapped`.
 
@@ -138,7 +138,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
-    """(N,) the lengths as integers, not copied if they are such an array already."""
+    """Return (N,) the lengths as integers, without a copy if they already are an array of integers."""
     array = np.asarray(lengths)
     if array.ndim != 1:
         raise InputError(f"lengths: expected one dimension, got shape {array.shape}. Give one length per document.")

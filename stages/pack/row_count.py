@@ -16,8 +16,8 @@ def rows_and_bound(counts: NDArray[np.int64], max_docs: int | None) -> tuple[int
     """Rows of best-fit-decreasing, and the bound that `plan.plan_rows` certifies.
 
     Args:
-        counts: (units + 1,) pieces of each size, none of them of size 0.
-        max_docs: most pieces in a row.
+        counts: (units + 1,) number of pieces of each size; 0 for size 0.
+        max_docs: maximum number of pieces in a row.
     """
     units = len(counts) - 1
     number, tokens = int(counts.sum()), int((counts * np.arange(units + 1)).sum())

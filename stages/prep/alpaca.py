@@ -31,7 +31,7 @@ class AlpacaOptions(Options):
 
     instruction_key: str = "instruction"
     input_key: str = "input"
-    """Optional, like the two keys below."""
+    """Column of the input; rows may lack it, as they may lack the next two columns."""
     output_key: str = "output"
     history_key: str = "history"
     system_key: str = "system"
@@ -52,9 +52,8 @@ class AlpacaRow(Protocol):
 
 
 class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
-    """Instructions. In a conversation, `history` comes first, and a line break separates instruction and input,
-
-    as in LLaMA-Factory. As plain text, the prompt is exactly Stanford Alpaca's.
+    """Instruction rows. In a conversation, `history` comes first, and a line break separates instruction and input, as
+    in LLaMA-Factory. As plain text, the prompt is exactly Stanford Alpaca's.
     """
 
     name: ClassVar[str] = "alpaca"
@@ -89,7 +88,7 @@ class AlpacaFormat(Format[AlpacaOptions, AlpacaRow]):
         if not row.output:
             raise RowRejectedError("empty_completion", f"`{options.output_key}` is empty")
         history = row.history
-        if isinstance(history, str):  # as in a cell of CSV
+        if isinstance(history, str):  # JSON text, as in a CSV cell
             where = f"`{options.history_key}`"
             kind = list[list[str]] | None
             history = decode_json(history, where, kind, what="a JSON list of pairs") if history.strip() else None

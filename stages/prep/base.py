@@ -19,7 +19,7 @@ PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text
 """The columns of an example written for other tools (see `public_row`)."""
 
 PLACE = {"place": True}
-"""Metadata of an option that holds a location; such options are not part of `Options.payload`."""
+"""Marks an option that holds a location; such options are not part of `Options.payload`."""
 
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
@@ -57,7 +57,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class PreparedBlock:
-    """Examples of one block, with counts of the rows that gave none and of the examples left out.
+    """Examples of one block, with counts of the rows without examples and of the examples left out.
 
     Each row gives one or more examples, is rejected, or is filtered: `rows == len(rejects) + filtered.total() + rows
     that gave examples`. Blank lines are not rows.
@@ -70,12 +70,12 @@ class PreparedBlock:
     filtered: Counter[str]
     """Well-formed rows that were filtered out, by reason."""
     skipped: Counter[str]
-    """Examples left out of rows that gave at least one other, by reason: `duplicate`, `empty`, `over_limit`."""
+    """Examples left out, by reason (`duplicate`, `empty`, `over_limit`), of rows that still gave another example."""
     rows: int
     blank: int
     """Lines of only whitespace."""
     bytes_read: int
-    """Bytes of all lines, including blank ones and line ends. 0 from `prepare_rows`."""
+    """Bytes of all lines, including blank lines and line ends. 0 if made by `prepare_rows`."""
     bytes_rejected: int
     bytes_filtered: int
 
@@ -116,7 +116,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
 
         Args:
             line: the row's number, copied to the examples.
-            skipped: updated with the examples left out of a row that gives others, by reason.
+            skipped: counts, by reason, the examples left out of a row that gives others; updated in place.
 
         Raises:
             RowRejectedError: a value of the row cannot be used.
@@ -126,7 +126,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
     def decode(self, line: bytes) -> RowT:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
 
-        So invalid UTF-8 is only found in the values that are used. A byte order mark before the object is accepted.
+        So invalid UTF-8 is found only in values that are used. A byte order mark before the object is accepted.
 
         Raises:
             RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`.
@@ -155,7 +155,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
         return self.typed({**row, **found} if found else row)
 
     def typed(self, row: Mapping[str, Any]) -> RowT:
-        """As `convert`, but keeps every null: for rows that were never in Arrow."""
+        """Like `convert`, but keeps every null: for rows that were never in Arrow."""
         try:
             converted = msgspec.convert(row, self._row_type)
             # The only fast way to find lone surrogates, which UTF-8 cannot encode.
@@ -177,7 +177,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
         return self._prepare(lines, self.decode)
 
     def prepare_rows(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> PreparedBlock:
-        """As `prepare`, for pairs of (row number, decoded row)."""
+        """Like `prepare`, for pairs of (row number, decoded row)."""
         return self._prepare(rows, self.convert)
 
     def _prepare(self, items: Iterable[tuple[int, _Item]], parse: Callable[[_Item], RowT]) -> PreparedBlock:
@@ -236,7 +236,7 @@ def _not_utf8(error: UnicodeEncodeError) -> str:
 
 
 def _but_has(line: bytes) -> str:
-    """The keys that the row has instead; "" if the line is not available."""
+    """Names the keys that the row has instead; "" if the line is not available."""
     try:
         row = msgspec.json.decode(line.removeprefix(_BOM), type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError):

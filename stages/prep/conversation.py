@@ -1,9 +1,8 @@
 """Checks messages and brings them into one form for all conversational formats.
 
 A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
-string or an object). Current templates do not read the older form of two things, so these are converted:
-`function_call` becomes a `tool_calls` of one, and the role `function` becomes `tool`. A `weight` of 0 also gets `train:
-false`.
+string or an object). Two older forms are converted, because current templates do not read them: `function_call` becomes
+a list `tool_calls` with one call, and the role `function` becomes `tool`. A `weight` of 0 also gets `train: false`.
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ Style: TypeAlias = Literal["plain", "chat"]
 """How a plain-text prompt and completion are rendered: joined as they are, or as two turns."""
 
 Objects: TypeAlias = list[dict[str, Any]] | str | None
-"""A list of objects, or its JSON text, as in a cell of CSV."""
+"""A list of objects, or its JSON text, as in a CSV cell."""
 
 MEDIA = ("image", "images", "audio", "audios", "video", "videos")
-"""Columns with media that a conversation refers to."""
+"""Columns that hold a conversation's images, sounds or videos."""
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning", "refusal"})
 _PART_TEXTS = ("text", "thinking", "reasoning", "refusal")
@@ -29,7 +28,7 @@ _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "reasoning_content", "reas
 
 
 def check_messages(messages: Messages, key: str) -> Messages:
-    """Check (M,) messages and convert them as the module describes. The input is not changed.
+    """Check (M,) messages and convert them as described at the top of this module. The input is not changed.
 
     Raises:
         RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
@@ -192,5 +191,5 @@ def turn(role: str, text: str) -> Message:
 
 
 def kind_of(value: Messages | str) -> str:
-    """The kind of a prompt or completion, for messages."""
+    """The kind of a prompt or completion, for error messages."""
     return "a text" if isinstance(value, str) else "a list of messages"

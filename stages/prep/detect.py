@@ -1,7 +1,8 @@
 """Detects the format of a source from its first rows, or explains why it cannot.
 
 1. For each format, count the rows that have its columns with values of the right kind.
-2. A format that fits half of the rows is a candidate, except `text` beside a conversation: it is its rendering.
+2. A format that fits half of the rows is a candidate. A `text` column beside a conversation is not, because it is the
+   rendered conversation.
 3. A single candidate is the result. With none or several, the error says what was checked and how to choose.
 """
 
@@ -41,7 +42,7 @@ class Considered:
     matched: int
     """Rows that have its columns, with values of the right kind."""
     wanted: str
-    """The columns and kinds it needs, for messages."""
+    """The columns and kinds of values that it needs, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class Detection:
 
     format: str
     keys: dict[str, str]
-    """Column names as in the configuration, given or found."""
+    """Column names, given or found, as they are written in the configuration."""
     why: str
-    """The end of a sentence, for use after "because"."""
+    """Why this format was chosen, to follow "because" in a sentence."""
     considered: tuple[Considered, ...]
 
 
@@ -89,7 +90,7 @@ def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
     seen = _seen(objects, len(rows))
     if found:
         ways = "; or ".join(f"{_said(one)} ({_share(count, len(rows))}: {one.wanted})" for one, count in found)
-        raise ConfigError(f"{seen} fit several formats; say which is meant: {ways}")
+        raise ConfigError(f"{seen} fit several formats; set the one that you mean: {ways}")
     looked = "".join(f"\n  {one.format}: {one.matched:,} of {len(rows):,} rows have {one.wanted}" for one in considered)
     raise ConfigError(f"{seen} fit no format. Looked for:{looked}\n{_hint(objects)}")
 
@@ -125,7 +126,7 @@ def _candidates(given: Keys) -> Iterator[_Candidate]:
 
     def prefers(row: Row) -> bool:
         one, other, asked = row.get(chosen), row.get(rejected), row.get(prompt)
-        # The common beginning of two texts is a prompt only if the user says so.
+        # Two texts that begin alike share a prompt only if the user says so.
         return _alike(one, other) and (isinstance(asked, str | list) if isinstance(one, str) else True)
 
     wanted = f"`{chosen}` and `{rejected}`, lists of messages, or texts beside a `{prompt}`"
@@ -145,7 +146,7 @@ def _is_apps(row: Row) -> bool:
 
 
 def _turns(value: Any) -> str:
-    """Which of `role` and `from` all turns of a conversation have; "" if neither."""
+    """`role` or `from`, whichever all turns of a conversation have; "" if neither."""
     if isinstance(value, str):  # JSON, as in a cell of CSV
         try:
             value = decode_json(value, "") if value.lstrip().startswith("[") else None
@@ -158,7 +159,7 @@ def _turns(value: Any) -> str:
     if not all("role" in one for one in value):
         return ""
     names = {str(one["role"]).strip().lower() for one in value}
-    # Role names of one format under the key of the other: templates have no role called human.
+    # Role names of one format under the key of the other; no template has a role called human.
     return "from" if names & {"human", "gpt", "chatgpt", "function_call"} and names <= set(ROLES) else "role"
 
 
@@ -182,7 +183,7 @@ def _share(count: int, rows: int) -> str:
 
 
 def _seen(objects: Sequence[Row], rows: int) -> str:
-    """What was checked, as the subject of a sentence."""
+    """The rows that were checked, as the subject of a sentence."""
     columns: Counter[str] = Counter()
     kinds: dict[str, str] = {}
     for row in objects:
@@ -218,11 +219,11 @@ def _hint(objects: Sequence[Row]) -> str:
     if {"chosen", "rejected"} <= columns:
         asked = next((name for name in ("question", "query", "instruction", "input") if name in texts), "question")
         return (
-            f"Name the column of the prompt (format: preference, keys: {{prompt: {asked}}}); or say format: preference "
-            "alone if the prompt is what `chosen` and `rejected` begin with"
+            f"Name the column of the prompt (format: preference, keys: {{prompt: {asked}}}); or set only format: "
+            "preference if `chosen` and `rejected` both begin with the prompt"
         )
     if masks := columns & set(MASKS):
-        return f"`{min(masks)}` is there without `input_ids`: name the column of the ids (keys: {{ids: …}})"
+        return f"`{min(masks)}` is there, but `input_ids` is not: name the column of the ids (keys: {{ids: …}})"
     for asked, answer in _PAIRS:
         if {asked, answer} <= texts:
             return (

@@ -28,7 +28,7 @@ class MessagesOptions(Options):
 
     messages_key: str = "messages"
     tools_key: str = "tools"
-    """Optional."""
+    """Column of the tools; rows may lack it."""
     per_turn: bool = False
     """One example per assistant turn."""
 
@@ -39,11 +39,12 @@ class MessagesRow(Protocol):
     messages: Messages | str
     tools: Objects
     functions: Objects
-    """The old name of `tools`; used if there are none."""
+    """The old name of `tools`; read if the row has no tools."""
 
 
 class MessagesFormat(Format[MessagesOptions, MessagesRow]):
-    """Conversations. A last message of the assistant is the completion, all before it is the prompt.
+    """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
+    prompt.
 
     Messages keep every key and value as they were decoded, `content` parts and tool calls included; see `conversation`
     for the exceptions.

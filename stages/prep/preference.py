@@ -30,11 +30,11 @@ class PreferenceOptions(Options):
     """Column names, and how texts are rendered."""
 
     prompt_key: str = "prompt"
-    """Optional: without it, the prompt is the common beginning of both answers."""
+    """Column of the prompt. Without it, the prompt is the common beginning of both answers."""
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
     tools_key: str = "tools"
-    """May be absent from a row."""
+    """Column of the tools; rows may lack it."""
     style: Style = "plain"
     """`plain`: texts are joined as they are. `chat`: they are a user's and an assistant's turn."""
 
@@ -52,8 +52,8 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
     """Pairs of answers: texts, messages (also with `from` and `value`), or a single message.
 
     If the answers are messages and the prompt is missing or a text, the messages that both begin with are the prompt,
-    as in `trl.extract_prompt`. If they have none in common and the prompt is a text, it becomes the user's turn. Prompt
-    messages that both answers repeat are removed from them.
+    as in `trl.extract_prompt`. If they have no message in common and the prompt is a text, it becomes the user's turn.
+    Prompt messages that both answers repeat are removed from them.
     """
 
     name: ClassVar[str] = "preference"
@@ -166,13 +166,13 @@ class PreferenceFormat(Format[PreferenceOptions, PreferenceRow]):
 
 
 def common_messages(chosen: Messages, rejected: Messages) -> int:
-    """How many messages both begin with, leaving each answer at least one."""
+    """Count the messages that both begin with, leaving each answer at least one."""
     shorter = min(len(chosen), len(rejected))
     return next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
 
 
 def common_text(chosen: str, rejected: str) -> int:
-    """How many characters both begin with; a space at their end belongs to the answers."""
+    """Count the characters that both begin with; a space at their end belongs to the answers."""
     shorter = min(len(chosen), len(rejected))
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
     if cut == shorter:

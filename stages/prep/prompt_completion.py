@@ -30,7 +30,7 @@ class PromptCompletionOptions(Options):
     prompt_key: str = "prompt"
     completion_key: str = "completion"
     tools_key: str = "tools"
-    """May be absent from a row."""
+    """Column of the tools; rows may lack it."""
     style: Style = "plain"
     """`plain`: texts are joined as they are. `chat`: they are a user's and an assistant's turn."""
     prompt_only: bool = False
@@ -58,7 +58,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
         either = str | list[dict[str, Any]]
         fields: list[Any] = [("prompt", either)]
         rename = {"prompt": options.prompt_key, "tools": options.tools_key}
-        if not options.prompt_only:  # a key that is not in the type is skipped unparsed
+        if not options.prompt_only:  # the decoder skips keys that the type lacks, without parsing them
             fields.append(("completion", either))
             rename["completion"] = options.completion_key
         fields.append(("tools", Objects, None))
@@ -74,7 +74,7 @@ class PromptCompletionFormat(Format[PromptCompletionOptions, PromptCompletionRow
     def examples(self, row: PromptCompletionRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty_completion`, with `prompt_only` an `empty` prompt, and what `check_messages` rejects.
+        Rejects `empty_completion`, `empty` (an empty prompt with `prompt_only`), and what `check_messages` rejects.
         """
         options, prompt = self.options, row.prompt
         refuse_media(row)

@@ -14,8 +14,8 @@ def public_row(example: Example, form: PublicForm) -> dict[str, Any]:
 
     Returns:
         `{"prompt", "completion"}`, `{"prompt"}`, `{"messages"}`, `{"text"}`, `{"prompt", "chosen", "rejected"}` or
-        `{"input_ids", "labels"}`, by `form`, or by the example if `form` is `any`; plus `tools` if the conversation has
-        some.
+        `{"input_ids", "labels"}`, depending on `form`, or on the example if `form` is `any`; plus `tools` if the
+        conversation has some.
     """
     row: dict[str, Any]
     if form == "any":
@@ -49,5 +49,5 @@ def _form_of(example: Example) -> PublicForm:
         return "text"
     if example.rejected is not None:
         return "preference"
-    # Without a completion, the two lists could not be read again.
+    # Without a completion, the two lists could not be read back.
     return "messages" if example.completion == [] else "prompt_completion"

@@ -36,7 +36,7 @@ _FORMS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("prompt", "prompt_completion", frozenset({"completion", "tools"})),
     ("text", "text", frozenset()),
 )
-"""(deciding key, form, optional keys). The first form that fits is used."""
+"""(deciding key, form, optional keys) of each form. The first one whose deciding key a row has is used."""
 MAX_RESULTS = 1_000_000
 """Maximum number of results for one row, so that an endless generator does not use up memory."""
 _DETAIL = 300
@@ -55,7 +55,7 @@ class ReaderOptions(Options):
     package: str = field(default="", metadata=PLACE)
     """The package that the module's relative imports start from."""
     folder: str = field(default="", metadata=PLACE)
-    """Folder in which the module's imports are searched last."""
+    """Folder that is searched last for the module's imports."""
 
     def payload(self) -> dict[str, Any]:
         """See `Options.payload`; contains a hash instead of the module's source."""
@@ -63,7 +63,7 @@ class ReaderOptions(Options):
 
 
 class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
-    """Rows that a function returns: one, a list, a generator, or None to filter the row."""
+    """Rows from a user's function, which may return one row, a list, a generator, or None to filter the row."""
 
     name: ClassVar[str] = "python"
     options_type: ClassVar[type[Options]] = ReaderOptions
@@ -92,8 +92,9 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
     def examples(self, row: dict[str, Any], line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `reader_error` (the function raised) and `reader_result` (what it gave cannot be used); filters
-        `not_wanted` (it gave nothing). RowRejectedError and RowFilteredError of the function's own are let through.
+        Rejects `reader_error` (the function raised an error) and `reader_result` (its result cannot be used); filters
+        `not_wanted` (it returned nothing). If the function itself raises RowRejectedError or RowFilteredError, that
+        error is passed on.
 
         Raises:
             ConfigError: the module cannot be run, or has no such function.
@@ -101,7 +102,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         read = reader_of(self.options)
         try:
             made = read(row)
-            if isinstance(made, Iterator):  # of a function that yields
+            if isinstance(made, Iterator):  # the function is a generator
                 made = list(islice(made, MAX_RESULTS + 1))
                 if len(made) > MAX_RESULTS:
                     detail = f"{self._where(read)} yields more than {MAX_RESULTS:,} results for one row"
@@ -123,7 +124,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
 
     def _where(self, read: Reader) -> str:
-        """The function, for messages."""
+        """Names the function in error messages."""
         start = getattr(getattr(read, "__code__", None), "co_firstlineno", None)
         return f"{self._file}{f', line {start}' if start else ''}, {self.options.function}()"
 
@@ -166,14 +167,14 @@ def reader_of(options: ReaderOptions) -> Reader:
     """
     function = getattr(_module(options.code, options.path, options.package, options.folder), options.function, None)
     if not callable(function):
-        state = "is no function" if function is not None else "is not in it"
+        state = "is not a function" if function is not None else "is not in it"
         raise ConfigError(f"{options.path}: {options.function} {state}; format is written python:module:function")
     return function  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, package: str, folder: str) -> types.ModuleType:
-    # Not under its own name, which another module may have.
+    # Not under its own name, because another module may have that name.
     name = f"{package}." if package else ""
     name += f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
     module = types.ModuleType(name)

@@ -37,9 +37,7 @@ def check_depth(data: bytes, what: str) -> None:
         return
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
     left = outside = b"".join(bare.split(b'"')[::2])
-    for _ in range(
-        MAX_DEPTH
-    ):  # each removes one level, which is faster than counting for the few levels that most rows have
+    for _ in range(MAX_DEPTH):  # each removes one level; faster than counting, because most rows have few levels
         left = left.replace(b"[]", b"")
         if not left:
             return
@@ -53,9 +51,9 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
 
     Args:
         where: names the key in messages.
-        type: of the value, for msgspec.
+        type: the type of the value, for msgspec.
         what: the type in words.
-        reason: of the rejection.
+        reason: the reason of the rejection.
 
     Raises:
         RowRejectedError: `reason`, `invalid_utf8` or `too_deep`.
@@ -71,7 +69,7 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
 
 
 def exact(value: Any) -> Any:
-    """A value decoded from JSON text, marked so that none of its nulls is taken for one that Arrow added."""
+    """A value decoded from JSON text, marked so that its nulls are not mistaken for nulls that Arrow added."""
     if isinstance(value, dict):
         return JsonObject(value)
     return JsonArray(value) if isinstance(value, list) else value
@@ -80,8 +78,9 @@ def exact(value: Any) -> Any:
 def pruned(value: Any) -> Any:
     """Messages or tools without the nulls that Arrow adds for keys of other rows.
 
-    One Arrow column has one type, so a key of any message is a null key of all the others. A null that was in the data
-    looks the same, unless the value was JSON text. Works at any depth; `content` of a message stays.
+    An Arrow column has one type, so a key that any message has becomes a null in all other messages. A null that was in
+    the data looks the same, unless the value was JSON text. Works at any depth; the `content` of a message is not
+    changed.
     """
     if isinstance(value, dict) and not isinstance(value, JsonObject):
         return {key: _pruned(inner) for key, inner in value.items() if inner is not None or key == "content"}

@@ -44,7 +44,7 @@ ROLES = {
     "function_call": "assistant",
     "tool_call": "assistant",
 }
-"""ShareGPT's role names → those of templates."""
+"""Maps ShareGPT's role names to those of templates."""
 
 _CALLS = ("function_call", "tool_call")
 
@@ -55,9 +55,9 @@ class ShareGPTOptions(Options):
 
     conversations_key: str = "conversations"
     system_key: str = "system"
-    """A text that opens the conversation; optional."""
+    """Column of a system text that opens the conversation; rows may lack it."""
     tools_key: str = "tools"
-    """May be absent from a row."""
+    """Column of the tools; rows may lack it."""
     per_turn: bool = False
     """One example per assistant turn."""
 
@@ -73,9 +73,9 @@ class ShareGPTRow(Protocol):
 class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
     """Conversations of `from` and `value`. Turns with `role` and `content` are accepted too.
 
-    The value of a `function_call` is the JSON of one call or of several, `{"name": …, "arguments": …}`; it becomes
-    the `tool_calls` of an assistant's message. A last message of the assistant is the completion, all before it is the
-    prompt.
+    The value of a `function_call` is the JSON of one call, `{"name": …, "arguments": …}`, or of a list of calls; it
+    becomes the `tool_calls` of an assistant's message. If the last message is the assistant's, it is the completion and
+    all messages before it are the prompt.
     """
 
     name: ClassVar[str] = "sharegpt"
@@ -126,10 +126,10 @@ class ShareGPTFormat(Format[ShareGPTOptions, ShareGPTRow]):
 
 
 def opened(messages: Messages, system: str, system_key: str, key: str) -> Messages:
-    """The conversation with a system text put before it.
+    """Return the conversation with a system message put before it.
 
     Raises:
-        RowRejectedError: `two_systems`, if the conversation already opens with another one.
+        RowRejectedError: `two_systems`, if the conversation already begins with a system message.
     """
     first = messages[0]
     if first["role"] != "system":

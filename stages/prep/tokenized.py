@@ -11,7 +11,7 @@ from ...schemas.rows import IGNORE_INDEX, Example
 from .base import Format, Options, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
-"""Columns of 0 and 1 that say what is trained, under the names that other tools use."""
+"""The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
 _LARGEST = 2**31 - 1
 
 
@@ -21,7 +21,7 @@ class TokenizedOptions(Options):
 
     ids_key: str = "input_ids"
     labels_key: str = "labels"
-    """May be absent from a row."""
+    """Column of the labels; rows may lack it."""
     mask_key: str | None = None
     """A column of 0 and 1. None uses the columns of `MASKS` that a row has; a token is trained if all of them say
     so."""
@@ -50,7 +50,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         rename = {"ids": options.ids_key, "labels": options.labels_key}
         for index, name in enumerate(self._masks):
             mask: list[Any] = [f"mask_{index}", list[int | bool] | None]
-            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # a named mask is required
+            fields.append(tuple(mask if options.mask_key else [*mask, None]))  # a mask that the user names is required
             rename[f"mask_{index}"] = name
         more = ("attention_mask", "seq_lengths")
         fields += [(name, list[int] | None, None) for name in more if name not in (*taken, *self._masks)]
@@ -92,7 +92,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         return [Example(line, -1, "", None, None, None, ids=ids, trained=trained)]
 
     def _labelled(self, row: TokenizedRow) -> list[bool] | None:
-        """(T,) which tokens the labels train; None without labels."""
+        """Return (T,) flags of the tokens that the labels train; None without labels."""
         ids, labels, key = row.ids, row.labels, self.options.labels_key
         if labels is None:
             return None

@@ -12,8 +12,8 @@ from .conversation import is_silent
 def per_turn(example: Example, start: int, skipped: Counter[str] | None) -> list[Example]:
     """Make an example of each assistant turn from message `start` on, with the messages before it as prompt.
 
-    `sub` counts them from 0. All share one `group`, the example's own or a digest of the conversation, so that a
-    held-out split does not divide them. Turns with `train: false` are skipped as `not_trained`, empty ones as
+    `sub` counts them from 0. All share one `group` (the example's own, or a digest of the conversation), so that a
+    held-out split keeps them together. Turns with `train: false` are skipped as `not_trained`, empty ones as
     `empty_completion`. Messages after the last turn are in no example. A row without a turn to train stays one example.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a `where` condition may contain: a list of allowed words, and size limits. polars decides what it means.
+"""What a `where` condition may contain: a list of allowed words, and size limits. polars evaluates the condition.
 
 The check reads tokens and the arguments of calls before polars sees the text, because polars opens files while it
 parses (`SELECT ... FROM read_csv(...)`) and its parser can overflow the stack. A second full SQL grammar would read
@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 
 MAX_CHARACTERS = 65_536
 MAX_LITERAL = 1_000
-"""Characters of one text or pattern."""
+"""Maximum number of characters of one text or pattern."""
 MAX_OPERATIONS = 256
-"""Operators, keywords and calls, without the values of IN lists; polars needs seconds for 500 `OR`s."""
+"""Maximum number of operators, keywords and calls, not counting values of IN lists; polars takes seconds for 500 `OR`s.
+"""
 MAX_DEPTH = 32
-"""How deep brackets and CASEs may nest."""
+"""Maximum depth of nested brackets and CASEs."""
 MAX_COPIES = 1_024
-"""How often polars may repeat one operand: it writes the text of `NULLIF(text, 'a')` twice, and nesting multiplies."""
+"""Maximum number of copies that polars may make of one operand: it evaluates the text of `NULLIF(text, 'a')` twice, and
+nesting multiplies the copies.
+"""
 MAX_JOINS = 8
-"""Texts that `||` and CONCAT may append; together they multiply the size of a block of rows."""
+"""Maximum number of texts joined by `||` and CONCAT; joins multiply the size of a block of rows."""
 MAX_STATES = 5_000
-"""Characters of a pattern once its counted repetitions are written out: `(ab{20}){50}` has 1,050."""
+"""Maximum number of characters of a pattern with its counted repetitions written out: `(ab{20}){50}` has 1,050."""
 
 _ROW_FUNCTIONS = """
     ABS ARRAY_CONTAINS ARRAY_GET ARRAY_LENGTH BIT_LENGTH CAST CEIL CEILING CHARACTER_LENGTH CHAR_LENGTH COALESCE CONCAT
@@ -44,7 +47,7 @@ _FIELDS = frozenset({"role", "content"})
 _COPIES = {
     "ARRAY_GET": 4, "LEFT": 6, "NULLIF": 2, "RIGHT": 6, "SPLIT_PART": 4, "SUBSTR": 5, "SUBSTRING": 5
 }  # fmt: skip
-"""How often polars repeats an argument of these, at most."""
+"""The most copies that polars makes of an argument of each function."""
 _MATCHES = frozenset({"~", "~*", "!~", "!~*", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -57,7 +60,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _PATTERN = re.compile(r"\\[pPx]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
-"""The pieces of a regular expression: an escape, a class, a counted repetition, or one character."""
+"""Matches one piece of a regular expression: an escape, a class, a counted repetition, or one character."""
 
 
 class RefusedConditionError(ValueError):
@@ -88,20 +91,20 @@ class _Bracket:
     """The function's name, or "" for other brackets."""
     arguments: list[list[_Token]] = field(default_factory=lambda: [[]])
     copies: int = 1
-    """How often polars repeats an operand of this function, or of a CASE with one."""
+    """Copies that polars makes of an operand of this function, or of the operand of a CASE."""
     has_operand: bool = False
     """For a CASE: whether it compares an operand with each WHEN."""
     inner: int = 1
     """The most copies made by a bracket inside this one."""
     betweens: int = 0
-    """Consecutive BETWEENs: each repeats what is before it."""
+    """Number of consecutive BETWEENs; each repeats the expression before it."""
     most_betweens: int = 0
     open_betweens: int = 0
-    """BETWEENs whose AND has not come yet."""
+    """Number of BETWEENs whose AND has not come yet."""
 
     @property
     def repeated(self) -> int:
-        """How often polars repeats an operand in this bracket, at most."""
+        """The most copies that polars makes of an operand in this bracket."""
         return self.copies * self.inner << self.most_betweens
 
     def count_copies(self, word: str) -> None:
@@ -122,7 +125,7 @@ def check_condition(condition: str, columns: Collection[str]) -> None:
     """Check that a condition uses only `columns`, FUNCTIONS and expression operators, within the limits.
 
     Raises:
-        RefusedConditionError: it does not; the message names the word and what is allowed.
+        RefusedConditionError: something is not allowed; the message names the word and what is allowed.
     """
     if len(condition) > MAX_CHARACTERS:
         raise RefusedConditionError(f"it has {len(condition):,} characters; at most {MAX_CHARACTERS:,} are allowed")
@@ -169,8 +172,8 @@ def check_condition(condition: str, columns: Collection[str]) -> None:
         open_brackets[-1].count_copies(token.upper)
         if open_brackets[-1].repeated > MAX_COPIES:
             raise RefusedConditionError(
-                f"BETWEEN, CASE and {', '.join(sorted(_COPIES))} stand inside one another so often that an operand "
-                f"would be computed {open_brackets[-1].repeated:,} times; at most {MAX_COPIES:,} are allowed"
+                f"BETWEEN, CASE and {', '.join(sorted(_COPIES))} are nested so deeply that an operand would be "
+                f"computed {open_brackets[-1].repeated:,} times; at most {MAX_COPIES:,} are allowed"
             )
     if joins > MAX_JOINS:
         raise RefusedConditionError(f"it joins {joins:,} texts; at most {MAX_JOINS} are allowed")
@@ -197,26 +200,28 @@ def _tokens(condition: str) -> list[_Token]:
 def _check_word(
     token: _Token, columns: Collection[str], before: _Token | None, called: bool, open_brackets: list[_Bracket]
 ) -> None:
-    """A name must be a column, a listed function before its bracket, or a keyword of expressions."""
+    """Check that a name is a column, an allowed function before its bracket, or a keyword of expressions."""
     name = token.text[1:-1] if token.kind == "name" else token.text
     if before is not None and before.text == ".":
         if name not in _FIELDS:
-            raise RefusedConditionError(f"a message has no field {name!r}; there are {', '.join(sorted(_FIELDS))}")
+            raise RefusedConditionError(f"a message has no field {name!r}; its fields are {', '.join(sorted(_FIELDS))}")
     elif called and token.kind == "word" and token.upper not in _KEYWORDS:
         if token.upper not in FUNCTIONS:
-            raise RefusedConditionError(f"the function {name} is not allowed; there are {', '.join(sorted(FUNCTIONS))}")
+            raise RefusedConditionError(
+                f"the function {name} is not allowed; allowed are {', '.join(sorted(FUNCTIONS))}"
+            )
     elif name in columns:
         pass
     elif token.kind == "name" or token.upper not in _KEYWORDS:
-        raise RefusedConditionError(f"there is no column {name!r}; there are {', '.join(columns)}")
+        raise RefusedConditionError(f"there is no column {name!r}; the columns are {', '.join(columns)}")
     elif token.upper == "FROM":
         distinct = before is not None and before.upper == "DISTINCT"
         if not distinct and open_brackets[-1].call not in ("TRIM", "SUBSTRING", "SUBSTR"):
-            raise RefusedConditionError("it cannot read FROM anything but the example's columns")
+            raise RefusedConditionError("it cannot use FROM; it sees only the example's columns")
 
 
 def _check_call(bracket: _Bracket) -> None:
-    """Arguments that decide the size of a result must be literals."""
+    """Check that arguments which decide the size of a result are literals."""
     arguments = bracket.arguments
     if bracket.call == "REGEXP_LIKE" and len(arguments) > 1:
         if len(arguments[1]) != 1:
@@ -233,7 +238,7 @@ def _check_call(bracket: _Bracket) -> None:
 
 
 def _check_pattern(following: list[_Token], operator: str) -> None:
-    """A pattern must be a literal, so that no text of a row is compiled, and must not repeat much."""
+    """Check that a pattern is a literal, so that text from rows is never compiled, and repeats little."""
     if not following or following[0].kind != "text" or any(token.text == "||" for token in following[1:]):
         raise RefusedConditionError(f"the pattern of {operator} must be one text in quotes")
     if operator.endswith("LIKE") and operator not in ("RLIKE", "REGEXP_LIKE"):
@@ -247,7 +252,7 @@ def _check_pattern(following: list[_Token], operator: str) -> None:
 
 
 def _states(pattern: str) -> int:
-    """How many characters a pattern has once its counted repetitions are written out."""
+    """Count the characters of a pattern with its counted repetitions written out."""
     sums, last = [0], 0
     for match in _PATTERN.finditer(pattern):
         if match[1] is not None:  # the last piece is already counted once

@@ -1,16 +1,16 @@
 """Finds documents equal to an earlier one, by their digests and in bounded memory.
 
-1. Compare the first 8 of the digests' 16 bytes, one part of their range at a time, to find suspects.
-2. Compare the whole digests of the suspects. The first of equal documents stays.
+1. Compare the first 8 of each digest's 16 bytes, one part of the range at a time, to find suspects.
+2. Compare the whole digests of the suspects. Of equal documents, the first is kept.
 
-N documents, K suspects.
+Legend: N documents, K suspects.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 PARTITION = 1 << 22
-"""About how many documents are compared at once: sorting them needs less than 100 MB."""
+"""Approximate number of documents compared at once; sorting them needs less than 100 MB."""
 
 
 def suspects(prefixes: NDArray[np.uint64], eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -41,7 +41,7 @@ def later_ones(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray
     Args:
         first, second: (K,) the two halves of each digest, in the order of the documents.
     """
-    order = np.lexsort((second, first))  # stable: equal ones stay in order
+    order = np.lexsort((second, first))  # stable: equal documents stay in order
     later = np.zeros(len(first), dtype=np.bool_)
     one, other = order[:-1], order[1:]
     later[other] = (first[one] == first[other]) & (second[one] == second[other])

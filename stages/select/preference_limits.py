@@ -1,4 +1,5 @@
-"""Which tokens of a preference pair are kept: limits of prompt and completions first, then that of the whole.
+"""Decides which tokens of a preference pair are kept: first the limits of prompt and completions, then the limit of the
+whole pair.
 
 N pairs. A pair has one prompt, so tokens cut from it are cut for both completions.
 """
@@ -31,13 +32,13 @@ class PairLengths:
 
     @property
     def longest(self) -> NDArray[np.int32]:
-        """(N,) tokens of the prompt and the longer completion, to which length limits apply."""
+        """(N,) tokens of the prompt plus the longer completion; length limits apply to this sum."""
         return self.prompt + np.maximum(self.chosen, self.rejected)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairCut:
-    """What is kept of N pairs."""
+    """The tokens kept of N pairs."""
 
     begins: PairLengths
     """(N,) how many tokens each part loses at its beginning."""
@@ -61,14 +62,14 @@ class PairLimits:
     """With `start`, completions lose their end. With `end`, the prompt loses its beginning; if a completion alone is
     too long, the prompt is removed and the completion loses its own beginning."""
     truncate: bool = True
-    """Whether pairs that are too long are cut to `max_length`."""
+    """Whether to cut pairs that are too long to `max_length`."""
     max_prompt: int | None = None
-    """A longer prompt loses its beginning."""
+    """Maximum tokens of a prompt; a longer one loses its beginning."""
     max_completion: int | None = None
-    """A longer completion loses its end."""
+    """Maximum tokens of a completion; a longer one loses its end."""
 
     def cut(self, lengths: PairLengths) -> PairCut:
-        """What is kept of each pair, even if it is dropped for another reason."""
+        """Return the tokens kept of each pair, even if the pair is dropped for another reason."""
         prompt = _at_most(lengths.prompt, self.max_prompt)
         chosen = _at_most(lengths.chosen, self.max_completion)
         rejected = _at_most(lengths.rejected, self.max_completion)
@@ -81,7 +82,7 @@ class PairLimits:
             chosen, rejected = np.minimum(chosen, room), np.minimum(rejected, room)
         elif self.truncate:
             prompt = np.minimum(prompt, np.maximum(np.int32(self.max_length) - np.maximum(chosen, rejected), 0))
-            # The end of a completion after its own limit.
+            # Where a completion ends after its own limit.
             chosen_begin = np.maximum(chosen - np.int32(self.max_length), 0)
             rejected_begin = np.maximum(rejected - np.int32(self.max_length), 0)
             chosen, rejected = chosen - chosen_begin, rejected - rejected_begin

@@ -1,4 +1,4 @@
-"""How often each example of a source is packed: repeats, and weights that mix sources to shares of tokens."""
+"""Decides how often each example of a source is packed, from repeats and weights (shares of tokens)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,14 @@ from ...schemas.ragged import offsets_of
 from ...schemas.splitmix import GOLDEN, mix
 
 _DRAW_BITS = 12
-"""The range of keys is counted in 2**12 pieces: 32 KiB, and even of a billion documents a piece holds few."""
+"""Number of pieces into which the range of keys is divided. The counters take 32 KiB, and even with a billion documents
+each piece holds few.
+"""
 
 
 def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
-    """How many times each source goes into the mix: 2.5 means every example twice, and half of the tokens a third time.
+    """Return how many times each source goes into the mix: 2.5 means every example twice, and examples with half of the
+    tokens a third time.
 
     Without weights, `repeat` times. With weights, the sources' tokens are in the ratio of their weights, and the mix is
     as large as it can be without exceeding any `repeat`. Without any `repeat`, the source with the most tokens for its
@@ -27,7 +30,7 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     if all(weight is None for weight in weights):
         return [Fraction(repeat or 1) for repeat in repeats]
     shares = [Fraction(weight) if weight is not None else Fraction(0) for weight in weights]
-    # Scale: tokens of the mix for a weight of 1.
+    # Tokens of the mix for a weight of 1.
     full = [
         (Fraction(n) / share, repeat) for n, share, repeat in zip(tokens, shares, repeats, strict=True) if n and share
     ]
@@ -42,7 +45,8 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
 class Quota:
     """How often each document of one source is packed, decided from the document alone.
 
-    Each document is packed `whole` times, and those before `border`, ordered by `draw_keys` and place, once more.
+    Each document is packed `whole` times. Documents are ordered by `draw_keys` and place; those before `border` are
+    packed once more.
     """
 
     whole: int
@@ -70,8 +74,8 @@ class Draw:
     """Finds the `Quota` of one source without holding all documents in memory.
 
     1. `count` every document: the sum of tokens, and how it spreads over the range of keys.
-    2. `set_target` to a number of passes. If it is not whole, the border lies in one small piece of the range.
-    3. `read_again` every document; those in that piece are kept. Then take the `quota`.
+    2. `set_target` to a number of passes. If the number is not whole, the border lies in one small piece of the range.
+    3. `read_again` every document; this keeps those in that piece. Then take the `quota`.
 
     For the fraction beyond whole passes, documents are taken in the order of their keys until the sum is as near to the
     target as possible.
@@ -103,7 +107,7 @@ class Draw:
         return True
 
     def read_again(self, keys: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
-        """Pass the same documents again, with their (N,) places in the source."""
+        """Take the same documents again, with their (N,) places in the source."""
         if self._piece is None:
             return
         here = (keys >> np.uint64(64 - _DRAW_BITS) == np.uint64(self._piece)) & (tokens > 0)
@@ -124,7 +128,7 @@ class Draw:
 
 
 def draw_keys(places: NDArray[np.int64], seed: int, source: int) -> NDArray[np.uint64]:
-    """(N,) sort keys that decide in which order a source's documents are taken; they depend only on seed and place.
+    """Return (N,) sort keys for the order in which a source's documents are taken; they depend only on seed and place.
 
     Args:
         source: the number of the source, so that sources of equal size are drawn differently.

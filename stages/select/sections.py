@@ -1,4 +1,4 @@
-"""Sections: the parts of documents to plan. Usually one per document; several if it is split or repeated.
+"""Sections are the parts of documents to plan: one per document, or several if it is split or repeated.
 
 N documents, M sections.
 """
@@ -20,10 +20,11 @@ class Sections:
     starts: NDArray[np.int32]
     """(M,) first token, within the document."""
     lengths: NDArray[np.int32]
-    """(M,) tokens, at least one."""
+    """(M,) number of tokens, at least one."""
     repeated: NDArray[np.int32] | None = None
     """(M,) how many of the first tokens repeat the end of the document's previous section; they are not trained again.
-    None if there are none."""
+    None if no section repeats tokens.
+    """
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -34,12 +35,12 @@ class Sections:
         return np.zeros_like(self.lengths) if self.repeated is None else self.repeated
 
     def repeats_of(self, index: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(K,) `repeated` of some sections."""
+        """Return (K,) `repeated` of some sections."""
         return np.zeros(len(index), dtype=np.int32) if self.repeated is None else self.repeated[index]
 
     @property
     def fresh(self) -> NDArray[np.int32]:
-        """(M,) tokens that do not repeat the previous section."""
+        """Return (M,) tokens that do not repeat the previous section."""
         return self.lengths if self.repeated is None else self.lengths - self.repeated
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> "Sections":
@@ -48,15 +49,15 @@ class Sections:
         return Sections(self.documents[index], self.starts[index], self.lengths[index], repeated)
 
     def overlap(self, count: int) -> NDArray[np.int64]:
-        """(N,) repeated tokens of each of `count` documents."""
+        """Return (N,) the repeated tokens of each of `count` documents."""
         return self._sums(self.repeats, count)
 
     def tokens(self, count: int) -> NDArray[np.int64]:
-        """(N,) fresh tokens of each of `count` documents."""
+        """Return (N,) the tokens of each of `count` documents that are not repeated."""
         return self._sums(self.fresh, count)
 
     def _sums(self, values: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-        # bincount's weights would be floats.
+        # np.bincount would sum weights as floats.
         return sums_of(values, np.searchsorted(self.documents, np.arange(count + 1)))
 
 
@@ -72,7 +73,7 @@ def lay_open(
     Args:
         which: (N,) the documents to include.
         low, high: (N,) the range of tokens kept of each document that is not split.
-        split: the sections of split documents.
+        split: sections that replace those of split documents.
         copies: (N,) how often to list each document's sections.
     """
     chosen = np.flatnonzero(which & (copies > 0) & (high > low))

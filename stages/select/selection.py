@@ -1,4 +1,4 @@
-"""Which documents are packed, how many times, and why the others are not."""
+"""Decides which documents are packed and how often, and records why the others are left out."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,11 @@ class Selection:
     code: NDArray[np.int8]
     """(N,) why each document is left out: an index into `reasons`, or STAYS."""
     reasons: list[str]
-    """The ledger's reasons in the order of first use; the first is for STAYS."""
+    """The ledger's reasons in the order of first use; the first entry stands for STAYS."""
 
     @classmethod
     def of(cls, count: int) -> "Selection":
-        """All documents, once each."""
+        """Select all documents, once each."""
         return cls(np.ones(count, dtype=np.int32), np.zeros(count, dtype=np.int8), [""])
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ all first pieces, then all second ones, so that each step is a few array operati
 1. If the rest fits, it is the last piece.
 2. Else let m be the fewest pieces that hold the rest, and t their length if they were equal.
 3. If a turn begins within the capacity, cut before the one nearest to t. Else cut at the blank line, else at the line
-   end, nearest to t, between t/2 and the capacity and with t/2 left. Else cut at t. Else at t.
+   end, nearest to t, between t/2 and the capacity and with t/2 left. Else cut at t.
 4. The next piece begins `overlap` tokens before the cut.
 """
 
@@ -22,9 +22,10 @@ class Places:
     """Where documents may be cut."""
 
     turns: Sequence[NDArray[np.int64]] = ()
-    """Ascending places, best kind first. Any of them may be used, however short the piece."""
+    """Places to cut, best kind first, each list ascending. Any of them may be used, however short the piece becomes."""
     lines: Sequence[NDArray[np.int64]] = ()
-    """The same, used only if no piece becomes much shorter than necessary."""
+    """Places that are used only if no piece becomes much shorter than necessary; best kind first, each list ascending.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,15 +39,15 @@ class SplitPieces:
     fresh: NDArray[np.int64]
     """(S,) place of the first token that is not in the piece before."""
     end: NDArray[np.int64]
-    """(S,) one past the last."""
+    """(S,) end of the piece: one past its last token."""
 
 
 def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overlap: int, places: Places) -> SplitPieces:
     """Cut each stretch into pieces of at most `capacity` tokens.
 
     Args:
-        low, high: (K,) places where the stretch of each document begins and ends; they rise and do not overlap.
-        overlap: how many last tokens of a piece the next one repeats; below `capacity`.
+        low, high: (K,) places where the stretch of each document begins and ends; ascending, without overlap.
+        overlap: how many tokens at the end of a piece the next one repeats; below `capacity`.
     """
     document = np.arange(len(low))
     start, fresh, end = low.astype(np.int64), low.astype(np.int64), high.astype(np.int64)
@@ -61,7 +62,8 @@ def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overla
         done.append((document, start, fresh, at))
         start, fresh = np.maximum(at - overlap, start), at
     columns = [np.concatenate(column) for column in zip(*done, strict=True)] if done else [np.zeros(0, np.int64)] * 4
-    order = np.argsort(columns[0], kind="stable")  # steps are in the order of tokens
+    # Sort by document; within a document the steps already are in the order of tokens.
+    order = np.argsort(columns[0], kind="stable")
     return SplitPieces(*(column[order] for column in columns))
 
 
@@ -73,14 +75,14 @@ def _cut_at(
     overlap: int,
     places: Places,
 ) -> NDArray[np.int64]:
-    """Where the piece that begins at each start ends. No rest is short enough to be the last piece."""
+    """Return where to end the piece that begins at each start. The rest never fits into one piece here."""
     pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
     equal = -(-(end - start + (pieces - 1) * overlap) // pieces)
     target: NDArray[np.int64] = start + equal
     at = target.copy()
     free = np.ones(len(at), dtype=np.bool_)
     half = (target - fresh + 1) // 2
-    farthest = start + capacity  # before the end, because the rest does not fit
+    farthest = start + capacity  # the rest does not fit, so the cut lies before the end
     for kinds, low, high in (
         (places.turns, fresh + 1, farthest),
         (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),
@@ -96,7 +98,9 @@ def _cut_at(
 def _nearest(
     candidates: NDArray[np.int64], target: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The candidate from low to high that is nearest to each target, the earlier of two; -1 if there is none."""
+    """Return the candidate in low..high that is nearest to each target, the earlier of two equally near; -1 if there is
+    none.
+    """
     if not len(candidates):
         return np.full(len(target), -1, dtype=np.int64)
     index = np.searchsorted(candidates, target, side="right")

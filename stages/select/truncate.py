@@ -1,4 +1,4 @@
-"""Which range of each document is kept: limits of prompt and completion first, then that of the row.
+"""Decides which range of each document is kept: first the limits of prompt and completion, then the limit of the row.
 
 N documents. The kept range is contiguous, because a prompt loses its beginning and a completion its end.
 """
@@ -21,7 +21,7 @@ class Overlong(StrEnum):
     """Cut into pieces at natural places, before packing."""
     ERROR = "error"
     WHOLE = "whole"
-    """Kept whole; the packing strategy cuts it."""
+    """Kept whole here; the packing strategy cuts it."""
 
 
 class Keep(StrEnum):
@@ -38,7 +38,7 @@ class Stretch:
     low: NDArray[np.int32]
     """(N,) first token kept."""
     high: NDArray[np.int32]
-    """(N,) one past the last."""
+    """(N,) end of the range: one past the last token kept."""
     prompt_cut: NDArray[np.int32] | None
     """(N,) tokens removed by the prompt's own limit; None without such a limit."""
     completion_cut: NDArray[np.int32] | None
@@ -50,13 +50,13 @@ class Limits:
     """Length limits in tokens."""
 
     max_length: int
-    """C, capacity of a row."""
+    """Capacity of a row (C)."""
     overlong: Overlong = Overlong.TRUNCATE
     keep: Keep = Keep.START
     max_prompt: int | None = None
-    """A longer prompt loses its beginning."""
+    """Maximum tokens of a prompt; a longer one loses its beginning."""
     max_completion: int | None = None
-    """A longer completion loses its end."""
+    """Maximum tokens of a completion; a longer one loses its end."""
 
     @property
     def needs_boundaries(self) -> bool:
@@ -64,7 +64,7 @@ class Limits:
         return self.max_prompt is not None or self.max_completion is not None
 
     def stretch(self, lengths: NDArray[np.int32], boundaries: NDArray[np.int32] | None) -> Stretch:
-        """The kept range of each document, even if it is dropped for another reason.
+        """Return the kept range of each document, even if the document is dropped for another reason.
 
         Args:
             lengths: (N,) tokens of each document.

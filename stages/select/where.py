@@ -2,7 +2,7 @@
 
 The condition sees one example per row, in the columns of COLUMNS. `condition` checks it before polars parses it: only
 listed functions and operators are allowed, so it reads no file and runs no Python. It must give true or false for each
-row independently.
+row, independent of other rows.
 """
 
 from collections import Counter
@@ -63,24 +63,26 @@ COLUMNS: dict[str, Callable[[Example], Any]] = {
     "tools": lambda one: msgspec.json.encode(one.tools).decode() if one.tools else None,
     "group": lambda one: one.group,
 }
-"""The value of each column; null if the example has none. All are texts except `messages`, a list of `role` and
-`content`, and `roles`, a list of texts."""
+"""The value of each column; null if the example lacks it. All are texts except `messages` (a list of `role` and
+`content`) and `roles` (a list of texts).
+"""
 
 _TEXTS = (("a", "b"), ("a", "bcd"), ("ef", ""), ("ef", "g h"), ("a", "b"), ("i", "j" * 99))
 _PROBES = [
     Example(number, -1, "ab"[number % 2], prompt=prompt, completion="x" * number, text=text)
     for number, (prompt, text) in enumerate(_TEXTS)
 ]
-"""Examples that differ in length, order and grouping. A condition whose result for one changes beside the others does
-not decide row by row."""
+"""Examples to try a condition on, different in length, order and grouping. If its result for one of them changes when
+the others are there, the condition does not decide row by row.
+"""
 
 
 class Where:
     """A condition, compiled.
 
     Raises:
-        ConfigError: polars is missing, or the condition is wrong: no SQL, an unknown column, a function that is not
-            allowed, too large, no truth value, or one that depends on other rows.
+        ConfigError: polars is missing, or the condition is not SQL, uses an unknown column or a function that is not
+        allowed, is too large, does not give true or false, or depends on other rows.
     """
 
     def __init__(self, condition: str, key: str = "where") -> None:
@@ -106,7 +108,7 @@ class Where:
         self._names = list(dict.fromkeys(names))
         found = self._series([])
         if found.dtype != polars.Boolean:
-            raise self._wrong(f"it gives {found.dtype} and not true or false")
+            raise self._wrong(f"it gives {found.dtype} instead of true or false")
         try:
             self(_PROBES)
         except ConfigError:
@@ -128,7 +130,7 @@ class Where:
         """Try the condition on some examples, together and one by one.
 
         Raises:
-            ConfigError: it cannot be computed, or its result for an example depends on the others.
+            ConfigError: the condition cannot be computed, or its result for an example depends on the others.
         """
         together = self(examples)
         if together != [flag for example in examples for flag in self([example])]:

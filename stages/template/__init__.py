@@ -1,1 +1,1 @@
-"""An example becomes text that knows what each part of it is."""
+"""Renders an example as text, and records what each part of the text is."""

@@ -1,7 +1,7 @@
 """Locates the assistant's turns in a rendered conversation, or says why they cannot be located with certainty.
 
-A rendering is known by its text and its `words`: which stretches came from which message. The template wrote everything
-else. From these follows, for each assistant message,
+A rendering is known by its text and its `words`: which stretches came from which message. The template wrote the rest.
+For each assistant message, this gives
 
 1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
 2. where it begins: where generation would begin, after the generation prompt. That is found in what the template wrote
@@ -28,9 +28,9 @@ GENERATION = -1
 Word: TypeAlias = tuple[int, int, int]
 """(begin, end, code) in characters. The code says where the text came from: `code_of`, GENERATION or TOOLS."""
 TOOLS = -2
-"""The code of a list of tools; tool k has TOOLS - 1 - k."""
+"""The code of a list of tools; tool k has the code TOOLS - 1 - k."""
 MESSAGE = 16
-"""A code is a message's index shifted left by this, plus the number of its part."""
+"""A code is a message's index, shifted left by this many bits, plus the number of the part."""
 CALL, REASONING = 1, 2
 """Bits of a code for words of a tool call, and for reasoning."""
 _PART = 2
@@ -41,7 +41,7 @@ def code_of(index: int, part: int = 0, kind: int = 0) -> int:
     """The code of words of a message.
 
     Args:
-        index: of the message.
+        index: index of the message.
         part: number of the content part or tool call, from 1; 0 for all of them as one text.
         kind: CALL, REASONING, or 0 for content.
     """
@@ -82,7 +82,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TemplateProfile:
-    """What fixed sample conversations show about a template, before any row is rendered."""
+    """Facts about a template, learned from fixed sample conversations before any row is rendered."""
 
     opening: str = ""
     """The generation prompt; "" if the template writes none."""
@@ -91,11 +91,11 @@ class TemplateProfile:
     stops: re.Pattern[str] | None = None
     """Finds special tokens."""
     generation: bool = False
-    """Whether the template has `{% generation %}` blocks, which then decide."""
+    """Whether the template has `{% generation %}` blocks; if so, they decide."""
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern that finds the first of some tokens; of two at the same place, the longer."""
+    """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
     found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, found))) if found else None
 
@@ -130,7 +130,7 @@ def find_turns(
     calls: Collection[int] = (),
     cut: Callable[[int, str], None] | None = None,
 ) -> list[Turn]:
-    """The turns of a template without generation blocks.
+    """Locate the turns of a conversation whose template has no generation blocks.
 
     Args:
         words: sorted stretches that do not overlap; one may be empty.
@@ -151,13 +151,13 @@ def find_turns(
     for place, (_, _, code) in enumerate(words):
         first.setdefault(code >> MESSAGE, place)
         last[code >> MESSAGE] = place
-    # If all messages left words, the text between words is the template's. Else it may contain words that were not
-    # followed, and must not be searched.
+    # If words of every message were found, the template wrote the text between words. Else that text may contain words
+    # that were not followed, and must not be searched.
     complete = len(first) == len(roles)
     known: dict[str, int] = {}
     turns: list[Turn] = []
     closing = _Closing(text, words, last, said[-1], len(roles), manner)
-    if prompt in said[1:]:  # first the one turn with a rendering of its own: others may be like it
+    if prompt in said[1:]:  # first the turn that is rendered on its own: the others may be like it
         said = [prompt, *(index for index in said if index != prompt)]
     for index in said:
         if index not in first:
@@ -201,7 +201,7 @@ def _begin_by_head(
     complete: bool,
     cut: Callable[[int, str], None] | None,
 ) -> int:
-    """Where a turn begins, found by rendering what comes before it with a generation prompt.
+    """Find where a turn begins, by rendering what comes before it with a generation prompt.
 
     Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
     messages may be rendered differently without the turn, such as tools in the last question.
@@ -218,7 +218,7 @@ def _begin_by_head(
     anchor, _, code = words[place]
     head, find_words = prefix
     if low <= len(head) <= anchor and text.startswith(head):
-        return len(head)  # the same text, so it does not matter which words belong to whom
+        return len(head)  # the text is the same, so it does not matter which message each word came from
     said = find_words()
     if list(said) != list(words[:place]):
         if not (place and said) or said[-1][2] != words[place - 1][2]:
@@ -242,7 +242,7 @@ def _begin_by_head(
 
 
 class _Closing:
-    """What ends a turn, according to the last turn of the conversation."""
+    """Find what ends a turn, from the last turn of the conversation."""
 
     def __init__(
         self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
@@ -266,7 +266,7 @@ class _Closing:
         self._before = tail[: found.start()] if found is not None else tail
 
     def of(self, index: int, done: int, high: int) -> tuple[int, int]:
-        """(where its end-of-turn token begins, where it ends) of a turn whose words end at `done`.
+        """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
 
         Args:
             high: where the next message's words begin.
@@ -291,7 +291,7 @@ class _Closing:
 
 
 def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: TemplateProfile) -> list[Turn]:
-    """The turns of a template with generation blocks: exactly their contents.
+    """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
 
     Args:
         words: sorted, including those of code GENERATION.
@@ -306,8 +306,8 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
     if not blocks:
         raise UnprovedError("the template rendered no generation block")
     edges = {place for block in blocks for place in block}
-    # An empty question at the edge of a block is not part of it, as a non-empty one would not be, unless the template
-    # marks questions too.
+    # An empty question at the edge of a block is not part of the block (a non-empty one would not be either), unless
+    # the template marks questions too.
     plain: list[Word] = []
     beside: list[Word] = []
     for begin, end, code in words:
@@ -350,16 +350,17 @@ def completion_start(
     said: int,
     manner: TemplateProfile,
 ) -> tuple[int, bool]:
-    """(where the completion begins, whether the prompt is rendered differently alone than within the conversation).
+    """Return where the completion begins, and whether the prompt alone is rendered differently than within the
+    conversation.
 
-    It begins where the text departs from the prompt's own rendering with a generation prompt. If they differ already
-    among the prompt's words, it begins after the generation prompt, if that occurs once between the words of both, else
-    with the completion's words.
+    It begins where the text departs from the prompt's own rendering with a generation prompt. If the two already differ
+    among the prompt's words, it begins after the generation prompt, if that occurs once between the words of prompt and
+    completion; else with the completion's words.
 
     Args:
-        words: empty if they could not be followed.
-        cut, count: how many messages the prompt and the conversation have.
-        turns: those that were located.
+        words: empty if they could not be followed. cut, count: number of messages in the prompt and in the
+        conversation.
+        turns: the turns that were located.
         head: the prompt's own text.
         said: where the words in `head` end; ignored if the text begins with all of `head`.
     """
@@ -384,7 +385,7 @@ def completion_start(
     before = text[low:anchor]
     complete = (
         len({code >> MESSAGE for _, _, code in words if code >= 0}) == count
-    )  # else there may be words that were not followed
+    )  # otherwise there may be words that were not followed
     if turn is None and complete and manner.opening and before.count(manner.opening) == 1:
         return low + before.index(manner.opening) + len(manner.opening), True
     return anchor, True

@@ -1,9 +1,9 @@
 """A chat template rendered by jinja2: the reference for every faster path.
 
-The rules around the rendering (which keys are dropped, which are aliased, what a template may touch) are
-those of transformers 5's `apply_chat_template(..., tokenize=False)`, so that the text is the same to the
-letter. Two things differ on purpose, so that the text depends only on the data and the configuration: the date is
-pinned, and a template cannot draw random numbers.
+The rules around the rendering (which keys are dropped, which are aliased, what a template may touch) are those of
+transformers 5's `apply_chat_template(..., tokenize=False)`, so that the text is identical. Two things differ on
+purpose, so that the text depends only on the data and the configuration: the date is pinned, and a template cannot draw
+random numbers.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ class ChatTemplate:
 
     Args:
         source: the jinja2 text.
-        variables: what the template sees by name: the tokenizer's `special_tokens_map`, and switches such as
+        variables: variables that the template can use: the tokenizer's `special_tokens_map`, and switches such as
             `enable_thinking`.
         name: its name in errors: the file or tokenizer that it came from.
         date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
-        on_limit: whether a row that exceeds a limit is rejected or is an error. Exceeding time or memory is always an
-            error, because it depends on the machine.
+        on_limit: whether a row that exceeds a limit is rejected or raises an error. Exceeding time or memory is always
+            an error, because it depends on the machine.
 
     Raises:
         TemplateError: the source does not compile, the date is not an ISO date, or a variable's name is reserved.
@@ -69,7 +69,7 @@ class ChatTemplate:
                     "give it another name"
                 )
         try:
-            with limited():  # jinja2 computes what is constant
+            with limited():  # jinja2 computes constants when it compiles
                 self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
@@ -107,7 +107,7 @@ class ChatTemplate:
 
         Raises:
             RowRejectedError: there is no message, or the template (or the sandbox) refused this conversation.
-            TemplateError: the template asks for the date and none is pinned, or asks for a random number.
+            TemplateError: the template uses the date and none is pinned, or uses a random number.
         """
         if not messages:
             raise self.rejected("there is no message to render")
@@ -127,7 +127,7 @@ class ChatTemplate:
             try:
                 with limited():
                     return render()
-            except MemoryError:  # perhaps the process grew since the watch last checked
+            except MemoryError:  # the process may have grown since the watch last checked
                 with limited(again=True):
                     return render()
         except PacktrainError:
@@ -169,7 +169,7 @@ class ChatTemplate:
 
 
 def with_reasoning(message: Message) -> Message:
-    """A message with its reasoning under every key that templates use, as in transformers."""
+    """Return a message with its reasoning under every key that templates use, as in transformers."""
     for key in REASONING_KEYS:
         reasoning = message.get(key)
         if reasoning is not None:
@@ -178,7 +178,7 @@ def with_reasoning(message: Message) -> Message:
 
 
 def plain(value: Any) -> Any:
-    """A copy made of JSON types only, so that a template cannot reach methods of richer objects.
+    """Return a copy made only of JSON types, so that a template cannot reach methods of other objects.
 
     Anything else becomes a placeholder that names its type, such as `<Image>`.
     """

@@ -1,4 +1,5 @@
-"""Finds what a conversation contains but its text does not, in every row, by the words that the rendering followed.
+"""Finds, in every row, contents of the conversation that its rendered text lacks, by the words that the rendering
+followed.
 
 Contents, tool calls and tools without words in the text are lost. Such a row is refused unless the configuration allows
 the loss. Reasoning may always be lost, because many templates drop it from earlier turns. The ledger counts all losses.
@@ -20,7 +21,7 @@ LOST = "lost_content"
 DROPPED_REASONING = "reasoning"
 """The ledger's name for lost reasoning."""
 THOUGHT_END = "</think>"
-"""Ends a thought inside a content."""
+"""Tags that end a thought inside a content."""
 _THOUGHT_BEGIN = "<think>"
 ALLOWED_AS = {
     "system": "system",
@@ -29,7 +30,7 @@ ALLOWED_AS = {
     "assistant": "assistant",
     "tool": "tool_results",
 }
-"""Role → the word of `tokenizer.allow_lost` for its contents."""
+"""Maps a role to the word of `tokenizer.allow_lost` for its contents."""
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _MORE_KEYS = frozenset({"tool_calls", "function_call", *REASONING_KEYS})
 _LETTER = re.compile(r"<[^<>]*>|\w")
@@ -39,7 +40,7 @@ _NAMED_TOOLS = 5
 
 
 class TemplateCapabilities:
-    """What the template writes, and which parts of a row it leaves out.
+    """Knows what the template writes, and finds the parts of a row that it leaves out.
 
     Args:
         template: the chat template.
@@ -52,13 +53,13 @@ class TemplateCapabilities:
         self._parts: bool | None = None
 
     def joined(self, messages: Messages, first: int = 0) -> Messages:
-        """The messages, with lists of parts joined to texts for a template that cannot write lists.
+        """Return the messages; if the template cannot write lists of parts, they are joined to texts.
 
         Args:
             first: index of the first message in its conversation, for errors.
 
         Raises:
-            RowRejectedError: `lost_content`, for a part that is not text, under such a template.
+            RowRejectedError: `lost_content`, for a part that is not text, if the template cannot write lists.
         """
         out: dict[int, Message] = {}
         for index, message in enumerate(messages):
@@ -117,7 +118,7 @@ class TemplateCapabilities:
     def _unseen(
         self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, missing: Sequence[int]
     ) -> list[int]:
-        """Those of `missing` that the template really leaves out.
+        """Return those of `missing` that the template really leaves out.
 
         Words may be in the text although they could not be followed (through `%`, for example). So the row is rendered
         again for each, with its letters replaced by a character that is not in the text. If that character is then in
@@ -140,7 +141,7 @@ class TemplateCapabilities:
         return unseen
 
     def _sorted_out(self, unseen: list[int], messages: Messages, tools: list[dict[str, Any]] | None) -> set[str]:
-        """The allowed ones of what is left out; raises for the first that is not allowed."""
+        """Return the allowed losses; raise for the first loss that is not allowed."""
         dropped: set[str] = set()
         lost_tools: list[int] = []
         for code in unseen:
@@ -174,8 +175,7 @@ class TemplateCapabilities:
         allow = f", or allow it with tokenizer.allow_lost: [{kind}]" if kind else ""
         return RowRejectedError(
             LOST,
-            f"{where}the chat template '{self._template.name}' writes nothing of {what}; take a template that "
-            f"does{allow}",
+            f"{where}the chat template '{self._template.name}' does not write {what}; take a template that does{allow}",
         )
 
     def _takes_parts(self) -> bool:
@@ -193,7 +193,7 @@ class TemplateCapabilities:
 
 
 def drops_thought(content: str, written: Sequence[str]) -> bool:
-    """Whether a content has a thought (`<think>…</think>`) that is in none of the texts written of it."""
+    """Whether a content has a thought (`<think>…</think>`) that none of its written texts contains."""
     thought = content.rpartition(THOUGHT_END)[0].rpartition(_THOUGHT_BEGIN)[2].strip()
     return bool(thought) and not any(thought in text for text in written)
 
@@ -223,8 +223,9 @@ def _calls_of(message: Message) -> list[Any]:
 
 
 def _altered(message: Message, index: int, code: int, mark: str) -> Message:
-    """A copy of a message with the words of this code replaced by `mark`; the message itself if the code is
-    another's."""
+    """A copy of a message with the words of this code replaced by `mark`; the message itself if the code belongs to
+    another message.
+    """
     if code < 0 or code >> MESSAGE != index:
         return message
     out = dict(message)
@@ -270,7 +271,7 @@ def _tool_name(tool: Any) -> str:
 
 
 def _joined(parts: list[Any], index: int, name: str) -> str:
-    """The texts of all parts, one per line, as servers join them for such templates."""
+    """Return the texts of all parts, one per line, as servers join them for templates that cannot write lists."""
     texts = []
     for part in parts:
         text = part if isinstance(part, str) else None
@@ -280,8 +281,8 @@ def _joined(parts: list[Any], index: int, name: str) -> str:
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             raise RowRejectedError(
                 LOST,
-                f"message {index + 1} has a part of type {kind!r}, and the chat template '{name}' writes nothing of "
-                "contents that are lists",
+                f"message {index + 1} has a part of type {kind!r}, and the chat template '{name}' does not write "
+                f"contents that are lists",
             )
         texts.append(text)
     return "\n".join(texts)

@@ -36,7 +36,7 @@ from .limits import (
 
 _VALUES = (str, int, float, type(None))
 _ADDRESS = " at 0x"
-"""Part of the text of Python objects without one of their own: `<generator object at 0x7f...>`."""
+"""Matches the default text of a Python object: `<generator object at 0x7f...>`."""
 
 
 _COMPILED: dict[tuple[type, str], Any] = {}
@@ -49,7 +49,7 @@ class CountingCode(CodeGenerator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._iterated: set[int] = set()
-        """Identities of the expressions that loops iterate over."""
+        """Ids of the expression nodes that loops iterate over."""
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
         """See jinja2."""
@@ -76,7 +76,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Applied to the text of a `{% generation %}` block."""
 
     def compile(self, source: str | nodes.Template, *args: Any, **kwargs: Any) -> Any:
-        """See jinja2. Of what `make_environment` makes, the class and the text decide the code: it is compiled once."""
+        """See jinja2. Environments from `make_environment` compile each text once per class, because only these two
+        decide the code.
+        """
         if not isinstance(source, str) or args or kwargs:
             return super().compile(source, *args, **kwargs)
         code = _COMPILED.get((type(self), source))
@@ -117,7 +119,7 @@ EnvironmentType = TypeVar("EnvironmentType", bound=BoundedEnvironment)
 
 
 def compile_template(environment: BoundedEnvironment, source: str | nodes.Template) -> jinja2.Template:
-    """Compile a template so that `~` also joins as the environment does."""
+    """Compile a template so that `~` also joins by the environment's own function."""
     code = environment.compile(source)
     template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
     template.root_render_func.__globals__["_counted"] = counted
@@ -180,7 +182,7 @@ class GuardedNamespace(Namespace):
 
 
 class DictMaker:
-    """The `dict` of templates: makes dictionaries, and nothing else."""
+    """The `dict` of templates, which only makes dictionaries."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -213,7 +215,7 @@ def _raise_exception(message: Any) -> NoReturn:
 
 
 def written_text(value: Any = "") -> str:
-    """The text of a value: `str`, but refuses objects without a text of their own."""
+    """Return the text of a value, as `str` does, but refuse objects that have only Python's default text."""
     text = str(value)
     if not isinstance(value, _VALUES) and _ADDRESS in text:
         _require_values(value)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from jinja2.filters import make_attrgetter
 
 MAX_CHARACTERS = 1 << 28
-"""Maximum number of characters of a rendering, or of a string on the way to it."""
+"""Maximum number of characters of a rendering, or of any string made while rendering."""
 MAX_ITEMS = 1 << 22
 """Maximum number of items of a list made by one operation."""
 MAX_STEPS = 1 << 24
@@ -29,7 +29,7 @@ _MAX_BITS = 100_000
 _MAX_COMPUTED = 10_000
 _WIDTH = re.compile(r"%[^%a-zA-Z]*\d{7}|\{[^{}]*:[^{}]*\d{7}")
 _COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
-"""`'%*d' % (10**9, 1)` and `'{:{}}'.format(1, 10**9)`."""
+"""Matches widths that are arguments: `'%*d' % (10**9, 1)` and `'{:{}}'.format(1, 10**9)`."""
 
 
 class TemplateLimitError(Exception):
@@ -56,12 +56,12 @@ def limited(again: bool = False) -> Iterator[None]:
     """Run the body under the watch, if there is one.
 
     Args:
-        again: whether memory ran out before; then it is an error.
+        again: whether memory already ran out once; a second time is an error.
 
     Raises:
         MemoryError: memory ran out, the first time.
-        MachineLimitError: it took too long, grew too much, or memory ran out.
-        TemplateLimitError: it nested too deeply.
+        MachineLimitError: the body took too long, grew too much, or memory ran out.
+        TemplateLimitError: the template nested too deeply.
     """
     _steps[0] = MAX_STEPS
     try:
@@ -108,7 +108,7 @@ def _counted_one_by_one(iterable: Any) -> Iterator[Any]:
 
 def require_replaced(text: str, old: str, new: str) -> None:
     """Refuse a replacement that would make a text too long."""
-    size, longer = str.__len__(text), str.__len__(new)  # a SymbolicStr would record `len` as an inspection
+    size, longer = str.__len__(text), str.__len__(new)  # `len` of a SymbolicStr would be recorded as an inspection
     if longer * (size + 1) > MAX_CHARACTERS:
         require_size(size + str.count(text, old) * longer)
 
@@ -126,7 +126,7 @@ def require_size(characters: int) -> None:
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """`"".join`, refusing too long results."""
+    """`"".join`, but refuses results that are too long."""
     parts = list(pieces)
     require_size(sum(map(len, parts)))
     return "".join(parts)
@@ -156,7 +156,7 @@ def require_operation(operator: str, left: Any, right: Any) -> None:
     """Refuse an operation whose result would be huge.
 
     Raises:
-        TemplateLimitError: it would.
+        TemplateLimitError: the result would be huge.
     """
     if operator == "*":
         for one, other in ((left, right), (right, left)):
@@ -176,11 +176,11 @@ def require_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Count a call, and refuse string methods whose result would be huge.
 
     Raises:
-        TemplateLimitError: it would, or there were too many steps.
+        TemplateLimitError: the result would be huge, or there were too many steps.
     """
     take_steps(_CALL_STEPS)
     name = getattr(function, "__name__", "")
-    # The sandbox wraps `format`.
+    # The sandbox wraps `str.format` in its own function.
     subject = getattr(getattr(function, "__wrapped__", function), "__self__", None)
     if not isinstance(subject, str):
         return
@@ -255,7 +255,7 @@ def _few(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _linear_sum(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The sum of lists in linear time; Python's `sum` copies all items before for each list."""
+    """The sum of lists in linear time; Python's `sum` copies all earlier items again for each list."""
 
     @wraps(function)
     def wrapper(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:

@@ -3,7 +3,7 @@
 Contents enter the template as `TrackedStr`: strings that behave normally and remember where they came from. So one
 rendering gives the text and the origin of its words.
 
-Compared with plain jinja2 on a sample of rows, as traces are.
+On a sample of rows the result is compared with plain jinja2, as for traces.
 """
 
 import marshal
@@ -36,11 +36,11 @@ class Marked:
     def __init__(self, text: str, words: list[Word], blocks: int, tools: Collection[int] = ()) -> None:
         self.text = text
         self.words = words
-        """Sorted, without the words of tools."""
+        """Words of the messages, sorted; words of tools are not among them."""
         self.tools = tools
         """Codes of the tools with words in the text."""
         self.blocks = blocks
-        """How many generation blocks ran; as many of the words must belong to blocks."""
+        """Number of generation blocks that ran; it must equal the number of words that belong to blocks."""
 
 
 class Marker:
@@ -61,7 +61,7 @@ class Marker:
     def render(
         self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
     ) -> Marked:
-        """The text and words of messages that `own` made.
+        """Render messages that `own` made; return the text and its words.
 
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
@@ -87,7 +87,7 @@ class Marker:
         """Messages as the template sees them, with tracked contents.
 
         Raises:
-            RowRejectedError: one is not a JSON object, or there is none.
+            RowRejectedError: there is no message, or one is not a JSON object.
         """
         if not messages:
             raise self.template.rejected("there is no message to render")
@@ -97,7 +97,7 @@ class Marker:
         """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once.
 
         Raises:
-            RowRejectedError: one is not a JSON object.
+            RowRejectedError: a tool is not a JSON object.
         """
         if tools is None:
             return None

@@ -1,4 +1,4 @@
-"""Detects templates that can build lists which contain the same parts again and again.
+"""Detects templates that can build lists which contain the same values many times over.
 
 Comparing or printing such a list is a single, practically endless Python instruction that no timer in the process can
 interrupt: `[x, x]` nested forty times has a million million leaves. Only another process can stop that.
@@ -20,7 +20,7 @@ def nests_values(source: str) -> bool:
     try:
         tree = make_environment(BoundedEnvironment, "", None).parse(source)
     except TemplateSyntaxError:
-        return False  # it does not compile; `ChatTemplate` reports that
+        return False  # does not compile; `ChatTemplate` reports that
     for literal in tree.find_all((nodes.List, nodes.Tuple, nodes.Dict)):
         if getattr(literal, "ctx", "load") == "load" and not _is_constant(literal):
             return True
@@ -30,7 +30,7 @@ def nests_values(source: str) -> bool:
 
 
 def _is_constant(literal: nodes.Node) -> bool:
-    """Whether it contains only texts and numbers; constant lists in it are checked separately."""
+    """Whether an expression contains only texts and numbers; constant lists in it are checked separately."""
     return all(
         isinstance(item, (nodes.Const, nodes.TemplateData, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair))
         and _is_constant(item)

@@ -1,4 +1,4 @@
-"""Renders an example and says what each part of its text is, by a trace if that is sound, else by jinja2.
+"""Renders an example and records what each part of its text is. Uses a trace where that is safe, else jinja2.
 
 There are three ways, each checked against the one above it:
 
@@ -7,8 +7,8 @@ There are three ways, each checked against the one above it:
 2. *Marked*: only the second rendering.
 3. *Traced*: a program for each path that rows take through the template; see `trace`.
 
-A row's result depends only on the row and the template, never on the rows before it. Only values that would be made
-again identically are kept between rows: traces, and the JSON of tools.
+A row's result depends only on the row and the template, never on the rows before it. Only values that do not depend on
+earlier rows are kept between rows: traces, and the JSON of tools.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,12 +34,12 @@ CHECK = 0xFF
 """One row in 256 is also rendered exactly, chosen by the text's length and `_LOOKED` of its characters."""
 _LOOKED = 48
 MAX_TRACES = 4096
-"""Maximum number of traces to keep; then all are forgotten."""
+"""Maximum number of traces to keep; when it is reached, all are forgotten."""
 MAX_PATHS = 64
 """Maximum number of traces for one pattern."""
 
 _FLAGS = ("train", "weight")
-_NOT_FOLLOWED = "the template looks at its contents in a way that cannot be followed"
+_NOT_FOLLOWED = "the template inspects contents in a way that cannot be followed"
 
 
 class Renderer:
@@ -51,7 +51,7 @@ class Renderer:
     Args:
         template: the chat template.
         trace: False renders everything exactly.
-        stops: the tokenizer's special tokens: one of them ends a turn.
+        stops: the tokenizer's special tokens: one of these ends a turn.
         others: its other added tokens, in case the template ends turns with one of them.
         allow_lost: what the text may leave out, in the words of `tokenizer.allow_lost`.
     """
@@ -94,9 +94,9 @@ class Renderer:
     ) -> Rendered:
         """The text of prompt and completion, the character at which the completion begins, and the runs.
 
-        The completion begins where the assistant's first turn in it does. If that is not known, or the assistant does
-        not begin it, see `completion_start`. It begins at 0 without a prompt, and at the text's end without a
-        completion.
+        The completion begins where its first assistant turn begins. If that place is not known, or the completion
+        begins with another role, see `completion_start`. Without a prompt it begins at 0; without a completion, at the
+        text's end.
 
         Args:
             prompt: messages; may be empty if the completion is not.
@@ -137,7 +137,7 @@ class Renderer:
 
     @property
     def manner(self) -> TemplateProfile:
-        """What the template does with a conversation of two messages."""
+        """Learn what the template does with a conversation of two messages."""
         if self._manner is None:
             self._manner = self._probe()
         return self._manner
@@ -178,8 +178,9 @@ class Renderer:
             return heads[index]
 
         def bare(index: int) -> Messages:
-            """Messages with plain strings in place of tracked ones if all contents are texts: these render twice as
-            fast."""
+            """Return the messages with plain strings instead of tracked ones if all contents are texts; plain strings
+            render twice as fast.
+            """
             return [one if is_plain(one) else owned for one, owned in zip(messages[:index], chat, strict=False)]
 
         def head_words(index: int) -> list[Word] | None:
@@ -273,7 +274,7 @@ class Renderer:
             try:
                 self._tracer = Tracer(self.template, self.manner)
             except TraceAbortedError:
-                self._traceable = False  # whatever the row
+                self._traceable = False  # for every row
                 return None, None
         trace = self._tracer.trace(key[1], contents, key[0])
         if sum(map(len, self._patterns.values())) >= MAX_TRACES:
@@ -307,14 +308,16 @@ class Renderer:
 
 
 def _chosen(text: str) -> bool:
-    """Whether a row is also rendered exactly. Hashing the whole text would take longer than a trace."""
+    """Whether to render a row exactly too. Decided from part of the text, because hashing all of it takes longer than a
+    trace.
+    """
     size = len(text)
     looked = text[size >> 1 : (size >> 1) + _LOOKED].encode("utf-8", "surrogatepass")
     return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0
 
 
 def trained(message: Message) -> bool:
-    """Whether a message is trained: false with `train: false` or a `weight` of 0."""
+    """Whether a message is trained. It is not if it says `train: false` or has a `weight` of 0."""
     return message.get("train") is not False and message.get("weight") != 0
 
 

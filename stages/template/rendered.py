@@ -23,7 +23,7 @@ class Runs(NamedTuple):
     """A text's runs. Only `ends` differs between rows of one trace."""
 
     ends: tuple[int, ...]
-    """One past each run's last character, ascending; the last is the text's length."""
+    """The end of each run: one past its last character. Ascending; the last is the text's length."""
     kinds: tuple[int, ...]
     """Values of `schemas.rows.RunKind`."""
     turns: tuple[int, ...]
@@ -38,13 +38,13 @@ class Rendered(NamedTuple):
     begin: int
     """The character at which the completion begins."""
     runs: Runs
-    """A run may be empty if a content is."""
+    """The runs of the text; a run may be empty if a content is empty."""
     unproved: str
     """Why its turns could not be located, or ""."""
     dropped: tuple[str, ...] = ()
-    """Parts of the conversation that the template leaves out and may leave out; see `TemplateCapabilities.check`."""
+    """Allowed losses: parts of the conversation that the template leaves out; see `TemplateCapabilities.check`."""
     rewritten: bool = False
-    """Whether the prompt is rendered differently alone than within the conversation."""
+    """Whether the prompt alone is rendered differently than within the conversation."""
 
 
 _NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
@@ -77,7 +77,7 @@ def locate(
     calls: Collection[int] = (),
     cut: Callable[[int, str], None] | None = None,
 ) -> tuple[list[Turn], int, bool]:
-    """The assistant's turns, where the completion begins, and whether the prompt is rendered differently alone.
+    """Return the assistant's turns, where the completion begins, and whether the prompt alone is rendered differently.
 
     Args:
         blocks: how many generation blocks ran.
@@ -115,8 +115,9 @@ def runs_of(
     Args:
         begin: where the completion begins.
         prompt: how many of the messages are the prompt.
-        flags: the train flag of each message. What the template wrote between two messages is trained only if both are.
-        words: of the text, sorted; used only if flags differ.
+        flags: the train flag of each message. Text that the template wrote between two messages is trained only if both
+        messages are.
+        words: words of the text, sorted; used only if flags differ.
     """
     everywhere = flags[0] if flags else True
     pieces = _pieces(turns, begin, length, prompt, roles)
@@ -145,7 +146,7 @@ def runs_of(
 def _pieces(
     turns: Sequence[Turn], begin: int, length: int, prompt: int, roles: Sequence[str]
 ) -> list[tuple[int, int, int]]:
-    """(end, kind, message) of the pieces into which turns and the beginning of the completion divide a text."""
+    """Divide a text at its turns and where the completion begins; yield (end, kind, message) of each piece."""
     out: list[tuple[int, int, int]] = []
     done = following = 0
     for message, start, stop, stop_end, end in (*turns, (len(roles), length, length, length, length)):
@@ -173,7 +174,7 @@ def _pieces(
 
 
 def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) -> Iterable[tuple[int, bool]]:
-    """(end, flag) of stretches that fill low..high: the words of a message, or the text between them."""
+    """Yield (end, flag) of the stretches that fill low..high: the words of a message, or the text between them."""
     done, before = low, -1
     for begin, end, code in words:
         if code == GENERATION:
@@ -194,10 +195,10 @@ def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) 
 
 
 def unproved_runs(begin: int, length: int, prompt: int, before: bool = True, after: bool = True) -> Runs:
-    """The two runs of a conversation whose turns could not be located: before its completion, and the rest.
+    """Return the two runs of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
-        before, after: the train flags of the two.
+        before, after: the train flags of prompt and completion.
     """
     ends, kinds, indices, trains = [], [], [], []
     if begin:
@@ -217,12 +218,12 @@ _NOT_COMPLETION = {
 
 
 def prompt_apart(runs: Runs, begin: int, prompt: int, words: Sequence[Word]) -> Runs:
-    """The runs, with words of the prompt excluded that a template writes after the beginning of the completion.
+    """Return the runs, excluding words of the prompt that the template writes inside the completion.
 
     Args:
         begin: where the completion begins.
         prompt: how many of the messages are the prompt.
-        words: of the text, sorted.
+        words: words of the text, sorted.
     """
     late = []
     for low, high, code in reversed(words):

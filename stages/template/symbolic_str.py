@@ -1,8 +1,8 @@
 """A string that stands for the content of a message while a template is traced.
 
-The template sees a string. A `Record` notes what it does to it: a pure operation (`strip`, `replace`, ...) makes
-another value, and an inspection (`in`, `startswith`, truth, ...) is answered from the guiding row's content and becomes
-a guard. Anything that cannot be recorded ends the trace with `TraceAbortedError`; nothing is guessed.
+The template sees a string. A `Record` notes what the template does with it: a pure operation (`strip`, `replace`, ...)
+makes another value, and an inspection (`in`, `startswith`, truth, ...) is answered from the guiding row's content and
+becomes a guard. Anything that cannot be recorded ends the trace with `TraceAbortedError`; nothing is guessed.
 
 Text that contains such strings is kept as a *skeleton*: a `TrackedStr` with one private character per value.
 
@@ -27,7 +27,7 @@ _PLANE = 0xF0000
 """In a skeleton, value n is the character with this code point plus n."""
 _MAX_VALUES = 0xFFF0
 VALUE = re.compile("([\U000f0000-\U000ffff0])")
-"""Finds the values of a skeleton."""
+"""Matches a value in a skeleton."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 
 _STRIPS = frozenset({"strip", "lstrip", "rstrip"})
@@ -36,10 +36,10 @@ _DERIVED = _STRIPS | {"upper", "lower", "capitalize", "title", "replace", "remov
 UNDERSTOOD = _INSPECTED | _DERIVED | {"split"}
 """The methods of str that a template may call on a content."""
 _MAX_LOOKED = 100_000
-"""Maximum number of items of a value to search for contents; nested lists may have practically endless items."""
+"""Maximum number of items to search for contents; nested lists may be practically endless."""
 
 Instruction: TypeAlias = tuple[Callable[[Any], Any], int | slice, bool | None]
-"""(function, index of its argument or a slice for all values, a guard's outcome or None for a new value)."""
+"""(function, index of its argument or a slice for all values, outcome of a guard or None if it makes a new value)."""
 
 
 class TraceAbortedError(BaseException):
@@ -64,20 +64,20 @@ class Record:
         self._known: dict[tuple[Any, ...], bool | int] = {}
 
     def symbol(self, number: int, code: int) -> "SymbolicStr":
-        """The stand-in for a value that came from one message."""
+        """Return the stand-in for a value that came from one message."""
         if number > _MAX_VALUES:
             raise TraceAbortedError("the template makes too many values")
         return SymbolicStr(self, owned(chr(_PLANE + number), code))
 
     def inspect(self, skeleton: str, name: str, *args: Any) -> bool:
-        """Answer from the guiding row, and record a guard (once)."""
+        """Answer from the guiding row, and record the answer as a guard (once)."""
         return bool(self._done(self._value(skeleton), name, args, guard=True))
 
     def derive(self, skeleton: str, name: str, *args: Any) -> "SymbolicStr":
         """Record a new value made from another one."""
         code = owner_of(skeleton)
         if code is None or not VALUE.fullmatch(skeleton):
-            raise TraceAbortedError(f"`{name}` of a text that is mixed cannot be traced")
+            raise TraceAbortedError(f"`{name}` cannot be traced on a text that mixes contents with other text")
         source = self._value(skeleton)
         made = self._done(source, name, args, guard=False)
         if source in self.whole and name in _STRIPS and all(arg is None or arg.isspace() for arg in args):
@@ -107,15 +107,15 @@ def number_of(character: str) -> int:
 
 
 def split_skeleton(skeleton: str) -> tuple[list[str], list[int]]:
-    """The pieces of a skeleton, literals at even indices and values at odd ones, and the numbers of these values."""
+    """Return the pieces of a skeleton (literals at even indices, values at odd ones) and the values' numbers."""
     pieces = VALUE.split(skeleton)
     return pieces, list(map(number_of, pieces[1::2]))
 
 
 def _operation(name: str, args: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """The function that an instruction applies to a value, or to all values.
+    """Return the function that an instruction applies to a value, or to all values.
 
-    It raises `TemplateLimitError` if the text would be too long.
+    The function raises `TemplateLimitError` if the text would be too long.
     """
     if name == "truth":
         return operator.truth
@@ -175,7 +175,7 @@ class SymbolicStr(str):
         if isinstance(other, SymbolicStr):
             if self.skeleton == other.skeleton:
                 return True
-            raise TraceAbortedError("two contents are compared")
+            raise TraceAbortedError("the template compares two contents")
         if not isinstance(other, str):
             return NotImplemented
         return self.record.inspect(self.skeleton, "__eq__", *_literals((other,)))
@@ -188,13 +188,15 @@ class SymbolicStr(str):
         return self.record.inspect(self.skeleton, "__contains__", *_literals((other,)))
 
     def within(self, text: str) -> bool:
-        """Whether this content is a substring of `text`: `content in "literal"`, which C code would answer."""
+        """Whether this content is a substring of `text`. Without this method, C code would answer `content in
+        "literal"`.
+        """
         return self.record.inspect(self.skeleton, "within", *_literals((text,)))
 
     def split(self, sep: Any = None, maxsplit: SupportsIndex = -1) -> Any:
-        """A result with only the first and last item, which always exist."""
+        """Return a result that offers only the first and last item, because these always exist."""
         if sep is None or sep == "":
-            raise TraceAbortedError("a content is split at whitespace")
+            raise TraceAbortedError("the template splits a content at whitespace")
         return SymbolicParts(self, _literals((sep, int(maxsplit))))
 
 
@@ -211,14 +213,14 @@ class SymbolicParts:
         return self._symbol.record.derive(self._symbol.skeleton, "split", index, *self._args)
 
     def _abort(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise TraceAbortedError("a split content is inspected")
+        raise TraceAbortedError("the template inspects the parts of a split content")
 
     __iter__ = __len__ = __bool__ = __contains__ = __eq__ = __ne__ = __hash__ = __str__ = __repr__ = _abort
     __add__ = __radd__ = __mul__ = __reversed__ = _abort
 
 
 def _stripped(symbol: SymbolicStr, name: str, chars: str | None) -> SymbolicStr:
-    """`strip` for a string of several pieces: strips the first and the last one, if something is left of them."""
+    """`strip` for a string of several pieces: strips the first and the last piece, if something of them remains."""
     text, record = symbol.skeleton, symbol.record
     for side, edge, rest in (("lstrip", slice(0, 1), slice(1, None)), ("rstrip", slice(-1, None), slice(0, -1))):
         if name not in ("strip", side):
@@ -227,7 +229,7 @@ def _stripped(symbol: SymbolicStr, name: str, chars: str | None) -> SymbolicStr:
         if VALUE.fullmatch(text[edge]):
             made = record.derive(text[edge], side, chars)
             if not made:
-                raise TraceAbortedError("nothing is left of a content at the edge of a text")
+                raise TraceAbortedError("a content at the edge of a text is stripped to nothing")
             text = made.skeleton + text[rest] if side == "lstrip" else text[rest] + made.skeleton
     return SymbolicStr(record, text)
 
@@ -268,7 +270,7 @@ def concat(pieces: Iterable[str]) -> str:
         elif type(piece) is str:
             parts.append(*_literals((piece,)))
         else:
-            raise TraceAbortedError("a content may be joined with escaped text")
+            raise TraceAbortedError("the template may join a content with escaped text")
     return "".join(parts) if record is None else SymbolicStr(record, join(parts))
 
 
@@ -296,4 +298,4 @@ def require_literal(value: Any) -> None:
             raise TraceAbortedError("a content may reach a function that is not traced")
         seen += 1 + len(value)
         if seen > _MAX_LOOKED:
-            raise TraceAbortedError("a list is too long to look for contents in it")
+            raise TraceAbortedError("a list is too long to be searched for contents")

@@ -7,8 +7,8 @@ same path through the template, so its text is the join of these pieces.
 The structure of that rendering's *skeleton*, with one character per value, is the same for all contents. So turns are
 located in it as in any text, and runs end at the same places among the literals and values of every row.
 
-Soundness rests on `SymbolicStr` and on the environment below: jinja2 lets it see every call, attribute, filter, test,
-`%`, `in` and join of a template, and it aborts if a content would reach code that cannot report what it inspects.
+A trace is correct because of `SymbolicStr` and the environment below: jinja2 lets it see every call, attribute, filter,
+test, `%`, `in` and join of a template, and it aborts if a content would reach code that cannot report what it inspects.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ from .symbolic_str import (
 )
 from .tracked_str import tracked, words_of
 
-# Filters that pass contents on without inspecting them, or inspect them only through methods of SymbolicStr.
+# Filters that pass contents on, and inspect them at most through methods of SymbolicStr.
 _FILTERS_ANY = frozenset(
     {
         *("count", "d", "default", "first", "last", "length", "list", "map", "reject", "rejectattr", "reverse"),
@@ -65,10 +65,10 @@ _TESTS_EQUAL = frozenset({"==", "eq", "equalto", "!=", "ne"})
 class Trace:
     """One path through a template: the guards that choose it, and a program that renders its rows.
 
-    A path that cannot be traced has guards too, so that its rows are recognised.
+    A path that cannot be traced also has guards, so that its rows are recognised.
 
     Attributes:
-        why_not: why rows of this path cannot be rendered by a trace, or "".
+        why_not: why a trace cannot render rows of this path, or "".
         complete: whether the text contains everything in the rows, whatever their contents.
     """
 
@@ -78,7 +78,7 @@ class Trace:
         self._program = program
 
     def write(self, skeleton: str, runs: Runs, begin: int, words: Sequence[Word], complete: bool) -> None:
-        """Set the text and runs of its rows: places in the skeleton become places in their texts."""
+        """Set the text and runs of the path's rows: places in the skeleton become places in their texts."""
         self.complete = complete
         self._pieces, self._numbers = split_skeleton(skeleton)
         places = [0, *accumulate(1 if VALUE.match(one) else 0 for one in skeleton)]
@@ -91,7 +91,7 @@ class Trace:
         """The values that the program computes for a row, or None if a guard fails.
 
         Raises:
-            TemplateLimitError: a text would be too long. So does `rendered`.
+            TemplateLimitError: a text would be too long. `rendered` raises it too.
         """
         values = contents.copy()
         for function, argument, outcome in self._program:
@@ -103,7 +103,7 @@ class Trace:
         return values
 
     def rendered(self, values: list[str]) -> Rendered:
-        """The rendering of a row whose guards hold, if the path can be rendered."""
+        """Return the rendering of a row whose guards hold, or None if the path cannot be rendered."""
         parts = [values[number] for number in self._numbers]
         sums = [0, *accumulate(map(len, parts))]
         ends = tuple([written + sums[count] for written, count in self._ends])
@@ -115,7 +115,7 @@ class Trace:
         return Rendered("".join(pieces), written + sums[count], Runs(ends, kinds, turns, trains), "")
 
     def words(self, values: list[str]) -> list[Word]:
-        """The words of that rendering."""
+        """Return the words of the rendering of a row whose guards hold."""
         sums = [0, *accumulate(len(values[number]) for number in self._numbers)]
         return [(written + sums[low], written + sums[high], code) for written, low, high, code in self._words]
 
@@ -138,11 +138,11 @@ class Tracer:
         self._compiled = compile_template(self._environment, _InAsTest().visit(tree))
 
     def trace(self, roles: tuple[str, ...], contents: list[str], prompt: int) -> Trace:
-        """The path of a row.
+        """Trace a row and return its path.
 
-        It depends on the contents only through its guards: every row for which they hold has this path. So it does not
-        matter which row was traced, or when. A path that cannot be traced, or on which the row is refused, renders
-        nothing.
+        The path depends on the contents only through its guards: every row for which they hold has this path. So it
+        does not matter which row was traced, or when. If the path cannot be traced, or the template refuses the row,
+        the path renders nothing.
 
         Args:
             roles: one per message.
@@ -159,7 +159,7 @@ class Tracer:
         except TraceAbortedError as error:
             trace.why_not = str(error)
         except UnprovedError as error:
-            # What holds for the skeleton holds for all rows, but what does not may still hold for some.
+            # What holds for the skeleton holds for all rows. What fails for the skeleton may still hold for some rows.
             trace.why_not = error.reason
         return trace
 
@@ -174,7 +174,7 @@ class Tracer:
             return self._render(record, chat[:index], add_generation_prompt=True)
 
         def cut(place: int, rest: str) -> None:
-            """The words at `place` begin a turn unless they continue like the generation prompt."""
+            """The words at `place` begin a turn, unless they continue as the generation prompt does."""
             if VALUE.search(rest) or record.inspect(text[place], "startswith", rest):
                 raise TraceAbortedError("where a turn begins depends on the contents")
 
@@ -200,7 +200,7 @@ class Tracer:
         trace.write(text, runs, begin, words, len(sure) == len(roles))
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
-        """The skeleton, its words, and how many generation blocks ran."""
+        """Return the skeleton, its words, and how many generation blocks ran."""
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
         self._environment.record = record
         self._environment.blocks = 0
@@ -216,7 +216,7 @@ class Tracer:
 
 
 class _InAsTest(NodeTransformer):
-    """Rewrites `a in b` as `a is in(b)`: a test can be watched, Python's operator cannot."""
+    """Rewrites `a in b` as `a is in(b)`, because a jinja2 test can be intercepted and Python's operator cannot."""
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - jinja2 asks for this name
         self.generic_visit(node)
@@ -238,7 +238,7 @@ class _Message(dict[str, Any]):
 
 
 class _TracingEnvironment(BoundedEnvironment):
-    """Watches what a template does; renders like the ordinary environment."""
+    """Records what a template does, and renders like the ordinary environment."""
 
     concat = staticmethod(concat)
     record: Record
@@ -256,7 +256,7 @@ class _TracingEnvironment(BoundedEnvironment):
         self.generation = generation
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
-        filters: dict[str, Any] = self.filters  # the stubs name a type that no function has
+        filters: dict[str, Any] = self.filters  # jinja2's stubs declare a type that functions do not have
         tests: dict[str, Any] = self.tests
         for name in set(filters) - _FILTERS_ANY:
             filters[name] = _literal_only(filters[name], subjects=int(name in _FILTERS_METHOD))
@@ -286,7 +286,7 @@ class _TracingEnvironment(BoundedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         require_literal(argument)
         if isinstance(obj, SymbolicStr):
-            # A text has no such item; templates test this way whether a content is a list of parts.
+            # A text has no such item; this is how templates test whether a content is a list of parts.
             return self.getattr(obj, argument) if isinstance(argument, str) else obj[argument]
         return super().getitem(obj, argument)
 

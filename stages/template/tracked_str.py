@@ -1,8 +1,8 @@
 """A string that remembers which of its characters came from which message.
 
-For C code, a `TrackedStr` is the plain string: it reads, compares and hashes it as such, so tracking does not change
-the rendering. Results of the methods below keep the origin; anything else made from it (by `%`, or by a filter written
-in C) is a plain string. So an origin can be lost, but never be wrong.
+C code treats a `TrackedStr` as the plain string when it reads, compares or hashes it, so tracking does not change the
+rendering. Results of the methods below keep the origin; any other operation (such as `%`, or a filter written in C)
+gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from .assistant_turns import Word
 
 
 class TrackedStr(str):
-    """A string with the origin of its words. These need not be sorted, and a word of GENERATION may contain others."""
+    """A string with the origin of its words. Words may be unsorted, and a word of GENERATION may contain others."""
 
     __slots__ = ("_words",)
 
@@ -32,7 +32,7 @@ class TrackedStr(str):
         if type(other) is not str:
             return NotImplemented
         size, words = len(other), self._words
-        if len(words) == 1:  # as in most contents
+        if len(words) == 1:  # true for most contents
             ((low, high, code),) = words
             return tracked(_add(other, self), ((low + size, high + size, code),))
         return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in words]))
@@ -93,7 +93,7 @@ class TrackedStr(str):
         return head, middle, tail
 
     def _placed(self, texts: Iterable[str]) -> list[str]:
-        # Each part is found after the one before it; the text between is a separator.
+        # Each part is found after the one before it; between them lies a separator.
         done, out = 0, list[str]()
         for text in texts:
             low = str.index(self, text, done)
@@ -102,7 +102,7 @@ class TrackedStr(str):
         return out
 
     def _part(self, text: str, low: int, high: int) -> str:
-        """The characters low..high, which are `text`."""
+        """Return the characters low..high, which equal `text`, with their words."""
         size = len(self)
         words = self._words
         if len(words) == 1 and words[0][0] == 0 and words[0][1] == size:
@@ -120,14 +120,14 @@ _new = str.__new__
 
 
 def tracked(text: str, words: tuple[Word, ...]) -> TrackedStr:
-    """A text with the origin of its words."""
+    """Return a text with the origin of its words."""
     made = _new(TrackedStr, text)
     made._words = words
     return made
 
 
 def owned(text: str, code: int) -> TrackedStr:
-    """A text that came from one place."""
+    """Return a text that came from one place."""
     made = _new(TrackedStr, text)
     made._words = ((0, len(text), code),)
     return made

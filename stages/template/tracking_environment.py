@@ -25,9 +25,9 @@ _SAFE_METHODS = frozenset(
         *("removesuffix", "isspace", "isdigit", "isupper", "islower"),
     }
 )
-"""String methods that cannot leave the sandbox or make huge results."""
+"""String methods that can neither leave the sandbox nor make huge results."""
 _COUNTED = 1 << 16
-"""Texts of this many characters or more have their method calls checked."""
+"""Method calls on texts of this many characters or more are checked."""
 
 
 class OwnedDict(dict[Any, Any]):
@@ -77,7 +77,7 @@ class _QuickCode(CountingCode):
             super().visit_Getitem(node, frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
-        """See jinja2. Calls safe methods of texts directly; the arguments are written twice."""
+        """See jinja2. Calls safe methods of texts directly; the generated code contains the arguments twice."""
         method, plainly = node.node, not (node.kwargs or node.dyn_args or node.dyn_kwargs or forward_caller)
         plainly = plainly and all(isinstance(argument, nodes.Const) for argument in node.args)
         if not plainly or not isinstance(method, nodes.Getattr) or method.attr not in _SAFE_METHODS:
@@ -94,7 +94,7 @@ class _QuickCode(CountingCode):
         self.write("))")
 
     def _lookup(self, how: str, subject: nodes.Expr, key: str, frame: Frame) -> None:
-        # One name suffices: it is read before anything else can set it.
+        # One name suffices, because it is read before any other code can set it.
         missing = f"environment.undefined(obj=_q, name={key!r})"
         if key in _DICT_NAMES:
             missing = f"environment.{how}(_q, {key!r})"
@@ -121,7 +121,7 @@ class _QuickCode(CountingCode):
 
     @staticmethod
     def _writes_plainly(frame: Frame, finalize: Any) -> bool:
-        """Whether output is converted by `str` alone, which is slow for `TrackedStr`."""
+        """Whether output is converted only by `str`, which is slow for `TrackedStr`."""
         return not frame.eval_ctx.volatile and not frame.eval_ctx.autoescape and finalize.src is None
 
 
@@ -137,7 +137,7 @@ class TrackingEnvironment(BoundedEnvironment):
         super().__init__(*args, **kwargs)
         self.blocks = 0
         self.kept = {}
-        """Tools kept by `Marker`, by identity: their code, and their JSON by options."""
+        """Tools that `Marker` keeps, by `id`: their code, and their JSON for each set of options."""
 
         def generation(text: str) -> str:
             self.blocks += 1
@@ -160,7 +160,7 @@ class TrackingEnvironment(BoundedEnvironment):
     def _tojson(self, value: Any, *args: Any, **kwargs: Any) -> str:
         kept = self.kept.get(id(value))
         if kept is not None:
-            options = repr((args, kwargs))  # as they are: 1 and 1.0 are equal, and lists cannot be keys
+            options = repr((args, kwargs))  # not as keys: 1 and 1.0 are equal, and lists cannot be keys
             code, texts = kept
             if options not in texts:
                 texts[options] = owned(tojson(value, *args, **kwargs), code)

@@ -1,4 +1,4 @@
-"""How many bytes of text each token stands for, read from the vocabulary.
+"""Reads from the vocabulary how many bytes of text each token stands for.
 
 With this table a token's position in the text is a running sum, and the tokenizer need not report offsets.
 """
@@ -20,7 +20,7 @@ between added tokens."""
 
 _FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 _KEEPS_TEXT = ("Split", "Digits", "Punctuation", "UnicodeScripts")
-# Bytes that never occur in UTF-8: a byte-level vocabulary may lack them.
+# Bytes that never occur in UTF-8, so a byte-level vocabulary may lack them.
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _BYTE_TOKENS = {f"<0x{byte:02X}>" for byte in range(256)}
 
@@ -38,9 +38,9 @@ class ByteLengths:
     """
 
     lengths: NDArray[np.uint16]
-    """(V,) UTF-8 bytes of text by token id. Empty when not supported."""
+    """(V,) bytes of UTF-8 text for each token id. Empty if the tokenizer is not supported."""
     added: NDArray[np.bool_]
-    """(V,) which ids are added tokens."""
+    """(V,) whether each id is an added token."""
     dummy: Dummy
     form: Form | None
     """Unicode normalisation that the tokenizer applies; texts not in this form are not trusted."""
@@ -75,7 +75,7 @@ class ByteLengths:
             return cls(np.zeros(0, np.uint16), np.zeros(0, np.bool_), "none", None, "", str(reason))
 
     def trusted(self, texts: Sequence[str]) -> NDArray[np.bool_]:
-        """(N,) whether a matching sum of bytes proves that no byte of the text was moved.
+        """Return (N,) whether a matching sum of bytes proves that no byte of the text was moved.
 
         A matching sum alone does not: a normaliser may shorten one place and lengthen another, or reorder combining
         marks, and there may be an unexpected second dummy space.
@@ -128,7 +128,7 @@ def _table(head: TokenizerHead, vocab: dict[str, int]) -> ByteLengths:
         space, dummy, form = _space(head, pre, normalisers)
         sizes = _byte_fallback(head.model, vocab, space)
     if dummy != "none" and any(token.lstrip or token.rstrip for token in head.added_tokens):
-        # The bytes that such a token absorbs could hide the byte of the dummy space.
+        # The bytes that such a token absorbs could hide the byte of the added space.
         raise _UnsoundError("it adds a space and has added tokens that swallow white space")
     return _with_added(vocab, sizes, head.added_tokens, dummy, form, space)
 
@@ -142,7 +142,7 @@ def _byte_level(model: ModelHead, vocab: dict[str, int], dummy: Dummy) -> list[i
 
 
 def _byte_fallback(model: ModelHead, vocab: dict[str, int], space: str) -> list[int]:
-    """A piece stands for its own UTF-8, its space mark for one byte, and `<0x0A>` for one byte."""
+    """A piece stands for its own UTF-8; its space mark and tokens such as `<0x0A>` stand for one byte each."""
     if not model.byte_fallback or not vocab.keys() >= _BYTE_TOKENS:
         raise _UnsoundError("it has neither a byte-level pre-tokenizer nor byte fallback")
     return [1 if piece in _BYTE_TOKENS else _own_size(piece, space) for piece in vocab]
@@ -195,7 +195,7 @@ def _with_added(
     lengths[ids] = sizes
     added = np.zeros(extent, np.bool_)
     for token in tokens:
-        # A normalised added token is searched in the normalised text, which equals a trusted text.
+        # A normalised added token is searched in the normalised text; a trusted text is already normalised.
         content = unicodedata.normalize(form, token.content) if form and token.normalized else token.content
         size = len(content.encode())
         piece = vocab.get(token.content)

@@ -30,15 +30,16 @@ from .token_runs import RunBatch, token_lists
 from .token_spans import locate_boundaries
 
 BATCH_CHARACTERS = 1 << 20
-"""Characters encoded at once: their tokens still fit into a core's cache."""
+"""Characters encoded at once; their tokens still fit into a core's cache."""
 BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is returned for comparison with the reference tokenizer."""
 NO_TURN = -1
 """The turn of runs outside of conversations."""
 _MAX_KEPT = 1_000
-"""Maximum number of conversations of one block to list, for unlocated turns and for rewritten prompts each; all are
-counted."""
+"""Maximum number of conversations of one block that each list (unlocated turns, rewritten prompts) names; all are
+counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SpecialTokenAffixes:
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     prefix_text: str = ""
-    """The text of `prefix`; not added to a text that already begins with it."""
+    """The text of `prefix`; a text that already begins with it gets no prefix."""
     suffix_text: str = ""
     eos: str = ""
     """A token appended to a text or completion that does not end with it."""
@@ -71,15 +72,16 @@ class EncodeCounts:
     inexact: int = 0
     """Examples whose boundaries came from the reference tokenizer's offsets."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Conversations of which the template leaves something out, by what it is; see `Rendered.dropped`."""
+    """Conversations of which the template leaves something out, counted by what it leaves out; see `Rendered.dropped`.
+    """
     rewritten: int = 0
-    """Conversations whose prompt is rendered differently alone than within the conversation."""
+    """Conversations whose prompt alone is rendered differently than within the conversation."""
     rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
-    """(line, example of the row or -1) of the first rewritten ones."""
+    """(line, example of the row or -1) of the first conversations with rewritten prompts."""
     unproved: int = 0
     """Conversations whose assistant turns could not be located."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line, example of the row or -1, why) of the first unlocated ones."""
+    """(line, example of the row or -1, why) of the first conversations with unlocated turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Encoder:
         prompt, completion, text = example.prompt, example.completion, example.text
         if example.rejected is not None:
             raise RowRejectedError(
-                "preference", "a preference pair, but the run is not one of pairs; give them a run of their own"
+                "preference", "a preference pair in a run of other examples; pack pairs in a separate run"
             )
         if text is None and not isinstance(prompt, str):
             return self._conversation(example, counts)
@@ -209,7 +211,7 @@ class Encoder:
         return rendered
 
     def _vocabulary(self) -> int:
-        """How many ids there are."""
+        """Number of token ids of the tokenizer."""
         if self.table.supported:
             return len(self.table.lengths)
         return int(self.reference().get_vocab_size(with_added_tokens=True))
@@ -249,8 +251,9 @@ class Encoder:
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each
-        text."""
+        """Return ids and offsets including the tokenizer's own tokens around plain texts, and (N,) how many of these
+        come before each text.
+        """
         around = self.around
         left = [
             one and not (around.prefix_text and text.startswith(around.prefix_text))
@@ -294,7 +297,7 @@ class Batch:
         self.texts.append(text)
         self.runs.add(runs)
         self.characters += len(text)
-        if False in runs.trains:  # different flags make a different example of the same text
+        if False in runs.trains:  # the same text with other flags is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(runs).encode())
         self.seeds.append(begin)
         self.rewritten.append(rendered.rewritten)
@@ -305,7 +308,7 @@ class Batch:
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:
-        """Whether each example is a plain text, around which the tokenizer adds its own tokens."""
+        """Return whether each example is a plain text; the tokenizer adds its own tokens around these."""
         return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
 
 
@@ -326,9 +329,7 @@ class _TokenBatch:
         ids = np.array(example.ids, dtype=np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
             wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
-            raise RowRejectedError(
-                "bad_ids", f"the id {wrong:,} is none of the tokenizer's: it has 0 to {vocabulary - 1:,}"
-            )
+            raise RowRejectedError("bad_ids", f"the tokenizer has no id {wrong:,}: its ids are 0 to {vocabulary - 1:,}")
         if example.trained is not None and len(example.trained) != len(ids):
             raise RowRejectedError(
                 "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
@@ -339,7 +340,7 @@ class _TokenBatch:
 
     @property
     def full(self) -> bool:
-        """Whether it is a good record batch."""
+        """Whether enough examples were collected for a record batch."""
         return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
 
     def finish(self, counts: EncodeCounts) -> pa.RecordBatch:
@@ -389,7 +390,7 @@ def _record_batch(
 
 
 def differing(reference: Engine, samples: Sequence[EngineSample]) -> EngineSample | None:
-    """The first sample that the reference encodes differently, or None."""
+    """Return the first sample that the reference encodes differently, or None."""
     if not samples:
         return None
     ids, offsets = reference.encode([sample.text for sample in samples])

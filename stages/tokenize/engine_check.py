@@ -1,6 +1,6 @@
 """Checks whether an engine gives the reference's tokens, on difficult texts and on the user's own.
 
-The fuzz texts depend only on the tokenizer's added tokens, so that a verdict can be reproduced.
+The fuzz texts depend only on the tokenizer's added tokens, so verdicts can be reproduced.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -90,9 +90,9 @@ class TokenDifference:
     token: int
     """Index of the token."""
     got: tuple[int, ...]
-    """The engine's tokens from there, at most eight."""
+    """The engine's tokens from that token on, at most eight."""
     expected: tuple[int, ...]
-    """The reference's tokens from there, at most eight."""
+    """The reference's tokens from that token on, at most eight."""
 
     def sentence(self) -> str:
         """The difference in words, with the text shortened."""
@@ -112,10 +112,10 @@ class FuzzVerdict:
 
 
 CheckFuzz = Callable[[Engine, Engine, Sequence[str]], FuzzVerdict]
-"""`(engine, reference, added_tokens)`, as `check_fuzz`."""
+"""Takes `(engine, reference, added_tokens)`, as `check_fuzz` does."""
 
 FUZZ_SET = "ea987d0dbfe3e464"
-"""A hash of the texts of `fuzz_texts`, checked by a test. Change it with them."""
+"""A hash of the texts of `fuzz_texts`, checked by a test. Change it when the texts change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +128,7 @@ class Resolution:
     """(engine, verdict in one sentence), in the order tried; the last one was chosen."""
     engine: Engine
     reference: Engine
-    """`tokenizers`, already loaded; the same object as `engine` if that was chosen."""
+    """`tokenizers`, already loaded; the same object as `engine` if `tokenizers` was chosen."""
 
 
 def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
@@ -155,7 +155,7 @@ def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
 
 
 def differences(engine: Engine, reference: Engine, texts: Sequence[str]) -> list[TokenDifference]:
-    """One entry for each text on which the two differ; [] if they agree on all."""
+    """Return the first difference of each text on which the two differ; [] if they agree on all."""
     return _differences(engine.encode(texts), reference.encode(texts), texts)
 
 
@@ -180,7 +180,7 @@ def resolve_engine(
     """Choose an engine that gives the reference's tokens on the fuzz texts and on `samples`.
 
     Args:
-        requested: the name of an engine, or `auto` for the first that passes, the reference being the last.
+        requested: the name of an engine, or `auto` for the first that passes; the reference is tried last.
         tokenizer_json: content of a tokenizer.json.
         samples: the first texts of the user's data, as they will be encoded.
         distrusted: engines that `auto` skips, because they were found wrong before.
@@ -188,8 +188,8 @@ def resolve_engine(
             compared.
 
     Raises:
-        TokenizerError: the engine asked for is missing, refuses the tokenizer or gives other tokens; or the
-            reference itself cannot load the tokenizer.
+        TokenizerError: the requested engine is missing, refuses the tokenizer or gives other tokens; or the reference
+            itself cannot load the tokenizer.
     """
     reference = make_engine("tokenizers", tokenizer_json)
     if requested == "tokenizers":
@@ -278,7 +278,9 @@ def _in_context(token: str) -> Iterator[str]:
 
 
 def _code_points() -> Iterator[str]:
-    """A sample of all planes, a dozen per text: after a letter, a space, a digit, a full stop."""
+    """Yield texts with a sample of characters of all planes, a dozen per text: after a letter, a space, a digit, a full
+    stop.
+    """
     dense = range(0xA0, 0x3400, 3)
     sparse = [*range(0x3400, 0xD800, 61), *range(0xE000, 0xF900, 499), *range(0xF900, 0x10000, 3)]
     planes = [*range(0x10000, 0x1FC00, 13), *range(0x20000, 0x32000, 1031), *range(0xE0000, 0x110000, 4999)]

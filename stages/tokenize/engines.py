@@ -1,8 +1,8 @@
-"""Tokenizer engines: three libraries behind one interface, with the same tokens or a refusal.
+"""Tokenizer engines: three libraries behind one interface. Each gives the same tokens, or is refused.
 
-`tokenizers` is the reference. `fastokens` and `gigatoken` are 30 to 50 times faster, but young: each is refused here
-for the configurations in which it is known to be silently wrong, and compared with the reference by `engine_check`
-before it is used.
+`tokenizers` is the reference. `fastokens` and `gigatoken` are 30 to 50 times faster, but young: here each is refused
+for the configurations that it is known to encode wrongly, and `engine_check` compares it with the reference before it
+is used.
 
 The caller sets how many threads an engine uses, in the environment and before the first import:
 FASTOKENS_BPE_THREADS, RAYON_NUM_THREADS, TOKENIZERS_PARALLELISM.
@@ -24,10 +24,10 @@ from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.versions import version
 
 SEGMENT_CACHE_BYTES = 32 << 20
-"""fastokens keeps the tokens of text between added tokens: a prompt under many solutions is encoded once."""
+"""Size of fastokens' cache of texts between added tokens, so that a prompt with many solutions is encoded once."""
 
 NOT_INSTALLED = "is not installed"
-"""What `make_engine` says of an engine whose package is missing."""
+"""What `make_engine` says about an engine whose package is missing."""
 _NULL_JSON = b"null"
 
 
@@ -126,7 +126,7 @@ def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
 
 
 def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:
-    """A normaliser or pre-tokenizer as a flat list of steps; `inside` is the key of a Sequence's steps."""
+    """Return a normaliser or pre-tokenizer as a flat list of steps; `inside` is the key of a Sequence's steps."""
     if component is None:
         return []
     if component.get("type") == "Sequence":
@@ -153,7 +153,7 @@ class TokenizersEngine:
 
 
 class FastokensEngine:
-    """`fastokens`: byte-level BPE. Its cache of whole segments is off: new text would gain nothing."""
+    """`fastokens`: byte-level BPE. Its cache of whole segments is off, because new text would not gain from it."""
 
     name = "fastokens"
 
@@ -213,7 +213,7 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
             wrong on it, or the tokenizer is random (BPE dropout).
     """
     if name not in ENGINES:
-        raise TokenizerError(f"no tokenizer engine {name!r}; there are: auto, {', '.join(ENGINES)}")
+        raise TokenizerError(f"no tokenizer engine {name!r}; choose from auto, {', '.join(ENGINES)}")
     if tokenizer_head(tokenizer_json).model.dropout:
         raise TokenizerError(
             "the tokenizer has BPE dropout, so the same text gives other tokens every time; "

@@ -2,12 +2,12 @@
 
 1. Render each pair twice, with the chosen and with the rejected completion.
 2. Encode both texts, in one batch with those of other pairs.
-3. Fold the two: the tokens that both begin with, up to the end of either prompt, are the prompt. The rest of each is
-   its completion.
+3. Fold the two: the tokens that both begin with are the prompt, at most up to where the first of the two prompts ends.
+   The rest of each text is its completion.
 
 So prompt and completion together are always the tokenization of one text; a token that spans the prompt's end belongs
-to the completions. TRL's DPOTrainer tokenizes the prompt alone instead. If both texts begin with those tokens, the
-result is the same; else TRL's prompt may end earlier, but not later.
+to the completions. TRL's DPOTrainer tokenizes the prompt alone instead. If both texts begin with the tokens of the
+prompt alone, the result is the same; else TRL's prompt may end earlier, but not later.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,10 +64,10 @@ class PairEncoder:
             yield self._finish(batch, counts, samples)
 
     def _sides(self, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
-        """The pair as two examples, each with its rendering.
+        """Return the pair as two examples, each with its rendering.
 
         Raises:
-            RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of them.
+            RowRejectedError: `not_a_pair`, `train_flags`, or the template refused one of the two.
         """
         if example.rejected is None:
             raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
@@ -85,7 +85,7 @@ class PairEncoder:
                     "over whole completions; remove the flag, or the row",
                 )
             out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
-        for what in unused.dropped:  # by either completion
+        for what in unused.dropped:  # located with either completion
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
         return out
 
@@ -156,12 +156,12 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
 
 
 def common_prefixes(ids: NDArray[np.int32], begins: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) how many tokens the sequences 2i and 2i + 1 begin with in common, at most `limits[i]`.
+    """Return (N,) how many first tokens the sequences 2i and 2i + 1 share, at most `limits[i]`.
 
     Args:
         ids: (T,) tokens.
-        begins: (2N,) where each sequence begins in them.
-        limits: (N,) no longer than either sequence.
+        begins: (2N,) where each sequence begins in `ids`.
+        limits: (N,) at most the length of the shorter sequence.
     """
     left, right = ranges(begins[0::2], limits), ranges(begins[1::2], limits)
     differ = ids[left] != ids[right]

@@ -10,11 +10,11 @@ from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, UNPROVED_KINDS, RunKind
 
 NO_COMPLETION = -1
-"""The completion start of a plain text, which has none."""
+"""Stands for the completion start of a plain text, which has no completion."""
 
 
 def kind_table(kinds: Iterable[RunKind]) -> NDArray[np.bool_]:
-    """A table indexed by kind: whether it is one of `kinds`."""
+    """Return a table that tells, for each kind, whether it is one of `kinds`."""
     table = np.zeros(max(RunKind) + 1, dtype=np.bool_)
     table[list(kinds)] = True
     return table
@@ -29,7 +29,8 @@ IS_UNPROVED = kind_table(UNPROVED_KINDS)
 def completion_starts(
     kind: NDArray[np.int8], ends: NDArray[np.int32], offsets: NDArray[np.integer[Any]]
 ) -> NDArray[np.int32]:
-    """(N,) the first token of each document's completion; its length if all is prompt; NO_COMPLETION for a plain text.
+    """Return (N,) the first token of each document's completion; the document's length if all of it is prompt;
+    NO_COMPLETION for a plain text.
 
     Args:
         kind, ends: (runs,) what each run is, and where it ends in its document.

@@ -1,6 +1,6 @@
 """Converts runs over characters to runs over tokens, for a batch of documents at once.
 
-A token that spans a boundary belongs to the assistant's side if there is one, else to the later side.
+A token that spans a boundary belongs to the assistant's side if one side is the assistant's, else to the later side.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class RunBatch:
     turns: list[int] = field(default_factory=list)
     trains: list[bool] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    """(N,) runs of each document; at least one."""
+    """(N,) number of runs of each document, at least one."""
 
     def add(self, runs: Runs) -> None:
         """Append a document. Empty runs are left out if it has others."""
@@ -41,8 +41,9 @@ class RunBatch:
         self.counts.append(len(runs.ends))
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(B,) places where one run ends and the next begins, in characters, and (N + 1,) offsets of each
-        document's."""
+        """Return (B,) the places, in characters, where one run ends and the next begins, and (N + 1,) where each
+        document's places begin in that array.
+        """
         counts = np.array(self.counts, dtype=np.int64)
         inner = np.ones(len(self.ends), dtype=np.bool_)
         inner[np.cumsum(counts) - 1] = False
@@ -51,12 +52,12 @@ class RunBatch:
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
     ) -> tuple[pa.ListArray, NDArray[np.int64]]:
-        """The runs over tokens, and (N,) how many tokens of each document span a boundary.
+        """Return the runs over tokens, and (N,) how many tokens of each document span a boundary.
 
         Args:
             found: the boundaries, in tokens of the texts.
             lengths: (N,) tokens of each document, including those added around the text.
-            prefix: (N,) how many tokens were added before the text; they get a run of their own.
+            prefix: (N,) how many tokens were added before the text; they form a separate run.
         """
         counts = np.array(self.counts, dtype=np.int64)
         kinds = np.array(self.kinds, dtype=np.int8)

@@ -24,7 +24,7 @@ __all__ = [
     "token_boundaries",
 ]
 
-# The running sums of one chunk stay in the processor's cache; new memory would cost more than the sums.
+# The running sums of one chunk stay in the processor's cache; using new memory would take longer than the sums.
 _CHUNK_TOKENS = 65_536
 
 
@@ -35,9 +35,9 @@ class Boundaries(NamedTuple):
     """(B,) index, within its document, of the first token right of the boundary; the number of tokens if there is none;
     -1 if the document is not exact."""
     straddles: NDArray[np.bool_]
-    """(B,) whether that token begins left of the boundary."""
+    """(B,) whether the token at that index begins left of the boundary."""
     exact: NDArray[np.bool_]
-    """(N,) whether the document's boundaries were found."""
+    """(N,) whether each document's boundaries were found exactly."""
 
 
 def byte_bounds(
@@ -47,11 +47,11 @@ def byte_bounds(
 
     Args:
         texts: N texts.
-        char_bounds: (B,) in characters, not falling within a document.
+        char_bounds: (B,) in characters, ascending within each document.
         bound_offsets: (N + 1,) text i has `char_bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
 
     Returns:
-        (B,) the same in bytes, and (N,) the texts' lengths in bytes.
+        (B,) the boundaries in bytes, and (N,) the texts' lengths in bytes.
     """
     text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
     wide = [i for i, text in enumerate(texts) if not text.isascii()]
@@ -81,14 +81,14 @@ def token_boundaries(
 
     Args:
         encoded: N documents, T tokens.
-        table: of the tokenizer that made them.
+        table: byte lengths of the tokenizer that encoded them.
         text_bytes: (N,) length of each text in UTF-8 bytes.
         trusted: (N,) `table.trusted(texts)`.
-        bounds: (B,) in bytes of the document's text, each on a character.
+        bounds: (B,) in bytes of the document's text, each at the beginning of a character.
         bound_offsets: (N + 1,) document i has `bounds[bound_offsets[i]:bound_offsets[i + 1]]`.
 
-    A document whose lengths do not add up to its text is not exact: its tokens stand for a changed text, and it needs
-    `reference_boundaries`.
+    If a document's lengths do not add up to the length of its text, the tokenizer changed the text. Such a document is
+    not exact and needs `reference_boundaries`.
     """
     documents = len(encoded.offsets) - 1
     tokens = np.full(len(bounds), -1, np.int64)
@@ -143,7 +143,7 @@ def token_boundaries(
 def reference_boundaries(
     tokenizer: Any, text: str, char_bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
-    """As `token_boundaries`, from the offsets of `tokenizers`: slow, but right for normalised texts.
+    """Find the boundaries of one text by the offsets that `tokenizers` reports: slow, but right for normalised texts.
 
     Args:
         tokenizer: `engines.reference_tokenizer(...)`; one whose post-processor trims offsets would be wrong.
@@ -162,7 +162,7 @@ def reference_boundaries(
     for b, bound in enumerate(char_bounds):
         if bound <= 0:
             continue
-        # Tokens that share a character share its place, so ends need not rise strictly: take the first.
+        # Tokens that share a character have the same end, so take the first of equal ends.
         right = np.flatnonzero((ends > bound) & (ends > starts))
         tokens[b] = right[0] if len(right) else len(ids)
         straddles[b] = bool(len(right)) and bool(starts[right[0]] < bound)
@@ -177,13 +177,13 @@ def locate_boundaries(
     bound_offsets: NDArray[np.int64],
     reference: Callable[[], Any],
 ) -> Boundaries:
-    """Find the boundaries of every document: by the table if that is exact, else by the reference.
+    """Find the boundaries of every document, by the table where that is exact, else by the reference tokenizer.
 
     Args:
         encoded: N documents.
-        table: of the tokenizer that made them.
+        table: byte lengths of the tokenizer that encoded them.
         texts: the N texts.
-        char_bounds: (B,) in characters, not falling within a document.
+        char_bounds: (B,) in characters, ascending within each document.
         bound_offsets: (N + 1,) as in `byte_bounds`.
         reference: returns `engines.reference_tokenizer(...)`; called only if a document needs it.
 

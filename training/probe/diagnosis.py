@@ -25,7 +25,7 @@ class Diagnosis:
     """The cause of a leak, and how to fix it."""
 
     fault: str
-    mend: str
+    fix: str
 
 
 def diagnose(model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> Diagnosis:

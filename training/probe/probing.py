@@ -93,24 +93,24 @@ def probe(
             long = RandomDocuments(bare.config, _as_long(longest, tokens), seed, make)
             checks.append(_at_length(call, long, where, dtype, chosen=plain))
             shown = (max(long.lengths), sum(long.lengths))
-        fault = mend = None
+        fault = fix = None
         static = [check for check in checks if not check.passed and check.name in _STATIC]
         failed = [check for check in checks if not check.passed and check not in static]
         if _on_any_rank(any(check.value == "nan" for check in failed), where):
-            fault, mend = NOT_NUMBERS, "look at its weights, and at their dtype"
+            fault, fix = NOT_NUMBERS, "look at its weights, and at their dtype"
         elif _on_any_rank(any(check.name == "at length" for check in failed), where):
             fault = f"lengths: {type(bare).__name__} computes long documents or rows differently from short ones"
-            mend = "pack with a smaller truncate.max_length, or take another model"
+            fix = "pack with a smaller truncate.max_length, or take another model"
         elif _on_any_rank(bool(failed), where) and explain:
             diagnosis = diagnose(model, call, made, where, dtype)
-            fault, mend = diagnosis.fault, diagnosis.mend
+            fault, fix = diagnosis.fault, diagnosis.fix
             if failed and failed[0].name == "runs":
                 fault = failed[0].detail
         elif static:
-            fault, mend = f"{static[0].name}: {static[0].value}", _mend_of(static[0])
+            fault, fix = f"{static[0].name}: {static[0].value}", _fix_of(static[0])
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     beyond = "; ".join(limit.reason for limit in (document_limit(model), row_limit(model)) if limit)
-    return ProbeReport(type(bare).__name__, name, tuple(checks), fault, mend, calls, matrix, shown, beyond)
+    return ProbeReport(type(bare).__name__, name, tuple(checks), fault, fix, calls, matrix, shown, beyond)
 
 
 def _run_once(
@@ -214,7 +214,7 @@ def _at_length(
     return Check("at length", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", f"{size}: {what}")
 
 
-def _mend_of(check: Check) -> str:
+def _fix_of(check: Check) -> str:
     return {
         "batch": "take the batches of PackedLoader as they come",
         "length": "take fewer rows a step, or a shorter max_length",

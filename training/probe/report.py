@@ -36,7 +36,7 @@ class ProbeReport:
     checks: tuple[Check, ...]
     fault: str | None = None
     """The setting that caused the failure."""
-    mend: str | None = None
+    fix: str | None = None
     """How to fix the failure."""
     calls: int | None = None
     """Calls of packed attention in a forward pass; None where they cannot be counted."""
@@ -85,7 +85,7 @@ class ProbeReport:
             for check in self.checks
             if not check.passed
         )
-        raise LeakError(f"{self._opening()}: {failed}. At fault: {self.fault or 'unknown'}. {self._mend()}")
+        raise LeakError(f"{self._opening()}: {failed}. At fault: {self.fault or 'unknown'}. {self._fix()}")
 
     def _opening(self) -> str:
         names = {check.name for check in self.checks if not check.passed}
@@ -97,8 +97,8 @@ class ProbeReport:
             return f"{self.model} uses attention dropout, which attention {self.attention} does not compute"
         return f"{self.model} with attention {self.attention} does not keep packed documents apart"
 
-    def _mend(self) -> str:
-        said = self.mend or "take another model, or pad its documents with PackedLoader(unpacked=True)"
+    def _fix(self) -> str:
+        said = self.fix or "take another model, or pad its documents with PackedLoader(unpacked=True)"
         return said[0].upper() + said[1:]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -109,5 +109,6 @@ class ProbeReport:
         ]
 
     def to_json(self) -> Mapping[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "isolated": self.isolated}
+        """Plain data; the format calls the fix `mend`."""
+        fields = asdict(self)
+        return {**fields, "mend": fields.pop("fix"), "isolated": self.isolated}

@@ -74,7 +74,7 @@ def test_keys_say_what_is_looked_for(row: Any, keys: dict[str, str], format: str
     [
         (
             [{"messages": [USER], "prompt": "a", "chosen": "b", "rejected": "c"}],
-            "fit several formats; say which is meant: format: messages (the only row: `messages`, a list of objects "
+            "fit several formats; set the one that you mean: format: messages (the only row: `messages`, a list of objects "
             "with `role`); or format: preference (",
         ),
         ([{"conversations": [HUMAN], "messages": [USER]}], "format: messages (the only row"),
@@ -93,7 +93,7 @@ def test_keys_say_what_is_looked_for(row: Any, keys: dict[str, str], format: str
             [{"question": "a", "chosen": "b", "rejected": "c"}],
             "Name the column of the prompt (format: preference, keys: {prompt: question})",
         ),
-        ([{"tokens": [1], "loss_mask": [1]}], "`loss_mask` is there without `input_ids`"),
+        ([{"tokens": [1], "loss_mask": [1]}], "`loss_mask` is there, but `input_ids` is not"),
         ([{"a": 1}, {"a": 1, "b": None}], "the first 2 rows, with `a` (integer), `b` (null, in 1), fit no format"),
         ([{"a": 1}], "or read the rows yourself with format: python:module:function"),
         ([5, "a"], "the first 2 rows, none of which is an object with columns, fit no format"),

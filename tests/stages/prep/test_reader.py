@@ -139,7 +139,7 @@ def test_a_result_that_cannot_be_used_is_a_reject_that_says_where(give: Any, det
         ("\nimport nowhere_at_all\n", r"readers\.py, line 2: the reader cannot be loaded: ModuleNotFoundError"),
         ("import sys\nsys.exit()\n", r"readers\.py, line 2: the reader cannot be loaded: SystemExit"),
         ("def other(row): ...\n", r"readers\.py: read is not in it"),
-        ("read = 5\n", r"readers\.py: read is no function"),
+        ("read = 5\n", r"readers\.py: read is not a function"),
     ],
 )
 def test_a_module_that_cannot_be_run_is_refused(code: str, message: str) -> None:

@@ -155,7 +155,7 @@ def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_unknown_engine_names_the_known_ones() -> None:
-    with pytest.raises(TokenizerError, match="no tokenizer engine 'tiktoken'; there are: auto, fastokens"):
+    with pytest.raises(TokenizerError, match="no tokenizer engine 'tiktoken'; choose from auto, fastokens"):
         make_engine("tiktoken", tiny())
 
 

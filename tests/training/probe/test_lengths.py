@@ -71,7 +71,7 @@ def test_rotary_embeddings_that_stretch(name: str) -> None:
     model = stretched(name)
     report = probe(model, tokens=256, longest=33)
     assert [check.name for check in report.checks if not check.passed] == ["stretch"]
-    assert report.mend == "pack with a smaller truncate.max_length, or take another model"
+    assert report.fix == "pack with a smaller truncate.max_length, or take another model"
     with pytest.raises(LeakError, match="stretch is 33 tokens a document, and should be at most 32"):
         report.require()
     report = probe(model, tokens=256, longest=32).require()

@@ -30,7 +30,7 @@ def counted_on(rows: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("make", "fault", "mend"),
+    ("make", "fault", "fix"),
     [
         (with_default_cache, "use_cache=None", "use_cache=False"),
         (lambda rows: {**flatten(rows), "use_cache": True}, "use_cache=True", "use_cache=False"),
@@ -39,7 +39,7 @@ def counted_on(rows: Any) -> dict[str, Any]:
     ],
     ids=["default cache", "cache", "mask of ones", "positions count on"],
 )
-def test_what_leaks_with_a_models_own_attention(kind: str, make: Any, fault: str, mend: str) -> None:
+def test_what_leaks_with_a_models_own_attention(kind: str, make: Any, fault: str, fix: str) -> None:
     model = build(kind)
     report = probe(model, make=make)
     isolation = report.check("isolation")
@@ -47,7 +47,7 @@ def test_what_leaks_with_a_models_own_attention(kind: str, make: Any, fault: str
     assert not isolation.passed
     assert float(isolation.value) > 1e-3
     assert fault in str(report.fault)
-    assert mend in str(report.mend)
+    assert fix in str(report.fix)
     with pytest.raises(LeakError, match=r"isolation is .*should be 0, to the bit.*At fault: "):
         report.require()
     assert probe(model).require().isolated  # the same model, as the loader feeds it
@@ -58,7 +58,7 @@ def test_eager_attention_of_gpt_oss() -> None:
     report = probe(model)
     assert not report.isolated
     assert report.fault == "attention: eager. GptOssForCausalLM does not keep documents apart with it"
-    assert report.mend == "set attention: auto (which is packed_block_mask)"
+    assert report.fix == "set attention: auto (which is packed_block_mask)"
     assert model.config._attn_implementation == "eager"  # the diagnosis leaves it as it was
     use_packed(model)
     assert probe(model).isolated
@@ -69,7 +69,7 @@ def test_recurrent_layers() -> None:
     failed = {check.name for check in report.checks if not check.passed}
     assert {"layers", "isolation", "equivalence"} <= failed
     assert "Mamba2Mixer" in str(report.fault)
-    assert "mamba-ssm" in str(report.mend)
+    assert "mamba-ssm" in str(report.fix)
     report = probe(build("lfm2", layer_types=["conv", "full_attention", "conv"], num_hidden_layers=3))
     assert "isolation" in {check.name for check in report.checks if not check.passed}
     assert "ShortConv" in str(report.fault)
@@ -88,7 +88,7 @@ def test_attention_dropout_is_found_before_training_fails_on_it() -> None:
     use_packed(model)
     report = probe(model)
     assert [check.name for check in report.checks if not check.passed] == ["dropout"]
-    assert "dropout to 0" in str(report.mend)
+    assert "dropout to 0" in str(report.fix)
     with pytest.raises(LeakError, match=r"^GPT2LMHeadModel uses attention dropout, which attention packed_varlen does"):
         report.require()
 
@@ -147,7 +147,7 @@ def test_a_row_too_long_for_llama_4() -> None:
     assert probe(model, tokens=8191).isolated
     report = probe(model, tokens=8192)
     assert [check.name for check in report.checks if not check.passed] == ["length"]
-    assert report.mend == "take fewer rows a step, or a shorter max_length"
+    assert report.fix == "take fewer rows a step, or a shorter max_length"
 
 
 def test_what_cannot_be_probed() -> None:
