@@ -282,7 +282,7 @@ def _joined(parts: list[Any], index: int, name: str) -> str:
             raise RowRejectedError(
                 LOST,
                 f"message {index + 1} has a part of type {kind!r}, and the chat template '{name}' does not write "
-                f"contents that are lists",
+                "contents that are lists",
             )
         texts.append(text)
     return "\n".join(texts)

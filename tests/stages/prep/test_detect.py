@@ -74,8 +74,8 @@ def test_keys_say_what_is_looked_for(row: Any, keys: dict[str, str], format: str
     [
         (
             [{"messages": [USER], "prompt": "a", "chosen": "b", "rejected": "c"}],
-            "fit several formats; set the one that you mean: format: messages (the only row: `messages`, a list of objects "
-            "with `role`); or format: preference (",
+            "fit several formats; set the one that you mean: format: messages (the only row: `messages`, a list of "
+            "objects with `role`); or format: preference (",
         ),
         ([{"conversations": [HUMAN], "messages": [USER]}], "format: messages (the only row"),
         ([{"conversations": [HUMAN], "chosen": HUMAN, "rejected": HUMAN}], "or format: preference (the only row"),
