@@ -1,1 +1,1 @@
-"""A finished dataset, opened: manifest, run notes, tokens as text, checks."""
+"""Opens finished datasets: manifest, run notes, tokens as text, checks."""

@@ -35,7 +35,7 @@ class EncodedDocument:
 
 
 class CachedParts:
-    """All encoded parts of a run, in its order."""
+    """All encoded parts of a run, in the run's order."""
 
     def __init__(self, store: Store, parts: Sequence[NotedPart]) -> None:
         self.store = store
@@ -50,17 +50,17 @@ class CachedParts:
 
     @property
     def scratch(self) -> Path:
-        """The folder on this machine with copies of inputs."""
+        """The local folder with copies of inputs."""
         return scratch_of(self.store).root
 
     def of_document(self, doc_id: int) -> NotedPart:
-        """The part with a document."""
+        """Return the part that contains a document."""
         part = self.parts[int(np.searchsorted(self._firsts, doc_id, side="right")) - 1]
         assert part.first <= doc_id < part.first + part.documents
         return part
 
     def of_row(self, address: Address) -> NotedPart | None:
-        """The part that was made from an input row's block; None if no block has the row."""
+        """Return the part made from the block that has an input row; None if no block has the row."""
         mine = (part for part in self.parts if (part.file.source, part.file.label) == (address.source, address.file))
         return next((part for part in mine if 0 < address.line - part.block.first_line <= part.block.lines), None)
 
@@ -84,7 +84,7 @@ class CachedParts:
         raise IntegrityError(f"{where} has fewer documents than its record says; run again")
 
     def documents_of_row(self, part: NotedPart, line: int) -> list[tuple[int, int]]:
-        """(doc id, which example of the row) of the documents that one input row gave.
+        """Return (doc id, which example of the row) of the documents made from one input row.
 
         Args:
             line: the row's line in its file, from 1.
@@ -98,13 +98,13 @@ class CachedParts:
         return out
 
     def unproved_detail(self, one: EncodedDocument) -> str:
-        """Why a document's turns could not be located, from its part's record; "" if that does not say."""
+        """Return why a document's turns could not be located, from its part's record; "" if the record does not say."""
         data = unseal(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
         rows = PartRecord.from_json(decode_note(data, dict[str, Any])).unproved_rows
         return next((why for line, sub, why in rows if (line, sub) == (one.line, one.sub)), "")
 
 
 def open_parts(dataset: Finished) -> CachedParts | str:
-    """The parts that a run was packed from, or why they are not available."""
+    """Return the parts that a run was packed from, or why they are not available."""
     found = recall_parts(dataset.store, dataset.manifest.plan)
     return found if isinstance(found, str) else CachedParts(*found)

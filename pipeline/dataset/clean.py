@@ -1,11 +1,11 @@
-"""Clean: list unneeded files of a cache and of outputs, then remove them.
+"""Lists unneeded files of a cache and of outputs, and removes them.
 
 Only files that can be made again are removed, and never a part of a dataset: a later run encodes what is missing and
 gives the same bytes. A cache or an output that a process is using is left alone.
 
-Only packtrain's own files are removed. A cache must be marked as such by packtrain. In a cache or an output, a file's
-name must have a form that packtrain uses, and its content must start, or hash, accordingly. Links are neither followed
-nor removed.
+Only packtrain's own files are removed. A cache must be marked as such by packtrain. A file is removed only if its name
+has a form that packtrain uses, and its content matches: it has the expected first bytes, or the hash in its name. Links
+are neither followed nor removed.
 """
 
 import os
@@ -41,11 +41,11 @@ KINDS: dict[Kind, str] = {
     "stray": "shards that are not in the manifest",
     "layout": "plans of finished outputs",
 }
-"""Kind of file → words, in display order."""
+"""Describes each kind of file, in display order."""
 DAYS = 7.0
-"""Default number of days within which written parts and copies are kept."""
+"""Parts and copies written within this number of days are kept by default."""
 _FOREIGN_SECONDS = 86_400.0
-"""A draft of another machine counts as abandoned after so long, because its process cannot be checked from here."""
+"""Seconds after which a draft of another machine counts as abandoned; its process cannot be checked from here."""
 _DRAFT = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}")
 _ARROW, _PARQUET, _ZSTD, _STREAM = b"ARROW1", b"PAR1", b"\x28\xb5\x2f\xfd", b"\xff\xff\xff\xff"
 _NOTE = b'{"check":"'
@@ -62,9 +62,9 @@ _COPIES: tuple[tuple[re.Pattern[str], tuple[bytes, ...]], ...] = (
     (re.compile(r"copies/[0-9a-f]{2}/[0-9a-f]{64}"), (_ARROW, _PARQUET, _STREAM)),
     (re.compile(r"hub/(?:[^/]+/){2,4}[0-9a-f]{16,64}/[^/]+\.arrow"), (_ARROW, _STREAM)),
 )
-"""Copies: (pattern of the name, possible first bytes)."""
+"""How copies of inputs are recognised: (pattern of the name, possible first bytes)."""
 _HASHED = re.compile(r"(?:remote/([0-9a-f]{40})(?:\.[A-Za-z0-9]{1,8}){0,2}|copies/[0-9a-f]{2}/([0-9a-f]{64}))")
-"""Copies of any content, named by its BLAKE3 hash."""
+"""Pattern of copies with any content, which are named by its BLAKE3 hash."""
 _COPY_FOLDERS = ("blocks", "scans", "remote", "hub", "copies")
 
 
@@ -85,13 +85,13 @@ class _PartNoteHead(msgspec.Struct):
 
 
 class Cleaning:
-    """Finds and removes files. As a context manager, it keeps runs from starting on the cache meanwhile.
+    """Finds and removes files. While its context is open, no run can start on the cache.
 
     Args:
         cache: a local cache; None to clean outputs only.
-        outs: outputs to clean. Other outputs near the cache are only asked which parts they were made from.
-        days: parts and copies written within so many days are kept.
-        everything: take all parts and copies, even new ones and those that outputs were made from.
+        outs: outputs to clean. Other outputs near the cache are only read, to learn which parts they were made from.
+        days: parts and copies written within this number of days are kept.
+        everything: remove all parts and copies, even new ones and those that outputs were made from.
 
     Raises:
         ConfigError: the folder is not a cache of packtrain.
@@ -104,8 +104,8 @@ class Cleaning:
         if cache is not None and cache.root.is_dir() and not is_cache(cache.root):
             raise ConfigError(
                 f"{cache.root} has no {TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
-                "with this file, unless the folder has other content; for a cache from an earlier version, first run "
-                "a configuration that uses it"
+                "with this file, unless the folder has other content. If an earlier version made this cache, first "
+                "run a configuration that uses it"
             )
         self.cache = cache
         self.outs = list(outs)
@@ -190,14 +190,14 @@ class Cleaning:
 
 
 def outputs_near(cache: LocalStore) -> list[LocalStore]:
-    """Outputs beside the cache: those whose notes are one or two folders below the cache's parent."""
+    """Find the outputs beside the cache: those whose notes are one or two folders below the cache's parent."""
     above = cache.root.parent
     notes = [*above.glob("*/_run"), *above.glob("*/*/_run")]
     return [LocalStore(note.parent) for note in sorted(notes)]
 
 
 def _used(cache: LocalStore, outs: Iterable[LocalStore]) -> set[str]:
-    """Names of parts that the given outputs, and those near the cache, were made from."""
+    """Return the names of parts that the given outputs, and those near the cache, were made from."""
     used: set[str] = set()
     for out in [*outputs_near(cache), *outs]:
         listed = recall_part_list(out)
@@ -207,10 +207,10 @@ def _used(cache: LocalStore, outs: Iterable[LocalStore]) -> set[str]:
 
 
 def _drafts(store: LocalStore, folders: Iterable[str], *, deep: bool = False) -> Iterator[Item]:
-    """Drafts of dead processes, and drafts of other machines that are a day old.
+    """Find drafts of dead processes, and drafts of other machines that are a day old.
 
     Args:
-        folders: where to look, including subfolders; for "", the top folder only, unless `deep`.
+        folders: where to search, including subfolders; for "" only the top folder, unless `deep`.
     """
     now = time.time()
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Inspect: a packed row as text, document by document, with trained tokens in colour."""
+"""Prints a packed row as text for `inspect`, document by document, with trained tokens in colour."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _PAIR_PARTS = (
     ("chosen_ids", "chosen", "bold green"),
     ("rejected_ids", "rejected", "red"),
 )
-"""(column, title, style)."""
+"""(column, title, style) of each part of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Piece:
     labels: list[int]
 
     def spans(self) -> Iterator[tuple[bool, list[int]]]:
-        """(whether trained, ids) of each run of tokens."""
+        """Yield (whether trained, ids) of each run of tokens."""
         begin = 0
         flags = [label != IGNORE_INDEX for label in self.labels]
         for index in range(1, len(flags) + 1):
@@ -46,7 +46,7 @@ class Piece:
 
 
 def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
-    """The pieces of one packed row.
+    """Return the pieces of one packed row.
 
     Raises:
         InputError: the row or the split does not exist.
@@ -62,7 +62,7 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
 
 
 def load_decoder(folder: Path) -> "Decoder":
-    """A tokenizer that turns ids back into text.
+    """Load a tokenizer that turns ids back into text.
 
     Raises:
         InputError: the folder has no tokenizer.json, or one that cannot be read.
@@ -74,7 +74,7 @@ def load_decoder(folder: Path) -> "Decoder":
         raise InputError(f"{folder} has no tokenizer.json; give the tokenizer's folder with --tokenizer")
     try:
         return Decoder(Tokenizer.from_file(str(path)))
-    except Exception as error:  # tokenizers raises nothing more specific
+    except Exception as error:  # tokenizers does not raise a more specific error
         raise InputError(f"{path} cannot be read ({error}); give the tokenizer's folder with --tokenizer") from error
 
 
@@ -86,17 +86,17 @@ class Decoder:
 
     @classmethod
     def of_json(cls, content: str) -> "Decoder":
-        """A decoder from the content of a tokenizer.json."""
+        """Make a decoder from the content of a tokenizer.json."""
         from tokenizers import Tokenizer
 
         return cls(Tokenizer.from_str(content))
 
     def text(self, ids: list[int]) -> str:
-        """The text of some tokens, including special ones."""
+        """Return the text of some tokens, including special ones."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def spans(self, runs: list[list[int]]) -> list[str]:
-        """The texts of consecutive runs. A character whose bytes are split over two runs goes to the second."""
+        """Return the texts of consecutive runs. A character whose bytes are split over two runs goes to the second."""
         out, done, ids = [], "", list[int]()
         for number, run in enumerate(runs):
             ids += run
@@ -108,12 +108,13 @@ class Decoder:
         return out
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """The text of each token."""
+        """Return the text of each token."""
         return [self.text([one]) for one in ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token within a text: a leading space that the decoder would drop is kept, and a token that
-        is only part of a character is spelt as in the vocabulary."""
+        """Return the text of each token. Keeps a leading space that the decoder would drop, and spells a token that is
+        only part of a character as the vocabulary does.
+        """
         known: dict[int, str] = {}
         for one in set(ids):
             text, spelt = self.text([one]), str(self._tokenizer.id_to_token(one) or "")
@@ -172,8 +173,8 @@ def _show_pair(
     console.print(
         Text(
             f"row {row} of {split}: {escape_line(name)}, a preference pair of {prompt:,} tokens and "
-            f"{completions[0]:,} chosen or {completions[1]:,} rejected ones "
-            f"(at most {dataset.manifest.max_length:,} with either)"
+            f"{completions[0]:,} chosen or {completions[1]:,} rejected tokens (at most "
+            f"{dataset.manifest.max_length:,} with either)"
         )
     )
     for column, title, style in _PAIR_PARTS:

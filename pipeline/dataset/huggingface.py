@@ -8,7 +8,8 @@ from ...schemas.manifest import SplitRecord
 
 
 def dataset_info(split: str, record: SplitRecord, schema: pa.Schema) -> bytes:
-    """The content of dataset_info.json. It says `Sequence`, which every version of datasets understands.
+    """Return the content of dataset_info.json. It uses the type `Sequence`, which every version of datasets
+    understands.
 
     Args:
         schema: the rows' schema; every column is a list.
@@ -43,7 +44,7 @@ def dataset_state(split: str, folder: str, record: SplitRecord, fingerprint: str
     """The content of state.json: the shards in order, and a fingerprint of what the dataset was made from.
 
     Args:
-        folder: the split's folder below the output, "" or its name and a slash; file names are relative to it.
+        folder: the split's folder below the output: "", or its name and a slash; file names are relative to it.
     """
     return _json(
         {

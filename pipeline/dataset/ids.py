@@ -1,4 +1,4 @@
-"""Find the example that an id means in documents.parquet, reading as little of it as possible."""
+"""Finds the example that an id means in documents.parquet, and reads as little of the file as possible."""
 
 import difflib
 import re
@@ -16,9 +16,9 @@ from .open import Finished
 
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
 _END = re.compile(r"(.*?):?([0-9]{1,15})(/[0-9]{1,9})?", re.DOTALL)
-"""A line, after a name that may be missing or incomplete."""
+"""Matches a line number after a name, which may be missing or incomplete."""
 _WINDOWS = (64, 1 << 12, 1 << 20, 1 << 50)
-"""Distances within which neighbours are searched, one after the other; row groups beyond are not read."""
+"""Distances within which neighbours are searched, one after the other; row groups farther away are not read."""
 _SHOWN = 5
 
 
@@ -30,9 +30,9 @@ class Address:
     file: str
     """The file's label."""
     line: int
-    """Line in the file, from 1."""
+    """Line in the file, counted from 1."""
     sub: int = -1
-    """Which example of the row; -1 if the row gives one only."""
+    """Which example of the row; -1 if the row gives only one."""
 
     @property
     def id(self) -> str:
@@ -54,7 +54,7 @@ class PackedDocument:
 
 
 def parse_id(text: str) -> Address | None:
-    """Split an id into its parts; None if it is not an id."""
+    """Split an id into its parts; None if the text is not an id."""
     found = _ID.fullmatch(text)
     return Address(found[1], found[2], int(found[3]), int(found[4] or -1)) if found else None
 
@@ -86,7 +86,7 @@ class Documents:
         return [one for one in self._read([("line", "==", address.line)]) if _same_file(one, address)]
 
     def refuse(self, id: str) -> InputError:
-        """The error for an unknown id; it lists the nearest ids."""
+        """Make the error for an unknown id; it lists the nearest ids."""
         near = [escape_line(one) for one in self._nearest(id)]
         what = f"the nearest are {', '.join(near)}" if near else "documents.parquet lists the packed ones"
         return InputError(f"there is no example {escape_line(id)} in {self._dataset.store.url}; {what}")
@@ -96,13 +96,13 @@ class Documents:
         return [*ending, *(one for one in self._around_place(id) if one not in ending)][:_SHOWN]
 
     def _ending(self, id: str) -> list[str]:
-        """Packed documents whose ids end the same: `meetings:1` may mean any file of the source `meetings`."""
+        """Find packed documents whose ids end alike: `meetings:1` may mean any file of the source `meetings`."""
         found = _END.fullmatch(id)
         if found is None:
             return []
         name, line = found[1].rpartition("/")[2], int(found[2])
         mine = [one for one in self._read([("line", "==", line)]) if one.id.endswith(f":{found[2]}{found[3] or ''}")]
-        # A source or a file of that name is a better match than the number alone.
+        # A source or a file of that name is a better match than the line number alone.
         named = [one for one in mine if name and name in (one.source, one.file, one.file.rpartition("/")[2])]
         near = named or (mine if parse_id(id) is None else [])  # a complete id names its file
         return [one.id for one in sorted(near, key=lambda one: one.doc_id)[:_SHOWN]]

@@ -1,4 +1,4 @@
-"""The manifest, whose presence alone means that a dataset is finished. Cheap to import."""
+"""Reads the manifest; a dataset is finished if and only if it has one. Cheap to import."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ MANIFEST = "manifest.json"
 
 
 def open_output(folder: str | Path) -> Store:
-    """The store of a folder that a run wrote, given by path or URL.
+    """Open the store of a folder that a run wrote, given by path or URL.
 
-    Everything that reads or repairs a dataset opens it here. This check, and the names that `Manifest` refuses, make
-    sure that no path leads out of the folder, and that everything in it is a regular file.
+    All code that reads or repairs a dataset opens it here. The check here, together with the names that `Manifest`
+    refuses, makes sure that no path leads out of the folder and that every file in it is a regular file.
 
     Raises:
         IntegrityError: the folder contains a link that leads out, a named pipe or the like.
@@ -41,11 +41,11 @@ def read_manifest(store: Store) -> Manifest | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
-            "`packtrain repair` rebuilds it; or restore it, or delete the folder and run again"
+            "rebuild it with `packtrain repair`, restore it, or delete the folder and run again"
         ) from error
     if manifest.hash != content.get("hash"):
         raise IntegrityError(
-            f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; "
-            "`packtrain repair` rebuilds it; or restore it, or delete the folder and run again"
+            f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; rebuild "
+            "it with `packtrain repair`, restore it, or delete the folder and run again"
         )
     return manifest

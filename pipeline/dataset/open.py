@@ -18,7 +18,7 @@ from .manifests import open_output, read_manifest
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A dataset that has a manifest."""
+    """A finished dataset: one that has a manifest."""
 
     store: Store
     manifest: Manifest
@@ -48,13 +48,13 @@ class Finished:
         except (OSError, pa.ArrowException, ValueError) as error:
             raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair rebuilds it") from error
         if rows != shard.rows:
-            # A stream that is cut between two batches reads without an error.
+            # A stream that was cut short between two batches is read without an error.
             raise IntegrityError(
                 f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair rebuilds it"
             )
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch, after checking columns and offsets, so that reading it stays within its memory."""
+        """Return the batch after checking columns and offsets, so that reading it stays within its memory."""
         schema = PREFERENCE if self.manifest.preference else PACKED
         if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(f"it has the wrong columns: {batch.schema.names}")
@@ -62,7 +62,7 @@ class Finished:
         return batch
 
     def row(self, index: int, split: str = "train") -> pa.RecordBatch:
-        """One packed row, as a batch of one.
+        """Return one packed row, as a batch of one.
 
         Raises:
             InputError: the split or the row does not exist.

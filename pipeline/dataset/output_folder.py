@@ -1,4 +1,4 @@
-"""The state of an output folder: empty, another run's, interrupted, or finished."""
+"""Determines the state of an output folder: empty, from another run, interrupted, or finished."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,12 +25,12 @@ from .manifests import read_manifest as read_manifest
 PLAN = "_run/plan.json"
 REQUEST = "_run/request.json"
 REJECTS = "rejects.jsonl"
-"""The rejected rows. A run that has nothing left to pack writes only this file."""
+"""Name of the file with the rejected rows. A run that has nothing left to pack writes only this file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run was asked to do, cheap to compare: by sizes and times instead of contents."""
+    """What a run was asked to do. Cheap to compare, because it has sizes and times of inputs instead of contents."""
 
     config: dict[str, Any]
     tokenizer: dict[str, Any]
@@ -40,7 +40,7 @@ class Request:
 
     @classmethod
     def of(cls, config: RunConfig, base: Path, version: str) -> "Request":
-        """The request of a configuration, with its inputs as they are now.
+        """Make the request of a configuration, with its inputs as they are now.
 
         Raises:
             ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
@@ -81,7 +81,7 @@ class Request:
 
 
 def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], Path]:
-    """The inputs of every source, and the tokenizer's folder."""
+    """Find the inputs of every source, and the tokenizer's folder."""
     inputs: list[list[Found]] = []
     wrong: list[ConfigError | TokenizerError] = []
     for source in config.sources:
@@ -104,7 +104,7 @@ def check_folder(store: Store) -> None:
     """Refuse a folder with other content.
 
     Raises:
-        OutputError: it is a file, or has content that no run wrote.
+        OutputError: the place is a file, or has content that no run wrote.
         IntegrityError: something in it leads out of it.
     """
     try:
@@ -128,7 +128,7 @@ def check_folder(store: Store) -> None:
 
 
 def _holds_manifest(store: Store) -> bool:
-    """Whether there is a manifest of packtrain. Other programs use the same file name."""
+    """Whether there is a manifest by packtrain; other programs use the same file name."""
     try:
         return read_manifest(store) is not None
     except IntegrityError:
@@ -136,7 +136,9 @@ def _holds_manifest(store: Store) -> bool:
 
 
 def all_there(store: Store, manifest: Manifest) -> bool:
-    """Whether every file in the manifest exists with the right size. Only `packtrain verify` reads contents."""
+    """Whether every file in the manifest exists and has the right size. Contents are read only by `packtrain
+    verify`.
+    """
     sizes = [(file.name, file.bytes) for file in manifest.files]
     for split in manifest.splits.values():
         sizes += [(shard.name, shard.bytes) for shard in split.shards]
@@ -144,14 +146,14 @@ def all_there(store: Store, manifest: Manifest) -> bool:
 
 
 def claim(store: Store, plan: dict[str, Any]) -> None:
-    """Claim the folder for a plan, unless it is already claimed for it. Removes what a killed run left.
+    """Claim the folder for a plan, unless it is already claimed for the same plan. Removes what a killed run left.
 
     Raises:
         OutputError: the folder belongs to another configuration or other inputs; the message lists the differences.
     """
     store.sweep()
     data = _plan_bytes(plan)
-    plan = json.loads(data)  # with lists instead of tuples, as it will be read
+    plan = json.loads(data)  # with lists instead of tuples, as JSON will read it back
     manifest = read_manifest(store)
     # A finished dataset copied without `_run` still has its plan in the manifest.
     if manifest is None or manifest.plan == plan:
@@ -185,7 +187,7 @@ def _plan_bytes(plan: dict[str, Any]) -> bytes:
 
 
 def _read_plan(store: Store) -> dict[str, Any]:
-    """The plan that the folder is claimed for; empty if there is none."""
+    """Return the plan that the folder is claimed for; empty if it is not claimed."""
     try:
         plan: dict[str, Any] = parse_json(store.read(PLAN) or b"{}")
     except ValueError as error:
@@ -199,13 +201,13 @@ def _refuse(store: Store, lines: list[str]) -> NoReturn:
     shown = "\n".join(f"  {line}" for line in lines[:20])
     more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
     raise OutputError(
-        f"out: {store.url} belongs to another run. What differs (there → here):\n{shown}{more}\n"
+        f"out: {store.url} belongs to another run. Differences (there → here):\n{shown}{more}\n"
         "Choose another folder with --out (encoded parts are reused), or delete this one."
     )
 
 
 def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each changed, added or removed input."""
+    """Write a line for each changed, added or removed input."""
     then = {(one["source"], one["file"]): one for one in earlier}
     here = {(one["source"], one["file"]): one for one in now}
     for key in sorted({*then, *here}):
@@ -221,10 +223,10 @@ def changed_inputs(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> 
 
 
 def _settings_changed(earlier: dict[str, Any], now: dict[str, Any], *, derived: bool = True) -> list[str]:
-    """A line for each of the user's settings that differ between two plans.
+    """Write a line for each of the user's settings that differ between two plans.
 
     Args:
-        derived: if none differs, list derived values instead, such as versions.
+        derived: if no setting differs, list derived values instead, such as versions.
     """
     try:
         lines = list(_changes(earlier, now, derived))
@@ -266,17 +268,17 @@ def _short(value: Any) -> str:
 
 
 def tokenizer_folder(store: Store) -> Path | None:
-    """The folder of the tokenizer that a run used; None if this machine does not have it."""
+    """Return the folder of the tokenizer that a run used; None if this machine does not have it."""
     data = store.read(REQUEST)
     if data is None:
         return None
     try:
         folder = Path(decode_note(data, Request).tokenizer["path"])
     except (msgspec.MsgspecError, KeyError):
-        return None  # a damaged note is no reason to refuse to show the data
+        return None  # the data can be shown even if this note is damaged
     return folder if folder.is_dir() else None
 
 
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:
-    """The inputs for the plan: labels, sizes and hashes, no paths."""
+    """Return the inputs as the plan lists them: labels, sizes and hashes, without paths."""
     return [{"source": file.source, "file": file.label, "bytes": file.size, "hash": file.hash} for file in files]

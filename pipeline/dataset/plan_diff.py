@@ -11,9 +11,9 @@ from ...schemas.config.config import RunConfig
 from ..pack.windows import WINDOW_TOKENS
 
 _READING = ("format", "apps", "keys", "style", "expand")
-"""Keys of a source that say how its rows are read; `plan["formats"]` has the resulting format."""
+"""Keys of a source that say how to read its rows; `plan["formats"]` has the resulting format."""
 _LONG = 200
-"""Longer texts, such as a reader's module, are shown by their hash."""
+"""Texts longer than this, such as a reader's module, are shown by their hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,16 @@ class Setting:
     """`configuration`, `reading` (how rows of a source are read), `tokenizer`, `encoding` or `versions`."""
     key: str
     a: Any
-    """Plain data; None if the key is missing."""
+    """The key's values in the two plans, as plain data; None if the key is missing."""
     b: Any
     spelling: bool = False
-    """Whether both values mean the same, so that no row depends on the difference."""
+    """Whether both values mean the same, so that the difference does not affect any row."""
     whole_source: bool = False
-    """Whether the key is a source that only one plan has."""
+    """Whether the key names a source that only one of the plans has."""
 
 
 def plan_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Setting]:
-    """All keys in which two plans, or parts of plans, differ, ordered by section."""
+    """List the keys in which two plans, or parts of plans, differ, ordered by section."""
     return [*_configuration(a, b), *_reading(a, b), *_made_with(a, b)]
 
 
@@ -73,7 +73,7 @@ def _configuration(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Setti
 def _compared(
     section: str, a: Mapping[str, Any], b: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Iterator[Setting]:
-    """The keys whose values differ. Missing keys have their defaults."""
+    """Yield the keys whose values differ. Missing keys have their defaults."""
     for key in [*a, *(key for key in b if key not in a)]:
         left, right = a.get(key, defaults.get(key)), b.get(key, defaults.get(key))
         if left != right:
@@ -82,7 +82,7 @@ def _compared(
 
 
 def _reading(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Setting]:
-    """Differences of the resulting formats that the configuration's keys do not explain."""
+    """Yield differences of the resulting formats that the configuration's keys do not explain."""
     for name, mine in _formats(a).items():
         yours = _formats(b).get(name)
         if yours is None or mine == yours:
@@ -132,7 +132,7 @@ def _brief(value: Any) -> Any:
 
 @cache
 def _defaults() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Defaults of the run and of a source, for keys that a plan of an earlier version lacks."""
+    """Return the defaults of the run and of a source, for keys that a plan of an earlier version lacks."""
     whole = RunConfig.model_validate({"out": "x", "tokenizer": {"path": "x"}, "sources": [{"name": "x", "path": "x"}]})
     data = whole.identity()
     (source,) = data.pop("sources")

@@ -1,9 +1,9 @@
-"""Write a run's notes about itself, and read them back for repair, `inspect --id` and reports.
+"""Writes a run's notes about itself, and reads them back for repair, `inspect --id` and reports.
 
 The notes are in `_run` and hold paths and times. Another person may have written them, so they are not trusted: they
-count only as far as hashes agree with the plan, the parts and finally the manifest. No code that they name is run, no
-URL that they name is fetched, and nothing is written to a folder that they name unless packtrain marked it as a cache.
-For those, the user must give the configuration.
+are used only if their hashes agree with the plan, the parts and finally the manifest. Code that they name is not run,
+URLs that they name are not fetched, and folders that they name are written only if packtrain has marked them as a
+cache. For anything else the user must give the configuration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def remember(out: Store, config: RunConfig, base: Path, cache: Store, files: Seq
 
 
 def recall(out: Store) -> RunOrigin | None:
-    """The configuration that `remember` wrote; None if it is gone or damaged.
+    """Read the configuration that `remember` wrote; None if it is gone or damaged.
 
     Its cache is the noted one if `recall_cache` allows it, else the default place beside `out`.
     """
@@ -86,7 +86,7 @@ def recall(out: Store) -> RunOrigin | None:
 
 
 def recall_cache(out: Store, place: str) -> str | None:
-    """The cache that a note names; None if the note must not choose it.
+    """Return the cache that a note names; None if the note is not allowed to choose it.
 
     Args:
         out: the output with the note.
@@ -105,12 +105,12 @@ def refuse_code(config: RunConfig, what: str) -> None:
         what: the note's name, for the message.
 
     Raises:
-        ConfigError: it names one; the message says what to do.
+        ConfigError: it names a reader function; the message says what to do.
     """
     for source in config.sources:
         if is_reader(source.format):
             raise ConfigError(
-                f"source {source.name} is read by {source.format}, according to {what}. packtrain runs only code that "
+                f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code that "
                 "you name yourself: give the run's configuration with --config"
             )
 
@@ -119,21 +119,22 @@ def refuse_urls(config: RunConfig, what: str) -> None:
     """Refuse a noted configuration that names URLs.
 
     Raises:
-        ConfigError: it names one; the message says what to do.
+        ConfigError: it names a URL; the message says what to do.
     """
     paths = [path for source in config.sources for path in source.path]
     for path in (*paths, config.tokenizer.path):
         if is_url(path):
             raise ConfigError(
-                f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain fetches only URLs "
+                f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain only fetches URLs "
                 "that you name yourself: give the run's configuration with --config"
             )
 
 
 def recall_files(out: Store, plan: Mapping[str, Any] | None = None) -> list[InputFile] | None:
-    """The inputs, with the blocks they were cut into; None if the note is gone or damaged.
+    """Read the inputs, with the blocks they were cut into; None if the note is gone or damaged.
 
-    The inputs themselves may be gone. Remote ones lose their URL, so that a note cannot make packtrain fetch it.
+    The inputs themselves may be gone. The URLs of remote inputs are left out, so that a note cannot make packtrain
+    fetch them.
 
     Args:
         plan: the dataset's plan; a note with other inputs is ignored.
@@ -149,7 +150,7 @@ def recall_files(out: Store, plan: Mapping[str, Any] | None = None) -> list[Inpu
 
 
 class _Made(msgspec.Struct):
-    """The part of a record's payload that is needed: the block's hash."""
+    """The only field needed of a record's payload: the block's hash."""
 
     block: str
 
@@ -163,7 +164,7 @@ class _Head(msgspec.Struct):
 
 
 def recall_part_list(out: Store) -> PartList | None:
-    """The list of packed parts and their cache; None if it is gone or damaged."""
+    """Read the list of packed parts and their cache; None if it is gone or damaged."""
     try:
         return decode_note(out.read(PARTS), PartList)
     except (ValueError, TypeError, StoreError):
@@ -171,7 +172,7 @@ def recall_part_list(out: Store) -> PartList | None:
 
 
 def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[NotedPart]] | str:
-    """The cache and all parts that a finished run was packed from, in order; or why they are not available.
+    """Return the cache and all parts that a finished run was packed from, in order; or why they are not available.
 
     A run encodes one part per block, in input order. So the notes on blocks and on parts are joined, and every pair is
     checked against the part's record.
@@ -182,7 +183,7 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
         return f"{note}, which says which encoded parts belong to the inputs, is gone or damaged"
     where = recall_cache(out, listed.cache)
     if where is None:
-        return f"the cache is gone: {listed.cache} is not a cache of packtrain's"
+        return f"the cache is gone: packtrain has not marked {listed.cache} as a cache"
     cache = open_store(where)
     blocks = [(file, block) for file in files for block in file.blocks]
     if len(blocks) != len(listed.parts):
@@ -211,7 +212,7 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
 
 
 def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:
-    """The format of every source, from the plan; None if this version would read a source differently.
+    """Return the format of every source, from the plan; None if this version would read a source differently.
 
     Raises:
         ConfigError: a source is read by a user's function.
@@ -229,7 +230,7 @@ def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceF
 
 
 def recall_spec(cache: Store, plan: dict[str, Any]) -> EncodeSpec | None:
-    """How the parts were encoded, from the cache; None if that is gone."""
+    """Read from the cache how the parts were encoded; None if the cache has lost it."""
     payload = {key: value for key, value in plan["encode"].items() if key != "pairs"}
     try:
         return EncodeSpec.load(cache, f"specs/{fingerprint(payload)}.json")
@@ -238,7 +239,7 @@ def recall_spec(cache: Store, plan: dict[str, Any]) -> EncodeSpec | None:
 
 
 def recall_tokenizer(spec: EncodeSpec, plan: dict[str, Any]) -> TokenizerSpec:
-    """The tokenizer, as far as encoding and packing need it."""
+    """Return the tokenizer, with everything that encoding and packing need."""
     noted = plan["tokenizer"]
     return TokenizerSpec(
         name="of the run",
@@ -258,7 +259,7 @@ def recall_tokenizer(spec: EncodeSpec, plan: dict[str, Any]) -> TokenizerSpec:
 
 
 def without_secrets(path: str) -> str:
-    """A URL without password and signature; other text is unchanged."""
+    """Return a URL without password and signature; other text is unchanged."""
     if "://" not in path or path.startswith("hf://"):
         return path
     parts = urlsplit(path)

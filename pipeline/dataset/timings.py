@@ -19,11 +19,11 @@ class Timings:
 
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
-    """Stage → tokens that this run itself processed; work of earlier runs is not counted."""
+    """Tokens that this run itself processed, by stage; work of earlier runs is not counted."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a block."""
+        """Measure the time of a `with` block."""
         began = time.perf_counter()
         try:
             yield
@@ -31,7 +31,7 @@ class Timings:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
     def summed(self, name: str, busy: float, tokens: int) -> None:
-        """Add a stage's work in all workers: total seconds, and tokens."""
+        """Add a stage's work in all workers: total seconds and tokens."""
         self.seconds[f"{name}, summed over workers"] = busy
         self.tokens[name] = tokens
 

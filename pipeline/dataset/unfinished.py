@@ -19,7 +19,7 @@ _RECORD = re.compile(r"_run/(?:[a-z]+/)?shards/\d+\.json")
 
 
 def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
-    """Refuse an unfinished output. Does nothing if there is a manifest, or no run has worked in the folder.
+    """Refuse an unfinished output. Does nothing if there is a manifest, or if no run has worked in the folder.
 
     Args:
         deep: check the existing shards against their hashes.
@@ -33,11 +33,11 @@ def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
             return
         raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {_state(store, deep)}")
     except StoreError:
-        return  # opening the dataset reports the problem
+        return  # opening the dataset will report the problem
 
 
 def recorded(store: Store) -> list[StoredFile]:
-    """The shards that a run has finished, by their records."""
+    """Return the shards that a run has finished, from their records."""
     out = []
     for name in store.names("_run"):
         data = unseal(store.read(name)) if _RECORD.fullmatch(name) else None

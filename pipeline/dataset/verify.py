@@ -1,4 +1,4 @@
-"""Verify: does a finished dataset match its manifest, and do its rows keep the invariants that trainers rely on?"""
+"""Checks that a finished dataset matches its manifest, and that its rows keep the invariants that trainers rely on."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -92,7 +92,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     known = {MANIFEST, *(file.name for file in manifest.files), *(shard.name for shard in shards)}
     for name in dataset.store.names():
         if name not in known and "shards/" in name and not name.startswith("_run/"):
-            findings.append(Finding(name, "is not in the manifest; remove it, since a reader might take it for data"))
+            findings.append(Finding(name, "is not in the manifest; remove it, because a reader might take it for data"))
     return Verification(
         len(shards) + len(manifest.files),
         sum(shard.rows for shard in shards),
@@ -114,7 +114,7 @@ def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool)
 
 
 class _RowSizes:
-    """The row sizes in the file beside a split's shards, in row order; empty if it cannot be read."""
+    """The row sizes of a split, from the file beside its shards, in row order; empty if the file cannot be read."""
 
     def __init__(self, dataset: Finished, split: SplitRecord) -> None:
         self.name = row_sizes_name(split)
@@ -122,13 +122,13 @@ class _RowSizes:
         self.row = 0
         """The next row to check."""
         self.gone = False
-        """Whether the file is damaged, which is already reported."""
+        """Whether the file is damaged; that is already reported."""
         with suppress(OSError, pa.ArrowException), pa.memory_map(str(dataset.store.local(self.name))) as source:
             batch = pa.ipc.open_file(source).get_batch(0)
             self._tokens, self._squares = view(batch.column("tokens")), view(batch.column("squares"))
 
     def check(self, batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-        """(row, problem) for the first of the next rows whose sizes are wrong."""
+        """Return (row, problem) for the first of the next rows whose sizes are wrong."""
         if self.gone:
             return
         here = slice(self.row, self.row + batch.num_rows)
@@ -159,7 +159,7 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
             row += batch.num_rows
     except IntegrityError as error:
         return [*findings, Finding(shard.name, str(error))]
-    except (pa.ArrowException, ValueError) as error:  # damage that shows only when columns are read
+    except (pa.ArrowException, ValueError) as error:  # damage that appears only when columns are read
         return [*findings, Finding(shard.name, f"cannot be read: {error}")]
     if (tokens, trained, max_docs) != (shard.tokens, shard.trained, shard.max_docs):
         findings.append(
@@ -173,14 +173,14 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
 
 
 def _counts(batch: pa.RecordBatch) -> tuple[int, int, int]:
-    """Tokens, trained labels, and the most documents in a row."""
+    """Return the number of tokens, the number of trained labels, and the most documents in a row."""
     trained = int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
     most = int(_sizes(batch.column("seq_lengths")).max(initial=0))
     return len(batch.column("input_ids").flatten()), trained, most
 
 
 def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:
-    """(row, problem) for the first packed row that breaks each invariant.
+    """Yield (row, problem) for the first packed row that breaks each invariant.
 
     The invariants: as many labels and positions as input ids; piece lengths add up to the row; rows are at most
     `max_length` long; positions count 0, 1, 2, … in every piece; every label is its own input id or -100; the first

@@ -1,4 +1,6 @@
-"""Wait for a dataset that another process makes: it is done when the manifest appears; leases show who is at work."""
+"""Waits for a dataset that another process makes. It is done when the manifest appears; leases show which processes are
+at work.
+"""
 
 import time
 from pathlib import Path
@@ -16,20 +18,20 @@ from .manifests import MANIFEST, read_manifest
 
 _POLL_SECONDS = 0.25
 _SLOWEST_SECONDS = 2.0
-"""Longest pause between polls, reached after a while, because remote stores charge for requests."""
+"""Longest pause between polls. Pauses grow to it, because remote stores charge for requests."""
 
 
 def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Manifest:
     """Wait for a dataset, and return its manifest when it is finished.
 
-    For the other ranks of a training job, while one of them or another job runs packtrain. Clocks of different machines
+    Used by the ranks of a training job while one of them, or another job, runs packtrain. Clocks of different machines
     are never compared.
 
     Args:
         out: the folder or URL that the run writes.
         timeout: longest wait, in seconds.
-        grace: if no process is at work for so many seconds, the run counts as dead. It may start, or start again,
-            within that time.
+        grace: if no process is at work for this many seconds, the run counts as dead. Within that time it may start, or
+        start again.
 
     Raises:
         RunDiedError: no process is at work; the message says whether the run failed, died, or never started.
@@ -63,13 +65,13 @@ def wait(out: str | Path, timeout: float = 3600.0, *, grace: float = 60.0) -> Ma
 
 
 class _Watch:
-    """Tracks which processes are at work, and since when none is."""
+    """Tracks which processes are at work, and how long there has been none."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._leases = Leases(store)
         self._busy = time.monotonic()
-        """When a process was last at work, or may have been."""
+        """When a process last was at work, or may have been."""
         self._working: list[Lease] = []
         self._dead: list[Lease] = []
         self._failure: Failure | None = None
@@ -95,7 +97,7 @@ class _Watch:
             self._failure = None
 
     def troubled(self, error: StoreError) -> None:
-        """Note that the store does not answer, which says nothing about the run."""
+        """Record that the store does not answer, which does not tell anything about the run."""
         self._trouble = error
         self._busy = time.monotonic()
 
@@ -104,7 +106,7 @@ class _Watch:
         return time.monotonic() - self._busy
 
     def state(self) -> str:
-        """The run's state in words."""
+        """Describe the run's state."""
         if self._trouble is not None:
             return f"the store does not answer ({self._trouble})"
         if self._working:
@@ -116,7 +118,7 @@ class _Watch:
         return f"no run has been at work for {duration(self.idle())}"
 
     def advice(self) -> str:
-        """What to do when no process is at work."""
+        """Say what to do when no process is at work."""
         if self._begun:
             return "Run the same command again: it continues where it stopped"
-        return "No run was ever started there: check the spelling, or start one with `packtrain run`"
+        return "No run was ever started there: check the path, or start a run with `packtrain run`"

@@ -1,7 +1,7 @@
 """Explains why blocks must be encoded again: the cache had parts of the same rows, made with other settings.
 
-A part's key is a hash, from which settings cannot be read. So each run notes in the cache, under the hash of each
-source's first block, what the keys of its parts were made from. Appending data does not change that block.
+A part's key is a hash, so the settings behind it cannot be read back. Each run therefore stores these settings in the
+cache, under the hash of each source's first block. Appending data does not change that block.
 """
 
 import time
@@ -40,20 +40,20 @@ _NAMES = {
     "encode.around": "what the tokenizer puts around a text",
 }
 _HASHED = ("encode.tokenizer", "encode.template", "encode.around", "encode.format", "pairs", "options.code")
-"""Fields whose values are not shown."""
+"""Words for fields whose values are too long to show."""
 
 
 class _PartNote(msgspec.Struct, frozen=True):
-    """How the last run that read a source made its parts."""
+    """The settings with which the last run that read a source made its parts."""
 
     date: str
     head: dict[str, Any]
-    """What their keys were made from, without the block."""
+    """The fields of the parts' keys, without the block."""
 
 
 @dataclass(slots=True)
 class _SourceParts:
-    """A source, whose blocks are all encoded alike."""
+    """A source; all its blocks are encoded with the same settings."""
 
     name: str
     head: dict[str, Any]
@@ -65,7 +65,7 @@ class _SourceParts:
 
 
 def note_parts(cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> None:
-    """Note how these parts were made, for a later run that does not find them.
+    """Store how these parts were made, to explain to a later run why it cannot use them.
 
     Args:
         tasks: one per block, in the order of `files`.
@@ -80,7 +80,7 @@ def note_parts(cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeT
 def why_missing(
     cache: Store, files: Sequence[InputFile], tasks: Sequence[EncodeTask], missing: Iterable[EncodeTask]
 ) -> Iterator[str]:
-    """A sentence for each source whose blocks were encoded before with other settings.
+    """Return a sentence for each source whose blocks were encoded before with other settings.
 
     Args:
         missing: tasks whose parts are not in the cache.
@@ -94,35 +94,35 @@ def why_missing(
         except msgspec.MsgspecError:  # missing, or from another version
             continue
         if last.head.get("format") != source.head.get("format"):
-            continue  # rows read differently are other documents, so their parts are not expected
+            continue  # rows that are read differently give other documents, so missing parts need no explanation
         every = set(source.blocks)
         total, mine = len(every), len(gone & every)
         what = f"all {total:,} blocks are" if mine == total else f"{mine:,} of {total:,} blocks are"
         what = "its one block is" if total == 1 else what
         fields = list(_fields(last.head, source.head, source.name))
         if not fields:
-            yield f"source {source.name}: {what} encoded again: their parts of {last.date} are gone"
+            yield f"source {source.name}: {what} encoded again: the parts made on {last.date} are gone"
             continue
         shown = ", ".join(fields[:_SHOWN]) + (f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else "")
         verb = "differs" if len(fields) == 1 else "differ"
-        yield f"source {source.name}: {what} encoded again: {shown} {verb} from the parts of {last.date}"
+        yield f"source {source.name}: {what} encoded again: {shown} {verb} from the parts made on {last.date}"
 
 
 def _sources(files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> list[_SourceParts]:
     found: dict[str, _SourceParts] = {}
     names = [file.source for file in files for _ in file.blocks]
     for name, task in zip(names, tasks, strict=True):
-        if name not in found:  # all blocks of a source are encoded alike
+        if name not in found:  # all blocks of a source have the same settings
             payload = msgspec.json.decode(
                 msgspec.json.encode(task.payload())
-            )  # as when read again: tuples become lists
+            )  # as read back from JSON: tuples become lists
             found[name] = _SourceParts(name, {key: value for key, value in payload.items() if key != "block"}, [])
         found[name].blocks.append(task.block.hash)
     return list(found.values())
 
 
 def _fields(then: Any, now: Any, source: str, where: str = "") -> Iterator[str]:
-    """The fields in which two heads differ, by their user-facing names."""
+    """The fields in which two sets of settings differ, by their user-facing names."""
     if where != "encode.around" and isinstance(then, dict) and isinstance(now, dict):
         for key in sorted({*then, *now}):
             yield from _fields(then.get(key), now.get(key), source, f"{where}.{key}" if where else key)

@@ -27,13 +27,13 @@ class Encoded:
     """The store that holds the parts."""
     places: tuple[PartPlace, ...]
     records: tuple[PartRecord, ...]
-    """One record per place."""
+    """The record of each part in `places`."""
     busy: float
-    """Total seconds that workers spent on it."""
+    """Total seconds that workers spent on encoding."""
     made: int = 0
     """Tokens encoded by this run; the others were in the cache."""
     not_taken: dict[str, int] = field(default_factory=dict)
-    """Rows beyond `max_rows`, by source, which are not encoded."""
+    """By source, rows beyond `max_rows`; these are not encoded."""
 
 
 def encode(
@@ -42,11 +42,11 @@ def encode(
     """Encode what is missing in the cache. If an engine or a trace is found wrong, the reference encodes everything.
 
     Args:
-        shared: whether other drivers encode the same blocks.
+        shared: whether other drivers may be encoding the same blocks.
 
     Raises:
         InputError: an input has changed since it was scanned.
-        IntegrityError: the wrong engine is the one that the configuration names.
+        IntegrityError: the configuration names the engine that was found wrong.
     """
     # One fallback for a template and one for an engine; the reference itself cannot be wrong.
     for _ in range(3):
@@ -57,7 +57,7 @@ def encode(
         else:
             note_parts(parts.cache, prepared.files, prepared.tasks(parts.cache))
             return encoded
-    raise AssertionError("the reference engine and jinja2 were both compared with themselves")
+    raise AssertionError("the reference engine or jinja2 was found to differ from itself")
 
 
 def encode_missing(
@@ -77,7 +77,7 @@ def encode_missing(
     if missing:
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing), "B")
         due = {task.key for task in missing}
-        # For a remote store that costs a request per block, which only pays if other drivers share the work.
+        # For a remote store this costs a request per block, which is only worth it if other drivers share the work.
         look = shared or isinstance(cache, LocalStore)
         # Others that share the work or the cache may be encoding the same blocks.
         every = list({task.key: task for task in tasks}.values())

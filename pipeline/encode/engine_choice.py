@@ -38,7 +38,7 @@ class SampleSource:
     format: str
     options: Options
     origin: InputOrigin | None = None
-    """See `EncodeTask`."""
+    """Format of the source; see `EncodeTask`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ResolveTask:
     """Engines found wrong before, which `auto` skips."""
 
     def run(self) -> "EngineChoice":
-        """See `choose_engine`."""
+        """The requested engine; see `choose_engine`."""
         return choose_engine(self)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class ResolveTask:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """The chosen engine, kept in the cache."""
+    """The chosen engine, as stored in the cache."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class EngineChoice:
 
 
 def choose_engine(task: ResolveTask) -> EngineChoice:
-    """Run the task."""
+    """Choose the engine."""
     spec = EncodeSpec.load(task.cache, task.spec)
     texts, size = _sample_texts(task.samples, spec, scratch_of(task.cache).root)
     verdicts = UserVerdicts(spec.tokenizer_json)
@@ -102,7 +102,7 @@ def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
 
 
 def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSource]) -> str:
-    """A key of what a choice depends on: the tokenizer, the installed packages, and the sample."""
+    """Return a hash of everything that the choice depends on: the tokenizer, the installed packages, and the sample."""
     versions = {}
     for name in ENGINES:
         try:
@@ -153,4 +153,4 @@ def _text(example: Example, renderer: Renderer | None) -> str | None:
     try:
         return renderer(example.prompt, example.completion, example.tools)[0]  # type: ignore[arg-type]
     except RowRejectedError:
-        return None  # encoding rejects the row again, with its line
+        return None  # encoding will reject the row, and name its line

@@ -1,4 +1,4 @@
-"""Which engine a run trusts: the choice on its first rows, and the fallback if an engine or a trace is found wrong.
+"""Decides which engine a run uses: chosen on the first rows, and replaced if an engine or a trace is found wrong.
 
 Wrong engines and traces are noted in the cache, by tokenizer and versions, for every run that shares it.
 """
@@ -33,7 +33,7 @@ class DistrustedError(Exception):
 
 
 def distrusted_engines(cache: Store, tokenizer_hash: str) -> tuple[str, ...]:
-    """Engines found wrong with this tokenizer and these versions, by any run that shares the cache."""
+    """Engines that a run with the same cache, tokenizer and versions found wrong."""
     others = [guess_engine(name, ()) for name in ENGINES if name != REFERENCE]
     return tuple(name for name, version in others if cache.exists(_distrust_note(tokenizer_hash, name, version)))
 
@@ -47,7 +47,7 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
     """Choose the engine for these inputs, from the cache or by comparing engines with the reference.
 
     Args:
-        prepared: its guessed engine is ignored.
+        prepared: inputs and tokenizer; their guessed engine is ignored.
     """
     engine, spec = prepared.engine, prepared.spec
     samples = []
@@ -65,7 +65,7 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
         if engine != "auto" or choice.name not in distrusted:
             return choice
     task = ResolveTask(engine, spec.save(cache), cache, tuple(samples), distrusted)
-    # It takes seconds; the next run over these rows finds the result in the cache.
+    # The check takes seconds; the next run over these rows finds the result in the cache.
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     (result,) = executor.map(perform, [task])
     assert isinstance(result, EngineChoice)
@@ -81,7 +81,7 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
 
 
 def fall_back(prepared: Prepared, error: DistrustedError, cache: Store, observer: Observer) -> Prepared:
-    """Note that an engine or a trace was wrong, and use the reference instead.
+    """Record that an engine or a trace was wrong, and use the reference instead.
 
     Raises:
         IntegrityError: the configuration names the wrong engine.

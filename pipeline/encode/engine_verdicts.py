@@ -1,4 +1,4 @@
-"""Verdicts of the engine check on its fuzz texts, kept in the user's cache.
+"""Verdicts of the engine check on its fuzz texts, stored in the user's cache.
 
 They depend on the tokenizer and on versions, not on any data. So they are kept apart from the caches of datasets,
 and a second dataset with the same tokenizer compares only its own first rows.
@@ -17,7 +17,9 @@ from ...stages.tokenize.engines import Engine
 from ..store.user_cache import About, UserCache
 
 _FORMAT = 2
-"""Raised when `check_fuzz` compares differently; other fuzz texts have another `FUZZ_SET`."""
+"""Version of the comparison; increase it when `check_fuzz` compares differently. Other fuzz texts have another
+`FUZZ_SET`.
+"""
 
 
 class UserVerdicts:
@@ -26,7 +28,7 @@ class UserVerdicts:
     Args:
         tokenizer_json: content of a tokenizer.json.
         folder: by default `engine-checks` in the user's cache.
-        compare: makes a verdict that is not kept yet.
+        compare: makes a verdict that is not stored yet.
     """
 
     def __init__(self, tokenizer_json: str, folder: Path | None = None, compare: CheckFuzz = check_fuzz) -> None:
@@ -35,7 +37,7 @@ class UserVerdicts:
         self._cache = UserCache("engine-checks", folder)
 
     def check(self, engine: Engine, reference: Engine, added_tokens: Sequence[str]) -> FuzzVerdict:
-        """The kept verdict, or a new one of `check_fuzz`, which is then kept."""
+        """Return the stored verdict, or make a new one with `check_fuzz` and store it."""
         about = self._about(engine, reference, added_tokens)
         kept = self._cache.read(about)
         if kept is not None:
@@ -54,5 +56,5 @@ class UserVerdicts:
             "reference": f"{reference.name} {reference.version}",
             "texts": FUZZ_SET,
             "added": hash_bytes(msgspec.json.encode(list(added_tokens))),
-            "machine": platform.machine(),  # a home folder may be shared by machines of several kinds
+            "machine": platform.machine(),  # machines of several kinds may share a home folder
         }

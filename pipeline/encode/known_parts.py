@@ -31,26 +31,26 @@ class KnownParts:
         self._whole: set[str] = set()
         """Parts that this process has made or checked."""
         self._far: dict[str, PartRecord] = {}
-        """Records found in a remote store."""
+        """Records found so far in a remote store."""
 
     def records(self, tasks: Sequence[EncodeTask]) -> dict[str, PartRecord | None]:
-        """The record of each task that has one, by key, in the order of the tasks."""
+        """The records of the tasks, by key, in the order of the tasks; tasks without a record are missing."""
         keys = list(dict.fromkeys(task.key for task in tasks))
         unknown = [key for key in keys if key not in self._far]
         asked = dict(zip(unknown, ask_all(self.cache, self._record, unknown), strict=True))
         if not isinstance(self.cache, LocalStore):
-            # Asking a remote store again costs two requests per block. A folder is asked again, because parts may be
-            # removed.
+            # Asking a remote store again would cost two requests per block. A local folder is asked again, because
+            # parts may have been removed.
             self._far.update((key, record) for key, record in asked.items() if record is not None)
         return {key: self._far.get(key) or asked[key] for key in keys}
 
     def missing(self, tasks: Sequence[EncodeTask]) -> list[EncodeTask]:
-        """Tasks whose parts are not in the cache; equal blocks are made once."""
+        """Tasks whose parts are not in the cache; of equal blocks only the first."""
         first = {task.key: task for task in reversed(tasks)}
         return [first[key] for key, record in self.records(tasks).items() if record is None]
 
     def holds(self, task: EncodeTask) -> bool:
-        """Whether the cache has the part of a task now, by asking again."""
+        """Whether the cache has the part of a task now; asks the store again."""
         return self._record(task.key) is not None
 
     def forget_damaged(self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer) -> None:
@@ -72,8 +72,8 @@ class KnownParts:
         """Check a new part's samples against the reference, then write its record.
 
         Raises:
-            DistrustedError: they differ; the part is not used.
-            IntegrityError: the same block gave another part before.
+            DistrustedError: a sample differs; the part is not used.
+            IntegrityError: the same block gave a different part before.
         """
         if result.mismatches:
             raise DistrustedError("template", f"a row of {result.source}")
@@ -87,11 +87,11 @@ class KnownParts:
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
             there = unseal(self.cache.read(name))
-            with suppress(ValueError, KeyError, TypeError):  # missing or malformed: it is replaced
+            with suppress(ValueError, KeyError, TypeError):  # missing or malformed: replace it
                 earlier = PartRecord.from_json(decode_note(there, dict[str, Any]))
                 if earlier.hash != result.record.hash:
                     raise IntegrityError(
-                        f"encoding is not deterministic: {name} was made before with another content "
+                        f"encoding is not deterministic: {name} was made before with other content "
                         f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
                     )
             self.cache.replace_bytes(name, data)
@@ -101,10 +101,10 @@ class KnownParts:
         data = unseal(self.cache.read(record_name(key)))
         if data is None:
             return None
-        # Without the key's payload, which would be gigabytes for a million parts.
+        # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
             record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
         except (ValueError, KeyError, TypeError):  # malformed: make the part again
             return None
-        # A record is for a part of this size; otherwise make the part again.
+        # The record does not match the part's size: make the part again.
         return record if self.cache.size(record.part) == record.bytes else None

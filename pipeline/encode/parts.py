@@ -17,7 +17,7 @@ from ...stages.mask.policy import Mask, supervised_runs
 from ..store.open import Store, StoredFile
 
 PARTS = "_run/parts.json"
-"""The note of which parts packing read, in order."""
+"""Name of the list of the parts that packing read, in order."""
 UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
 
@@ -36,7 +36,7 @@ class PartRecord:
     bytes: int
     hash: str
     payload: dict[str, Any]
-    """What the part's key was made from, to explain cache misses."""
+    """The fields that the part's key was made from, to explain cache misses."""
     rows: int
     blank: int
     bytes_read: int
@@ -51,24 +51,24 @@ class PartRecord:
     inexact: int
     rows_used: int
     dropped: dict[str, int] = field(default_factory=dict)
-    """Conversations of which the template leaves something out, by what it is."""
+    """Conversations of which the template leaves something out, counted by what it leaves out."""
     unproved: int = 0
     """Examples whose assistant turns could not be located."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, why) of the first unlocated ones."""
+    """(line in the block, example of the row or -1, why) of the first examples with unlocated turns."""
     rewritten: int = 0
-    """Examples whose prompt is rendered differently alone than within the conversation."""
+    """Examples whose prompt alone is rendered differently than within the conversation."""
     rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
-    """(line in the block, example of the row or -1) of the first rewritten ones."""
+    """(line in the block, example of the row or -1) of the first examples with rewritten prompts."""
     rejected: dict[str, int] = field(default_factory=dict)
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     rejects: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """(line in the block, example of the row or -1, reason, detail)."""
+    """(line in the block, example of the row or -1, reason, detail) of each listed reject."""
 
     def refusals(self, reasons: Collection[str]) -> list[tuple[int, int, str, str]]:
-        """The `rejects`, with examples that the mask leaves out for one of `reasons`."""
+        """The `rejects`, plus the examples that the mask leaves out for one of `reasons`."""
         rows: list[tuple[int, int, str, str]] = []
         for reason, count, found in (
             (UNPROVED, self.unproved, self.unproved_rows),
@@ -89,7 +89,7 @@ class PartRecord:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError, KeyError, TypeError: it is malformed, or names a part outside of the cache.
+            ValueError, KeyError, TypeError: the record is malformed, or names a part outside the cache.
         """
         check_name(data["part"])
         check_hash(data["hash"])
@@ -108,11 +108,11 @@ class PartPlace:
     file: str
     """Label of the file."""
     first_line: int
-    """Lines of the file before the block."""
+    """Number of lines of the file before the block."""
 
     @property
     def path(self) -> Path:
-        """A local file with the part."""
+        """Return the path of a local file with the part."""
         return self.part.path(self.cache)
 
 
@@ -137,7 +137,7 @@ def read_parts(out: Store, name: str) -> PartList:
     """Read a list of parts from `out`.
 
     Raises:
-        IntegrityError: it is gone.
+        IntegrityError: the list is gone.
     """
     data = out.read(name)
     if data is None:
@@ -155,7 +155,7 @@ class EncodedPart:
                 self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         except (OSError, pa.ArrowInvalid) as error:
             raise IntegrityError(
-                f"the encoded part {path} cannot be read ({error}); delete it and run again; it will be made again"
+                f"the encoded part {path} cannot be read ({error}); delete it and run again to rebuild it"
             ) from error
 
     def segments(self, mask: Mask) -> "list[Segment]":
@@ -174,11 +174,11 @@ class Segment:
     runs: NDArray[np.int32]
     """(runs,) where each run ends in its document; its bitwise complement if the run is not trained."""
     run_offsets: NDArray[np.int32]
-    """(N + 1,) over runs."""
+    """(N + 1,) where each document's runs begin, and the end of the last one's."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Segment":
-        """The flat arrays of a batch of `schemas.rows.ENCODED`."""
+        """Return the flat arrays of a batch of `schemas.rows.ENCODED`."""
         ids, runs = batch.column("input_ids"), batch.column("runs")
         structs = runs.values
         ends = view(structs.field("end"))

@@ -1,4 +1,4 @@
-"""What a run encodes, and how: the input of all later steps."""
+"""Describes what a run encodes, and how: the input of all later steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ class Prepared:
     files: tuple[InputFile, ...]
     """Input files, hashed and cut into blocks, in the order of the sources."""
     formats: Mapping[str, SourceFormat]
-    """Formats by source."""
+    """The format of each source."""
     pairs: bool
     """Whether all sources are preference data."""
     tokenizer: TokenizerSpec
     engine: str
     """The configured engine, or `auto`."""
     spec: EncodeSpec
-    """The specification, with the chosen engine."""
+    """The encoding specification, with the chosen engine."""
     tokens_per_byte: float
     """Tokens per byte of input, measured on the first rows; 0 if not measured."""
 
@@ -38,7 +38,7 @@ class Prepared:
         """One task for each block, in the order of sources, files and blocks.
 
         Args:
-            cache: the store for parts; the specification is put there for the tasks.
+            cache: the store for parts; the specification is stored there for the tasks.
         """
         name, payload = self.spec.save(cache), self.spec.payload()
         sources = {source.name: source for source in self.sources}
@@ -69,10 +69,10 @@ class Prepared:
 def make_spec(
     tokenizer: TokenizerSpec, section: TokenizerConfig, engine: str, engine_version: str, *, needs_template: bool
 ) -> EncodeSpec:
-    """The specification of a run's encoding.
+    """Make the specification of a run's encoding.
 
     Args:
-        engine: from `engine_choice`, not from `section`.
+        engine: the engine that `engine_choice` chose; the one in `section` is ignored.
         needs_template: whether there may be conversations.
 
     Raises:

@@ -11,7 +11,7 @@ from .parts import PartRecord
 
 
 def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> bytes:
-    """The file's content.
+    """Return the content of rejects.jsonl.
 
     Args:
         records: one per block, in the order of `files`.
@@ -33,7 +33,7 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
 
 
 def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
-    """The first reject in a sentence, for messages; "" if there is none."""
+    """Describe the first reject in a sentence, for messages; "" if there is none."""
     for file, block, (line, _, reason, detail) in _refusals(files, records, reasons):
         said = f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
         return said + what_it_is(file, reason)

@@ -34,7 +34,7 @@ from ..store.open import Store, scratch_of
 from .parts import PartRecord
 
 FORMAT = 7
-"""Raised whenever the same block and settings would be encoded differently."""
+"""Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
 _OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost"})
@@ -52,7 +52,7 @@ class EncodeSpec:
     engine: str
     engine_version: str
     jinja2_version: str
-    """Version of the jinja2 that renders templates; others may render differently."""
+    """Version of jinja2, which renders templates; other versions may render differently."""
     template: str | None
     template_name: str
     variables: dict[str, Any]
@@ -61,10 +61,10 @@ class EncodeSpec:
     around: SpecialTokenAffixes
     on_limit: Literal["error", "reject"] = "error"
     allow_lost: tuple[str, ...] = ()
-    """Sorted, without repeats."""
+    """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
 
     def payload(self) -> dict[str, Any]:
-        """The data for a part's key, with hashes instead of long texts."""
+        """Return the fields for a part's key, with hashes instead of long texts."""
         return {
             "format": FORMAT,
             "tokenizer": self.tokenizer_hash,
@@ -80,7 +80,7 @@ class EncodeSpec:
         }
 
     def save(self, store: Store) -> str:
-        """Put the specification into the store for the tasks. Returns its name."""
+        """Put the specification into the store for the tasks; return its name."""
         name = self.name
         if self._read(store, name) is None:
             store.replace_bytes(name, seal(msgspec.json.encode(self)))
@@ -88,7 +88,7 @@ class EncodeSpec:
 
     @property
     def name(self) -> str:
-        """Its name in a store: a fingerprint of its content."""
+        """The specification's name in a store: a fingerprint of its content."""
         return f"specs/{fingerprint(self.payload())}.json"
 
     @classmethod
@@ -96,7 +96,7 @@ class EncodeSpec:
         """Load the specification saved under a name.
 
         Raises:
-            IntegrityError: it is missing or damaged.
+            IntegrityError: the specification is missing or damaged.
         """
         found = cls._read(store, name)
         if found is None:
@@ -114,7 +114,7 @@ class EncodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """One block to encode. Small: has names and ranges, but no data."""
+    """One block to encode. It is small: names and ranges, but no data."""
 
     path: Path
     block: Block
@@ -128,11 +128,11 @@ class EncodeTask:
     conversational: bool
     """Whether the rows can be conversations; plain texts do not depend on a template."""
     where: tuple[str, str] | None = None
-    """A condition on examples, and the version of polars that evaluates it."""
+    """Condition that selects examples, and the version of polars that evaluates it."""
     pairs: bool = False
     """Whether the examples are preference pairs."""
     origin: InputOrigin | None = None
-    """Where the file came from, for machines without it; not part of the key."""
+    """Where machines that lack the file can fetch it from; not part of the key."""
 
     _key: str = field(default="", init=False, repr=False, compare=False)
 
@@ -155,7 +155,7 @@ class EncodeTask:
     @property
     def key(self) -> str:
         """The part's address in the cache."""
-        if not self._key:  # used often, for up to a million tasks
+        if not self._key:  # cached: used often, for up to a million tasks
             object.__setattr__(self, "_key", fingerprint(self.payload()))
         return self._key
 
@@ -187,14 +187,14 @@ class EncodeResult:
     samples: list[EngineSample]
     """Texts to compare with the reference before the record is written."""
     mismatches: int
-    """Rows that a fast way rendered differently from jinja2; if any, the part must not be used."""
+    """Rows that were rendered differently by a fast way than by jinja2; if there are any, the part must not be used."""
     source: str
-    """The block, for messages."""
+    """The block, as named in messages."""
     seconds: float
 
 
 def encode_block(task: EncodeTask) -> EncodeResult:
-    """Run one task: read, prepare, render, tokenize, and put the part. The caller puts the record."""
+    """Run one task: read, prepare, render and tokenize the rows, and put the part. The caller puts the record."""
     # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times as
     # much.
     gc.disable()
@@ -229,7 +229,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
 
 
 def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
-    """The examples, each noted before rendering: if a template is stopped, the note says on which row."""
+    """Yield the examples, after noting each one's row: if a template is stopped, the note tells on which row."""
     for example in examples:
         note.note_row(task.block.first_line + example.line)
         yield example
@@ -282,7 +282,7 @@ _kept: dict[tuple[str, str], Engine] = {}
 
 
 def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
-    """Have this process's encoder use an engine that the engine check has loaded."""
+    """Make this process's encoder use the engine that the engine check has already loaded."""
     _kept.clear()
     _kept[engine.name, tokenizer_hash] = engine
 
@@ -293,7 +293,7 @@ def _prepare(task: EncodeTask) -> PreparedBlock:
     prepared = prepare_block(path, task.block, make_format(task.format, task.options), task.max_row_bytes)
     if task.where is None:
         return prepared
-    from ...stages.select.where import Where  # here, because it imports polars
+    from ...stages.select.where import Where  # imported here, because it imports polars
 
     return Where(task.where[0]).wanted(prepared)
 

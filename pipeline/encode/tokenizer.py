@@ -1,8 +1,8 @@
 """The tokenizer that `transformers.AutoTokenizer.from_pretrained(folder)` gives, without its import.
 
-transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always what the
-model is used with. A child process asks transformers, once; what it answers is kept under the content of the
-folder and the versions, and read in milliseconds from then on.
+transformers rebuilds some tokenizers from their class, so a folder's tokenizer.json is not always the tokenizer that is
+used with the model. A child process asks transformers once. Its answer is cached under a hash of the folder's content
+and the versions, and later runs read it in milliseconds.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from .tokenizer_place import find_tokenizer, tokenizer_name
 if TYPE_CHECKING:
     from ..store.user_cache import UserCache
 
-# Weights lie beside a model's tokenizer: many gigabytes that say nothing about it.
+# A model's folder also holds weights: many gigabytes that do not affect the tokenizer.
 _NOT_TOKENIZER = {
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx", ".npz", ".npy",
     ".parquet", ".arrow", ".msgpack", ".tar", ".gz", ".zip", ".zst", ".lock", ".tmp",
@@ -38,39 +38,43 @@ _SUBFOLDERS = ("additional_chat_templates",)
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSpec:
-    """All that the rest of packtrain knows of a tokenizer. Can be pickled; workers build engines from it."""
+    """Everything that packtrain needs to know about a tokenizer. Can be pickled; workers build engines from it."""
 
     name: str
-    """The folder's name, for people; bears no identity."""
+    """The folder's name, for messages; it does not identify the tokenizer."""
     json: str = field(repr=False)
-    """Content of a tokenizer.json, truncation and padding off."""
+    """Content of a tokenizer.json without truncation and padding."""
     chat_template: str | None = field(repr=False)
-    """The jinja source, or None. `require_template` is the way to ask for it."""
+    """Source of the chat template, or None; read it with `require_template`."""
     template_names: tuple[str, ...]
-    """When the tokenizer has several templates and none is called `default`: their names. Else ()."""
+    """Names of the tokenizer's templates if it has several and none is called `default`; else ()."""
     special_tokens: dict[str, str]
-    """`bos_token`, `eos_token` and so on, those that are set: what a chat template is handed."""
+    """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
+    variables.
+    """
     bos_id: int | None
     eos_token: str | None
     eos_id: int | None
     pad_id: int | None
-    """The padding token, or the end of sequence where there is none."""
+    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
     prefix_ids: tuple[int, ...]
-    """What `tokenizer(text)` puts before a plain text. Never put before a rendered conversation."""
+    """Tokens that `tokenizer(text)` puts before a plain text. They are never put before a rendered conversation."""
     suffix_ids: tuple[int, ...]
-    """What it puts after it."""
+    """Tokens that `tokenizer(text)` puts after a plain text."""
     hash: str
-    """blake3, hexadecimal, of all but the name and the template."""
+    """BLAKE3 hash, hexadecimal, of everything except the name and the template."""
     template_hash: str
-    """blake3, hexadecimal, of the template, or "" without one."""
+    """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
     template_from: str = ""
-    """Where a template that replaces the tokenizer's own comes from, for people: a file's name, or the key."""
+    """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
+    key.
+    """
 
     def require_template(self) -> str:
-        """The chat template.
+        """Return the chat template.
 
         Raises:
-            TokenizerError: there is none, or there are several and none is the default.
+            TokenizerError: there is no template, or there are several and none is the default.
         """
         if self.chat_template is not None:
             return self.chat_template
@@ -81,8 +85,8 @@ class TokenizerSpec:
                 f"{setting('tokenizer.chat_template', self.template_names[0])}"
             )
         raise TokenizerError(
-            f"the tokenizer {self.name} has no chat template, and conversations cannot be rendered without; "
-            f"give a file with a jinja template: {setting('tokenizer.chat_template', 'template.jinja')}"
+            f"the tokenizer {self.name} has no chat template, which conversations need; give a file with a jinja "
+            f"template: {setting('tokenizer.chat_template', 'template.jinja')}"
         )
 
 
@@ -122,18 +126,18 @@ class TokenizerLoading:
         template_name: str | None = None,
         cache: Path | None = None,
     ) -> "TokenizerLoading":
-        """Read the memo, or start the child.
+        """Read the cached answer, or start the child process.
 
         Args:
             folder: a local folder that AutoTokenizer can load; nothing is downloaded.
             chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself. A
                 string with `{{` or `{%` in it is a source.
             template_name: name of one of the tokenizer's own templates, used if `chat_template` is not a file.
-            cache: folder of the memo. A copy goes to the user's cache, for runs with another folder;
-                without a folder, every run asks transformers.
+            cache: folder for the cached answer; without it, every run asks transformers. A copy goes to the user's
+            cache, for runs with another folder.
 
         Raises:
-            TokenizerError: no such folder, or no such template file.
+            TokenizerError: there is no such folder or template file.
         """
         folder = find_tokenizer(str(folder.absolute()), Path())
         named = template_name is not None and chat_template is not None and not _is_there(chat_template)
@@ -151,11 +155,11 @@ class TokenizerLoading:
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
 
     def result(self) -> TokenizerSpec:
-        """Wait for the tokenizer. Can be called again.
+        """Wait for the tokenizer. Can be called more than once.
 
         Raises:
-            TokenizerError: transformers cannot load the folder; says why, and what the folder holds.
-            TaskError: a signal killed the process that loads it, twice.
+            TokenizerError: transformers cannot load the folder; the message says why, and lists the folder's content.
+            TaskError: the process that loads the tokenizer was killed by a signal, twice.
         """
         if self._answer is None:
             self._answer = self._ask()
@@ -174,7 +178,7 @@ class TokenizerLoading:
         )
 
     def cancel(self) -> None:
-        """End the child, if one still runs."""
+        """End the child process, if it still runs."""
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
             self._child.communicate()
@@ -218,7 +222,7 @@ class TokenizerLoading:
 
 
 def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
-    # -P: a folder called transformers in the working directory must not be imported instead.
+    # -P prevents the import of a folder called transformers in the working directory.
     return subprocess.Popen(
         [sys.executable, "-P", "-m", tokenizer_child.__name__, str(folder.absolute())],
         stdin=subprocess.DEVNULL,
@@ -231,7 +235,7 @@ def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
 def load_tokenizer(
     folder: Path, *, chat_template: str | Path | None = None, cache: Path | None = None
 ) -> TokenizerSpec:
-    """Load a tokenizer and wait for it; the arguments and errors of `TokenizerLoading`."""
+    """Load a tokenizer and wait for it; arguments and errors as for `TokenizerLoading`."""
     return TokenizerLoading.start(folder, chat_template=chat_template, cache=cache).result()
 
 
@@ -291,7 +295,7 @@ def _template_source(chat_template: str | Path | None) -> str | None:
 
 
 def _is_there(chat_template: str | Path) -> bool:
-    """Whether it is a template, or the path of a file."""
+    """Whether a text is a template, not the path of a file."""
     if isinstance(chat_template, str) and ("{{" in chat_template or "{%" in chat_template):
         return True
     try:
@@ -301,14 +305,14 @@ def _is_there(chat_template: str | Path) -> bool:
 
 
 def _named_template(templates: Any, name: str, tokenizer: str) -> str:
-    """One of a tokenizer's templates.
+    """Return one of a tokenizer's templates.
 
     Raises:
-        TokenizerError: it has none of that name.
+        TokenizerError: it has no template of that name.
     """
     own = templates if isinstance(templates, dict) else {"default": templates} if templates else {}
     if name not in own:
-        has = f"its templates are {', '.join(sorted(own))}" if own else "it has none"
+        has = f"its templates are {', '.join(sorted(own))}" if own else "it has no templates"
         raise TokenizerError(
             f"tokenizer.chat_template: cannot read {name!r}: there is no such file, and no template of that name in "
             f"the tokenizer {tokenizer}: {has}; "
@@ -318,7 +322,7 @@ def _named_template(templates: Any, name: str, tokenizer: str) -> str:
 
 
 def _folder_key(folder: Path) -> str:
-    """blake3 of the folder's own files, weights apart, and of the versions that read them."""
+    """Return a BLAKE3 hash of the folder's own files, without weights, and of the versions that read them."""
     from blake3 import blake3
 
     digest = blake3()
@@ -334,7 +338,7 @@ def _folder_key(folder: Path) -> str:
 
 
 def _read_memo(memo: Path | None) -> dict[str, Any] | None:
-    """The answer kept there, or None; a memo that cannot be read is as good as none."""
+    """Return the cached answer; None if there is none or it cannot be read."""
     if memo is None:
         return None
     try:
@@ -344,7 +348,7 @@ def _read_memo(memo: Path | None) -> dict[str, Any] | None:
 
 
 def _of_user(key: str, memo: Path) -> dict[str, Any] | None:
-    """The answer that another run of this user was given, which becomes the memo, too."""
+    """Return the answer from the user's cache, and copy it to this run's cache."""
     kept = _user_cache().read({"folder": key})
     answer = _whole_answer(kept) if kept is not None else None
     if kept is not None and answer is not None:
@@ -361,13 +365,13 @@ def _whole_answer(content: bytes) -> dict[str, Any] | None:
 
 
 def _user_cache() -> "UserCache":
-    from ..store.user_cache import UserCache  # the child has no use for it
+    from ..store.user_cache import UserCache  # the child does not need it
 
     return UserCache("tokenizers")
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Best effort: a cache that cannot be written must not stop a run."""
+    """Write the cached answer if possible; a cache that cannot be written must not stop a run."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")

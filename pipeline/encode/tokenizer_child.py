@@ -1,6 +1,7 @@
-"""The program that asks transformers what a tokenizer folder is, and prints the answer as JSON.
+"""The program that loads a tokenizer folder with transformers, and prints what it found as JSON.
 
-It is a process of its own, because importing transformers takes seconds and what it prints must not reach ours.
+It runs in a separate process, because importing transformers takes seconds, and whatever transformers prints must not
+reach our output.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ ANSWER_KEYS = {
 
 
 def _resolve(folder: str) -> dict[str, Any]:
-    # Nothing here needs torch, and importing it would cost most of the time.
+    # Nothing here needs torch, and importing it would take most of the time.
     sys.modules["torch"] = None  # type: ignore[assignment]
     from transformers import AutoTokenizer
 
@@ -37,7 +38,7 @@ def _resolve(folder: str) -> dict[str, Any]:
         "format": FORMAT,
         "json": backend.to_str(),
         "chat_template": tokenizer.chat_template,
-        # An older transformers also lists the additional tokens here, which no template takes by name.
+        # Older versions of transformers also list the additional tokens here; templates do not use them by name.
         "special_tokens": {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)},
         "bos_id": tokenizer.bos_token_id,
         "eos_id": tokenizer.eos_token_id,
@@ -48,7 +49,7 @@ def _resolve(folder: str) -> dict[str, Any]:
 
 
 def _main(folder: str) -> None:
-    # Libraries may print; the answer must stand alone on the standard output.
+    # Libraries may print; standard output must contain only the answer.
     with contextlib.redirect_stdout(sys.stderr):
         try:
             answer = _resolve(folder)

@@ -1,4 +1,4 @@
-"""Where a tokenizer is: a folder, or the snapshot of a hub's repository in the local Hugging Face cache."""
+"""Finds a tokenizer: a folder, or the snapshot of a hub's repository in the local Hugging Face cache."""
 
 import re
 from contextlib import suppress
@@ -12,20 +12,20 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 def find_tokenizer(path: str, base: Path) -> Path:
-    """The folder of `tokenizer.path`. An existing folder takes precedence over a name on the hub.
+    """Return the folder of `tokenizer.path`. An existing folder takes precedence over a name on the hub.
 
     Args:
         path: a folder, or the name of a repository, such as `Qwen/Qwen3-8B`. Nothing is downloaded.
         base: where relative paths start.
 
     Raises:
-        TokenizerError: it is neither; says how to fetch it.
+        TokenizerError: it is neither; the message says how to fetch it.
     """
     folder = (base / path).absolute()
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise TokenizerError(f"tokenizer.path: the folder {folder} is a file; a folder is needed")
+        raise TokenizerError(f"tokenizer.path: {folder} is a file, not a folder")
     if not _HUB_NAME.fullmatch(path):
         raise TokenizerError(
             f"tokenizer.path: the folder {folder} does not exist{_near(folder)}; nothing is downloaded: save a hub's "

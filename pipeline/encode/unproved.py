@@ -1,4 +1,4 @@
-"""Reports conversations that a mask cannot be applied to, or ends the run."""
+"""Reports conversations to which a mask cannot be applied, or ends the run."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ from .driver import Encoded
 
 
 def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
-    """Describe what a mask leaves out because turns could not be located; None if nothing.
+    """Describe the conversations that a mask leaves out because their turns could not be located; None if there are
+    none.
 
     Args:
         files: the encoded files, in order.
@@ -39,11 +40,11 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
 
 
 def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
-    """Describe conversations whose prompt is rendered differently alone than within the conversation; None if there are
-    none.
+    """Describe the conversations whose prompt alone is rendered differently than within the conversation; None if there
+    are none.
 
     Args:
-        files: whose blocks are encoded, in their order.
+        files: the encoded files, in order.
     """
     count = sum(record.rewritten for record in encoded.records)
     if not count or mask.policy == "all":
@@ -60,5 +61,5 @@ def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encod
         return f"{what}. They are left out"
     return (
         f"{what}. Their completions begin with the assistant's own words (TRL would mask as many tokens as the prompt "
-        f"alone has, whatever they say). To leave them out: {setting('mask.on_rewritten', 'reject')}"
+        f"alone has, even if they are not the prompt's). To leave them out: {setting('mask.on_rewritten', 'reject')}"
     )

@@ -1,4 +1,4 @@
-"""The executors, and which one a run gets."""
+"""Chooses the executor of a run, and defines the one without workers."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,7 +26,7 @@ class InlineExecutor(Executor):
         return self._apart.queue(function, made) if self._apart is not None else _InlineQueue(function, made)
 
     def limit(self, workers: int) -> None:
-        """See `Executor`. Does nothing: there is always one process."""
+        """See `Executor`. Does nothing, because there is only one process."""
 
     def isolate(self) -> None:
         """See `Executor`."""
@@ -39,7 +39,7 @@ class InlineExecutor(Executor):
 
 
 class _InlineQueue(TaskQueue[Task, Result]):
-    """Runs every task at once."""
+    """Runs every task as soon as it is submitted."""
 
     def __init__(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> None:
         self._function = function
@@ -60,14 +60,14 @@ class _InlineQueue(TaskQueue[Task, Result]):
 
 
 def open_executor(section: RunSection, workers: int, *stores: Store) -> Executor:
-    """The configured executor; its workers are starting.
+    """Make the configured executor; its workers start in the background.
 
     Args:
         workers: number of workers on this machine.
-        stores: what every worker must reach, wherever it runs.
+        stores: the stores that every worker must reach, wherever it runs.
 
     Raises:
-        ConfigError: what it needs is not installed, or a machine does not see a store.
+        ConfigError: a package that the executor needs is not installed, or a machine does not see a store.
     """
     if section.executor == "ray":
         from .ray_cluster import RayExecutor
@@ -81,7 +81,7 @@ def open_executor(section: RunSection, workers: int, *stores: Store) -> Executor
         )
     executor: Executor
     if workers == 1 and section.task_seconds is None and section.on_dead_task == "stop":
-        executor = InlineExecutor()  # with a single process, nothing survives its death anyway
+        executor = InlineExecutor()  # not needed for a single process, because nothing survives its death
     else:
         executor = LocalExecutor(workers, seconds=section.task_seconds, policy=section.on_dead_task)
     if section.shard is None:

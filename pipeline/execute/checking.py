@@ -1,7 +1,7 @@
 """Checks that files of earlier runs are intact before they are used.
 
-A matching size does not prove that a file is right: disks and memory flip bits. Hashing costs a fraction of packing the
-same bytes, and each file is read once.
+A matching size does not prove that a file is intact, because disks and memory flip bits. Hashing takes a fraction of
+the time of packing the same bytes, and each file is read once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from ..store.open import Store, StoredFile
 from .executor import Executor, perform
 
 TASK_BYTES = 256 << 20
-"""Bytes of one task, about a tenth of a second of work."""
+"""Bytes to check in one task: about a tenth of a second of work."""
 ALONE_BYTES = 64 << 20
 """Up to this many bytes are checked in this process, which is faster than waiting for workers."""
 
@@ -45,7 +45,7 @@ def check_files(task: CheckTask) -> CheckResult:
     """Run one task.
 
     Raises:
-        StoreError: a file cannot be read, for a reason that making it again would not fix.
+        StoreError: a file cannot be read, and making it again would not help.
     """
     found = []
     for file in task.files:
@@ -58,7 +58,7 @@ def check_files(task: CheckTask) -> CheckResult:
             raise StoreError(
                 f"{task.store.where(file.name)} cannot be read: {error.strerror}; fix its permissions, and run again"
             ) from error
-        except OSError:  # an unreadable block of the disk
+        except OSError:  # the disk has an unreadable block
             found.append(file.name)
             continue
         if (put.bytes, put.hash) != (file.bytes, file.hash):
@@ -67,9 +67,9 @@ def check_files(task: CheckTask) -> CheckResult:
 
 
 def damaged(executor: Executor, store: Store, files: Iterable[StoredFile]) -> set[str]:
-    """Names of the files that do not match their hash.
+    """Return the names of the files that do not match their hash.
 
-    Files of remote stores are not read: copies are checked when they are fetched.
+    Files of remote stores are not read here, because copies are checked when they are fetched.
     """
     listed = sorted(set(files), key=lambda file: file.name)
     if not isinstance(store, LocalStore) or not listed:

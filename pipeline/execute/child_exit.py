@@ -7,7 +7,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 
 
 def exit_reason(code: int, kills_before: int | None) -> str:
-    """Why a child ended, such as `killed by SIGKILL: ...`.
+    """Describe why a child ended, for example `killed by SIGKILL: ...`.
 
     Args:
         code: its exit code, negative for a signal, as in `subprocess` and `multiprocessing`.
@@ -23,14 +23,14 @@ def exit_reason(code: int, kills_before: int | None) -> str:
         killed = out_of_memory_kills()
         if killed is not None and kills_before is not None and killed > kills_before:
             return f"killed by {name}: out of memory, according to the kernel's count of such kills"
-        return f"killed by {name}, which is mostly the kernel when it is out of memory"
+        return f"killed by {name}, usually by the kernel when memory runs out"
     if -code in _CRASHES:
         return f"killed by {name}, a crash in a native library"
     return f"killed by {name}"
 
 
 def out_of_memory_kills() -> int | None:
-    """How often this machine's kernel has killed a process for lack of memory; None if unknown."""
+    """Return how often this machine's kernel has killed a process for lack of memory; None if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """The interface of executors, which apply a function to tasks and return results as they come.
 
-Tasks and results are small (names, ranges, counts); the data goes through the store. A task is a pure function of
-its argument, so running it again after a death, twice at once, or on another machine is harmless.
+Tasks and results are small (names, ranges, counts); data goes through the store. A task is a pure function of its
+argument, so it is harmless to run it again after a death, twice at once, or on another machine.
 """
 
 import os
@@ -17,12 +17,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 TRIES = 3
-"""How many workers may die over a task before the run gives it up."""
+"""Number of workers that may die over a task before the run gives the task up."""
 _SHOWN = 50
 """Maximum number of tasks that a message names."""
 
 ENGINE_THREADS = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""One tokenizer thread per process, because processes run in parallel. Read when an engine is loaded."""
+"""Environment variables for one tokenizer thread per process, because processes run in parallel. Engines read them when
+they are loaded.
+"""
 
 
 def limit_threads() -> None:
@@ -36,7 +38,9 @@ def never(_task: object) -> bool:
 
 
 class Work(Protocol):
-    """The interface of a run's tasks. Those that put a record also have `destination`, a store, and `record`."""
+    """The interface of a run's tasks. Tasks that put a record also have `destination` (a store) and `record` (its
+    name).
+    """
 
     def run(self) -> object:
         """Do the task; a pure function of its fields."""
@@ -56,15 +60,15 @@ class TaskQueue(ABC, Generic[Task, Result]):
 
     @abstractmethod
     def submit(self, task: Task) -> list[Result]:
-        """Submit a task as soon as there is room. Returns results that came meanwhile, in any order.
+        """Submit a task, waiting until the queue has room. Returns the results that arrived meanwhile, in any order.
 
         Raises:
-            TaskError: several workers died over a task; says which. Also raises errors of tasks.
+            TaskError: several workers died over a task; the message says which. Errors of tasks are raised too.
         """
 
     @abstractmethod
     def drain(self) -> Iterator[Result]:
-        """The results of all running tasks. Nothing may be submitted afterwards.
+        """Yield the results of all running tasks. Nothing may be submitted afterwards.
 
         Raises:
             TaskError: as `submit` does.
@@ -78,27 +82,27 @@ class Executor(Protocol):
     """Runs tasks somewhere."""
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have the workers call a function in the background, to get ready."""
+        """Make the workers call a function in the background, to get ready."""
         ...
 
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
-        """A queue for all tasks of one stage, including finished ones; the same tasks in every driver.
+        """Return a queue for the tasks of one stage, including finished ones; every driver has the same tasks.
 
-        If other drivers work on the same tasks, those that they finish give no result here; their records are in the
-        store.
+        Tasks that other drivers finish give no result here; their records are in the store.
 
         Args:
-            made: whether a task is already done; called just before it would begin.
+            made: tells whether a task is already done; called just before the task would begin.
         """
         ...
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
     ) -> Iterator[Result]:
-        """Results of tasks. Tasks are taken from the iterable one by one as there is room; see `queue`.
+        """Yield the results of tasks. Tasks are taken from the iterable one by one when the queue has room; see
+        `queue`.
 
         Raises:
-            TaskError: several workers died over tasks; says which. Also raises errors of tasks.
+            TaskError: several workers died over tasks; the message says which. Errors of tasks are raised too.
         """
         with closing(self.queue(function, made)) as queue:
             for task in tasks:
@@ -106,11 +110,11 @@ class Executor(Protocol):
             yield from queue.drain()
 
     def limit(self, workers: int) -> None:
-        """Set the number of workers, for the needs of the next tasks. Only between two queues."""
+        """Change the number of workers for the next tasks. Only allowed between two queues."""
         ...
 
     def isolate(self) -> None:
-        """Run no more tasks in this process, because they may never end. Only between two queues."""
+        """From now on run tasks in other processes, because they may never end. Only allowed between two queues."""
         ...
 
     def close(self) -> None:
@@ -138,7 +142,7 @@ class Quarantine:
             tries: deaths over this task, including this one.
 
         Raises:
-            TaskError: it has none left, and the policy is to stop.
+            TaskError: the task has no tries left, and the policy is to stop.
         """
         if tries < TRIES:
             return False
@@ -148,10 +152,10 @@ class Quarantine:
         return True
 
     def check(self) -> None:
-        """Fail if anything was left out.
+        """Raise an error if any task was skipped.
 
         Raises:
-            TaskError: names every skipped task with its input.
+            TaskError: tasks were skipped; the message names each with its input.
         """
         if not self._lost:
             return
@@ -162,21 +166,21 @@ class Quarantine:
             else ""
         )
         fix = (
-            f"{kept}Fix or leave out the input that is named, use fewer workers so that each gets more memory "
+            f"{kept}Fix or leave out the named input, use fewer workers so that each gets more memory "
             f"({setting('run.workers', 1)}), or the reference engine ({setting('tokenizer.engine', 'tokenizers')})"
         )
         if len(lost) == 1:
             raise TaskError(f"{lost[0]}. {fix}")
         shown = "".join(f"\n  {line}" for line in lost[:_SHOWN])
         more = f"\n  and {len(lost) - _SHOWN:,} more" if len(lost) > _SHOWN else ""
-        raise TaskError(f"{len(lost):,} tasks were given up:{shown}{more}\n{fix}")
+        raise TaskError(f"{len(lost):,} tasks failed:{shown}{more}\n{fix}")
 
 
 def named(error: Exception, task: object) -> Exception:
-    """Add the task's name to an unexpected error; packtrain's own errors name their origin."""
+    """Add the task's name to an unexpected error; packtrain's own errors already name their origin."""
     if isinstance(error, PacktrainError):
         return error
     return TaskError(
-        f"{task}: {type(error).__name__}: {error}. This is a defect, of packtrain or of a file in its cache: delete "
-        "the cache and run again; if that does not help, please report it with the input that is named"
+        f"{task}: {type(error).__name__}: {error}. This is a bug in packtrain, or a damaged file in its cache: delete "
+        "the cache and run again; if that does not help, please report it with the named input"
     )

@@ -1,4 +1,4 @@
-"""Holds interruptions back where they would leave incomplete work or orphaned processes."""
+"""Delays interruptions (Ctrl-C) where they would leave incomplete work or orphaned processes."""
 
 import signal
 import sys
@@ -13,12 +13,13 @@ INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Have processes started inside ignore interruptions from the beginning.
+    """Make processes that are started inside ignore interruptions from the beginning.
 
-    Terminals and schedulers interrupt the whole process group; the driver handles it, and lets the others finish.
+    Terminals and schedulers interrupt the whole process group; the driver handles the interruption and lets the others
+    finish.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # elsewhere Python sets no handlers
+        yield  # in other threads Python cannot set handlers
         return
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTIONS}
     try:
@@ -30,14 +31,14 @@ def deaf_to_interrupts() -> Iterator[None]:
 
 @contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Hold interruptions back while a worker starts or is sent a task, so that it stays usable."""
+    """Delay interruptions while a worker starts or receives a task, so that the worker stays usable."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     held: list[Any] = []
     handlers: dict[int, Any] = {}
     for number in INTERRUPTIONS:
-        if callable(signal.getsignal(number)):  # ignored signals and kernel defaults stay so
+        if callable(signal.getsignal(number)):  # ignored signals and kernel defaults stay as they are
             handlers[number] = signal.signal(number, lambda *signalled: held.append(signalled))
     try:
         yield
@@ -52,8 +53,8 @@ def interrupted_later() -> Iterator[None]:
 def without_main() -> Iterator[None]:
     """Hide `__main__` while a worker starts.
 
-    multiprocessing runs the main script again in every worker, to find functions defined there. Ours are not there, and
-    a user's script that calls `packtrain.run` without a `__main__` guard would start itself endlessly.
+    multiprocessing runs the main script again in every worker, to find functions that are defined there. Our functions
+    are not, and a user's script that calls `packtrain.run` without a `__main__` guard would start itself endlessly.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

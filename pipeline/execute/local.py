@@ -1,9 +1,9 @@
 """The executor for one machine: a pool of processes that survives the death of any worker.
 
-Each worker has its own pipe. So a death can be attributed to the first task in that pipe, it leaves no lock that others
-wait for, and a task that runs too long is ended without affecting others. Existing pools do not do that: the standard
-library's breaks as a whole, without naming the task; pebble's workers share one pipe and its lock, so a worker that
-dies with the lock blocks all others until the pool gives up.
+Each worker has its own pipe. So a death can be attributed to the first task in that pipe, a dead worker holds no lock
+that others wait for, and a task that runs too long can be ended without affecting others. Existing pools do not do
+that: the standard library's breaks as a whole, without naming the task; pebble's workers share one pipe and its lock,
+so a worker that dies with the lock blocks all others until the pool gives up.
 """
 
 import multiprocessing
@@ -33,16 +33,20 @@ TASK_MODULES = tuple(
     f"{__package__.rpartition('.')[0]}.{module}"
     for module in ("encode.task", "encode.engine_choice", "pack.task", "pack.documents")
 )
-"""Modules of the tasks. The fork server imports them once, so that workers start quickly. Given by name, because they
-import this folder."""
+"""Modules of the tasks. The fork server imports them once, so that workers start quickly. They are given by name,
+because they import modules of this folder.
+"""
 _AHEAD = 2
-"""Tasks per worker at once: it begins the next while the driver handles the last result."""
+"""Number of tasks that a worker has at once, so that it can begin the next task while the driver handles the last
+result.
+"""
 _AHEAD_BYTES = 1 << 14
-"""Only tasks of at most this many bytes are sent to a busy worker: they fit into the pipe, so the driver never
-blocks."""
+"""Only tasks of at most this many bytes are sent to a busy worker; they fit into the pipe, so the driver never
+blocks.
+"""
 _FALSE_STARTS = 3
 _START_PAUSES = (0.1, 1.0)
-"""Seconds before retrying to start a worker: the kernel takes a moment to end a killed fork server."""
+"""Seconds to wait before starting a worker again, because the kernel takes a moment to end a killed fork server."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,9 +55,9 @@ class _Ticket:
 
     task: Any
     tries: int
-    """How many workers died over it."""
+    """Number of workers that died over the task."""
     call: "_LocalQueue[Any, Any] | None"
-    """The queue that waits for the result, if any."""
+    """The queue that waits for the result; None if no queue does."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,16 +66,16 @@ class _Worker:
     pipe: "connection.Connection[bytes, bytes]"
     note: RenderingNote
     tickets: deque[_Ticket] = field(default_factory=deque)
-    """Tasks in the order in which it runs them."""
+    """The worker's tasks, in the order in which it runs them."""
     ready: bool = False
-    """Whether it has reported that it is ready."""
+    """Whether the worker has reported that it is ready."""
     began: float = 0.0
-    """When it began the first task, as far as the driver knows."""
+    """When the worker began its first task, as far as the driver knows."""
     expired: bool = False
 
 
 class LocalExecutor(Executor):
-    """A pool of processes on this machine. The death of a worker only costs its task a try.
+    """A pool of processes on this machine. If a worker dies, its task loses one try.
 
     Workers are forked from a fork server with everything imported, in milliseconds, so a driver with threads is never
     forked. Use from one thread at a time; any thread may close it.
@@ -97,10 +101,10 @@ class LocalExecutor(Executor):
         if self._context.get_start_method() == "forkserver":
             self._context.set_forkserver_preload(list(TASK_MODULES))
             with deaf_to_interrupts():
-                forkserver.ensure_running()  # returns at once: the imports run in the background
+                forkserver.ensure_running()  # returns at once, because the imports run in the background
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have all workers but one call a function in the background, such as loading a tokenizer."""
+        """Make all workers but one call a function in the background, such as loading a tokenizer."""
         data = pickle.dumps((function, arguments))
         while len(self._pool) < self.workers:
             self._new_worker()
@@ -116,16 +120,13 @@ class LocalExecutor(Executor):
         """See `Executor`."""
         fewer, self.workers = workers < self.workers, workers
         if fewer:
-            self.close()  # restarted by the next task
+            self.close()  # the next task starts workers again
 
     def isolate(self) -> None:
         """See `Executor`. Does nothing: all tasks run in other processes."""
 
     def close(self) -> None:
-        """Stop the workers. Waits for running tasks, and abandons the others.
-
-        A second Ctrl-C does not wait.
-        """
+        """Stop the workers. Waits for running tasks and abandons the others; a second Ctrl-C stops the waiting."""
         self._closed = True
         pool, self._pool = self._pool, []
         for worker in pool:
@@ -141,7 +142,9 @@ class LocalExecutor(Executor):
             worker.pipe.close()
 
     def free(self, size: int) -> _Worker | None:
-        """A worker for a task of this many bytes: an idle one, else a new one, else one with room for another task."""
+        """Return a worker for a task of this many bytes: an idle one, else a new one, else one that can take another
+        task.
+        """
         idle = next((worker for worker in self._pool if not worker.tickets), None)
         if idle is not None:
             return idle
@@ -162,10 +165,11 @@ class LocalExecutor(Executor):
         return worker
 
     def _start_process(self, pipe: "connection.Connection[bytes, bytes]", place: Any) -> BaseProcess:
-        """Start a worker. A killed fork server shows as a broken pipe; the next start begins another one.
+        """Start a worker. If the fork server was killed, this fails with a broken pipe, and the next attempt starts
+        another fork server.
 
         Raises:
-            TaskError: none can be started.
+            TaskError: no worker can be started.
         """
         for pause in (*_START_PAUSES, None):
             process: BaseProcess = self._context.Process(
@@ -228,7 +232,7 @@ class LocalExecutor(Executor):
     def _end_the_slow(self, seconds: float) -> None:
         for worker in self._pool:
             late = worker.tickets and worker.ready and time.monotonic() > worker.began + seconds
-            # It may have just answered.
+            # the worker may just have answered
             if late and not worker.expired and not worker.pipe.poll():
                 worker.expired = True
                 worker.process.kill()
@@ -263,16 +267,16 @@ class LocalExecutor(Executor):
         worker.process.join()
         why = self._ending(worker)
         worker.pipe.close()
-        if worker.process.exitcode == -RENDERING_KILLED:  # another try would end the same
+        if worker.process.exitcode == -RENDERING_KILLED:  # another try would end in the same way
             task = worker.tickets[0].task if worker.tickets else "a task"
             raise TemplateError(
-                f"{task}: {worker.note}: one step of it took so long that its process had to be ended. Fix the "
-                "template, or leave the row out"
+                f"{task}: {worker.note}: one step took so long that the process had to be killed. Fix the template, "
+                "or leave the row out"
             )
         if not worker.ready:
             self._false_starts += 1
             if self._false_starts >= _FALSE_STARTS:
-                raise TaskError(f"workers die as soon as they start ({why}); look above for what they printed")
+                raise TaskError(f"workers die as soon as they start ({why}); see above for what they printed")
         begun = worker.ready
         for ticket in worker.tickets:
             call = ticket.call
@@ -287,7 +291,7 @@ class LocalExecutor(Executor):
             begun = False
 
     def _ending(self, worker: _Worker) -> str:
-        """How a worker ended, for people."""
+        """Describe how a worker ended, for messages."""
         if worker.expired:
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         return exit_reason(worker.process.exitcode or 0, self._killed_before)
@@ -310,7 +314,7 @@ class _LocalQueue(TaskQueue[Task, Result]):
         self._waiting: deque[Task] = deque()
         self._suspects: list[tuple[Task, int]] = []
         self._held: tuple[Task, int, bytes] | None = None
-        """The next task, how many workers died over it, and its bytes for the pipe."""
+        """The next task, the number of workers that died over it, and its bytes for the pipe."""
         self.running: set[_Ticket] = set()
         self.answers: deque[tuple[_Ticket, bool, Any]] = deque()
         """(ticket, whether it succeeded, the result or the error)."""
@@ -334,7 +338,7 @@ class _LocalQueue(TaskQueue[Task, Result]):
             if not (self.running or self._held or self.answers or self.deaths):
                 self._quarantine.check()
                 return
-            yield from self._hear()  # one by one: workers get their next tasks before the caller sees a result
+            yield from self._hear()  # one by one, so that workers get their next tasks before the caller sees a result
 
     def close(self) -> None:
         """See `TaskQueue`."""
@@ -343,7 +347,7 @@ class _LocalQueue(TaskQueue[Task, Result]):
 
     def _send(self) -> bool:
         """Send tasks while there is room. Returns whether all were sent."""
-        # The task is known, but not whether it caused the death: another may have used up memory. So it runs alone.
+        # The task may not have caused the death: another one may have used up the memory. So it runs alone.
         alone = bool(self._suspects) or any(ticket.tries for ticket in self.running)
         while len(self.running) < (1 if alone else _AHEAD * self._pool.workers):
             if self._held is None:
@@ -360,7 +364,7 @@ class _LocalQueue(TaskQueue[Task, Result]):
         return not (self._held or self._suspects or self.freed or self._waiting)
 
     def _next(self, alone: bool) -> tuple[Task, int] | None:
-        """A task to send, and how many workers died over it."""
+        """Return a task to send, and the number of workers that died over it."""
         if self.freed and not alone:
             return self.freed.popleft().task, 0
         if self._suspects:
@@ -374,7 +378,7 @@ class _LocalQueue(TaskQueue[Task, Result]):
         return None
 
     def _hear(self) -> list[Result]:
-        """Wait for news; returns the next result, if there is one."""
+        """Wait until something happens; return the next result, if there is one."""
         if not (self.answers or self.deaths):
             self._pool.listen()
         while self.deaths:
@@ -390,6 +394,6 @@ class _LocalQueue(TaskQueue[Task, Result]):
 
 
 def _hang_up(pipe: "connection.Connection[bytes, bytes]") -> None:
-    """Close a pipe for the other end, even if a forked process also holds this end."""
+    """Close a pipe so that the other end notices, even if a forked process also holds this end."""
     with suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)

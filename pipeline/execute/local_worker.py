@@ -1,4 +1,4 @@
-"""A process of the local executor: runs tasks from its pipe until the pipe ends."""
+"""The worker process of the local executor: runs tasks from its pipe until the pipe is closed."""
 
 import multiprocessing
 import os
@@ -24,15 +24,15 @@ class WorkerError(Exception):
 
 
 def serve(pipe: "connection.Connection[bytes, bytes]", place: Any, typed: Collection[str] | None = ()) -> None:
-    """Run tasks until the pipe ends.
+    """Run tasks until the pipe is closed.
 
     Args:
-        place: memory of its `RenderingNote`, shared with the driver.
+        place: memory of the worker's `RenderingNote`, shared with the driver.
         typed: see `schemas.config.hints.configured_by`.
     """
     from .template_watchdog import (
         may_be_killed,
-    )  # here, because the driver imports this module and should not import jinja2
+    )  # imported here, because the driver imports this module and should not import jinja2
 
     _settle()
     may_be_killed(place)
@@ -52,13 +52,13 @@ def _answer(data: bytes) -> bytes:
         try:
             answer = pickle.dumps((False, error, where))
             pickle.loads(answer)
-        except Exception:  # an error that cannot be pickled
+        except Exception:  # the error cannot be pickled
             answer = pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), where))
         return answer
 
 
 def _settle() -> None:
-    """Prepare a new worker: one thread per engine, ignore interruptions, and end with the driver."""
+    """Prepare a new worker: use one thread per engine, ignore interruptions, and end when the driver ends."""
     limit_threads()
     for number in INTERRUPTIONS:
         signal.signal(number, signal.SIG_IGN)

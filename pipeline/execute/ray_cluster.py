@@ -1,10 +1,10 @@
 """The executor for a Ray cluster, with Ray Core tasks.
 
-Tasks are small and sent with the call; their data goes through the stores, not through Ray's object store, whose
-content is lost with a machine. Ray gets at most twice as many tasks as the cluster has processors; the others are
-created later, and a growing cluster gets more.
+Tasks are small and sent with the call. Their data goes through the stores, not through Ray's object store, because its
+content is lost when a machine is lost. Ray gets at most twice as many tasks at once as the cluster has processors, so a
+growing cluster gets more.
 
-Ray's own retries are off (`max_retries=0`): they would repeat a task that fills the memory endlessly, treat a lost
+Ray's own retries are off (`max_retries=0`): they would endlessly repeat a task that fills the memory, treat a lost
 machine like a crash, and not name the task over which a worker died. Retries are handled here, as for `local`.
 """
 
@@ -25,7 +25,7 @@ from ..store.open import Store
 from .executor import Executor, Quarantine, Result, Task, TaskQueue, limit_threads, named
 
 LOST_MACHINES = 20
-"""How many machines may be lost with a task."""
+"""Number of machines that may be lost while they run a task."""
 _CANARY = "_run/canary-"
 _STORE_BYTES = 100 << 20
 """Bytes of Ray's object store, if Ray is started here; little goes through it."""
@@ -36,7 +36,7 @@ _QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": 
 
 
 def _reach(address: str | None) -> None:
-    """Check that something listens at `host:port`: Ray itself would retry for minutes and print messages.
+    """Check that something listens at `host:port`, because Ray itself would retry for minutes and print messages.
 
     Raises:
         OSError: nothing listens there.
@@ -53,7 +53,7 @@ class RayExecutor(Executor):
     Args:
         address: `auto` or `host:port` of a cluster; None starts Ray on this machine, for this run.
         workers: tasks at once, if Ray is started here.
-        stores: what every machine must reach.
+        stores: the stores that every machine must reach.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
         policy: see `executors.Quarantine`.
 
@@ -96,7 +96,10 @@ class RayExecutor(Executor):
                     f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
                 ) from error
         if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():  # Ray installs its own, which do not support resuming
+            for (
+                number,
+                handler,
+            ) in handlers.items():  # Ray installs its own; they do not let a run resume
                 signal.signal(number, handler)
         self._remote = ray.remote(_perform).options(num_cpus=1, max_retries=0, name="packtrain")
         try:
@@ -116,7 +119,7 @@ class RayExecutor(Executor):
         """See `Executor`. Does nothing: Ray manages its machines."""
 
     def isolate(self) -> None:
-        """See `Executor`. They all have processes of their own."""
+        """See `Executor`. Does nothing, because tasks always run in other processes."""
 
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
@@ -124,15 +127,15 @@ class RayExecutor(Executor):
             self.ray.shutdown()
 
     def room(self) -> int:
-        """Maximum number of tasks to give to Ray at once."""
+        """Maximum number of tasks that Ray gets at once."""
         return 2 * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def begin(self, function: Callable[[Any], Any], task: object) -> Any:
-        """Start a task on the cluster; returns Ray's reference."""
+        """Start a task on the cluster, and return Ray's reference."""
         return self._remote.remote(function, task, self.seconds)
 
     def _check_machines(self, stores: Sequence[Store]) -> None:
-        """Check that every machine of the cluster can read what was just written here."""
+        """Check that every machine of the cluster can read a file that was just written here."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         name, text = f"{_CANARY}{secrets.token_hex(8)}", secrets.token_hex(16).encode()
@@ -157,8 +160,8 @@ class RayExecutor(Executor):
                 if wrong is not None:
                     raise ConfigError(
                         f"run.executor ray: the machine {node['NodeManagerHostname']} ({node['NodeManagerAddress']}) "
-                        f"{wrong}. Every machine of the cluster needs the same packtrain, and `out` and `cache` on a "
-                        "file system that all of them share, or in an object store"
+                        f"{wrong}. Every machine of the cluster needs the same version of packtrain, and `out` and "
+                        "`cache` must be on a shared file system or in an object store"
                     )
         finally:
             for store in stores:
@@ -166,7 +169,7 @@ class RayExecutor(Executor):
                     store.remove(name)
 
     def _leaves(self, node: str) -> bool:
-        """Whether a machine is just being lost; the cluster notices it a moment later."""
+        """Whether a machine is being lost; the cluster notices that a moment later."""
         for _ in range(_NOTED_SECONDS):
             if not any(one["Alive"] and one["NodeID"] == node for one in self.ray.nodes()):
                 return True
@@ -191,7 +194,7 @@ class _RayQueue(TaskQueue[Task, Result]):
         self._quarantine = quarantine
         self._waiting: list[tuple[Task, int, int]] = []
         self._running: dict[Any, tuple[Task, int, int]] = {}
-        """(task, deaths of workers over it, machines lost with it) by Ray's reference."""
+        """(task, number of workers that died over it, number of machines lost with it) by Ray's reference."""
 
     def submit(self, task: Task) -> list[Result]:
         """See `TaskQueue`."""
@@ -225,7 +228,7 @@ class _RayQueue(TaskQueue[Task, Result]):
             self._running[self._cluster.begin(self._function, task[0])] = task
 
     def _hear(self) -> list[Result]:
-        """Finished results; waits for the first, with a time limit, to see whether the cluster has grown."""
+        """Return finished results. Waits for the first with a time limit, so that growth of the cluster is noticed."""
         results: list[Result] = []
         done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_PATIENCE_SECONDS)
         for reference in done:
@@ -249,7 +252,7 @@ class _RayQueue(TaskQueue[Task, Result]):
         return isinstance(error, kinds)
 
     def _ending(self, error: Exception) -> str:
-        """How a worker ended, in words; Ray's own message is a page long."""
+        """Describe how a worker ended; Ray's own message is a page long."""
         known = self._ray.exceptions
         if isinstance(error, known.OutOfMemoryError):
             return "killed by Ray, because its machine was out of memory"
@@ -264,7 +267,7 @@ class _RayQueue(TaskQueue[Task, Result]):
 
 
 def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
-    """Run a task in a Ray worker. Returns its error instead of raising, because Ray would wrap it."""
+    """Run a task in a Ray worker. An error is returned instead of raised, because Ray would wrap it."""
     limit_threads()
     timer = threading.Timer(seconds, os._exit, (1,)) if seconds is not None else None
     if timer is not None:
@@ -280,22 +283,22 @@ def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -
 
 
 def _plain(error: Exception) -> Exception:
-    """An error that can be unpickled in any process."""
+    """Return an error that can be unpickled in any process."""
     import pickle
 
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # if it cannot be pickled, keep only its text
+    except Exception:  # it cannot be pickled: keep only its text
         return TaskError(f"{type(error).__name__}: {error}")
     return error
 
 
 def _look(stores: list[Store], name: str, text: bytes) -> str | None:
-    """On every machine: describe what is wrong, or None."""
+    """Runs on every machine: describe what is wrong with it, or return None."""
     try:
         for store in stores:
             if store.read(name) != text:
-                return f"does not see {store.url}, or another folder of that name on its own disk"
+                return f"does not see {store.url}, or sees another folder of that name on its own disk"
     except Exception as error:
         return f"cannot read {store.url} ({error})"
     return None

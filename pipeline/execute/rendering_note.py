@@ -1,4 +1,4 @@
-"""Records what a worker renders, for its driver to read after the kernel has killed the worker."""
+"""Records what a worker renders, so that the driver can read it after the kernel has killed the worker."""
 
 import ctypes
 import signal
@@ -13,11 +13,11 @@ RENDERING_KILLED = signal.SIGVTALRM
 """The signal by which the kernel kills a worker with an endless template step; see `template_watchdog`."""
 NOTE_BYTES = 512
 _NOTE_NAME = 8
-"""Offset of the template's name in a note, after the row."""
+"""Offset of the template's name in a note; the row comes before it."""
 
 
 class RenderingNote:
-    """What a worker renders, in memory shared with its driver, so that it survives the worker.
+    """What a worker renders. It is in memory shared with the driver, so it survives the worker.
 
     Args:
         place: NOTE_BYTES of shared memory.
@@ -27,7 +27,7 @@ class RenderingNote:
         self.move_to(place)
 
     def move_to(self, place: Any) -> None:
-        """Use another memory from now on."""
+        """Use other memory from now on."""
         self._place = place
         self._row = ctypes.c_longlong.from_buffer(place)
 
@@ -39,7 +39,7 @@ class RenderingNote:
 
     @property
     def row(self) -> int:
-        """The row being rendered, or -1."""
+        """The row that is being rendered, or -1."""
         return int(self._row.value)
 
     def note_row(self, row: int) -> None:
@@ -61,7 +61,7 @@ def rows_of(path: Path) -> Iterator[None]:
     """Add the file and the noted row to template errors raised inside.
 
     Raises:
-        TemplateError: names the file and the row.
+        TemplateError: the same error, with the file and the row in its message.
     """
     note.note_row(-1)
     try:

@@ -1,9 +1,9 @@
 """Several runs that share the work without knowing each other: `packtrain run --shard i/N`.
 
-Each of the N runs makes the same list of tasks and cuts it into N shares. It does its own share from the front, then
-the others' from their ends, so that helper and owner meet only once. A task whose record already exists is skipped. So
-no run waits for another, no clocks are compared, any run may be missing, late or restarted, and a single one does
-everything. If two runs do a task at once, they write the same bytes.
+Each of the N runs makes the same list of tasks and cuts it into N shares. It works through its own share from the
+front, then helps with the others' shares from the back, so that helper and owner meet only once. A task whose record
+already exists is skipped. So no run waits for another, no clocks are compared, any run may be missing, late or
+restarted, and even a single run does everything. If two runs do a task at once, they write the same bytes.
 """
 
 import time
@@ -13,7 +13,7 @@ from ..store.open import Store
 from .executor import Executor, Result, Task, TaskQueue
 
 _SHARE_OF_TIME = 20
-"""A listing is repeated after this many times its duration."""
+"""Listings are repeated after a pause of this many times their duration."""
 _SHORTEST_SECONDS = 1.0
 
 
@@ -34,7 +34,7 @@ class StaticExecutor(Executor):
         self._executor.start(function, *arguments)
 
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
-        """See `Executor`. Nothing begins before all tasks are known, because their number decides the shares."""
+        """See `Executor`. No task begins before all are known, because their number decides the shares."""
         return _SharedQueue(self._executor.queue(function, made), self._index, self._count)
 
     def limit(self, workers: int) -> None:
@@ -86,15 +86,15 @@ class _SharedQueue(TaskQueue[Task, Result]):
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
-    """(i, N) of `i/N`; the configuration has checked it."""
+    """Parse `i/N` into (i, N); the configuration has already checked it."""
     index, _, count = shard.partition("/")
     return int(index), int(count)
 
 
 def shares(tasks: Sequence[object], count: int) -> list[int]:
-    """The share of each task, ascending from 0.
+    """Return the share of each task, ascending from 0.
 
-    Shares have whole windows if there are enough, because a window's shards are made from the same parts.
+    Shares consist of whole windows if there are enough, because a window's shards are made from the same parts.
     """
     groups = list(range(len(tasks)))
     windows: list[int] = []
@@ -110,7 +110,7 @@ def shares(tasks: Sequence[object], count: int) -> list[int]:
 
 
 def turns(owners: Sequence[int], index: int, count: int) -> Iterator[int]:
-    """Positions of tasks in the order in which one of `count` runs does them.
+    """Return the positions of tasks in the order in which one of `count` runs does them.
 
     Args:
         owners: the share of each task, ascending.
@@ -125,7 +125,7 @@ def turns(owners: Sequence[int], index: int, count: int) -> Iterator[int]:
 
 
 class _Listing:
-    """Names that were added since the beginning, listed in bulk to save requests."""
+    """Names added to a store since the beginning; they are listed in bulk to save requests."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
@@ -136,7 +136,7 @@ class _Listing:
         self._took(began)
 
     def new(self) -> set[str]:
-        """Names that others have put, up to a short while ago."""
+        """Names that other runs had put when the store was last listed."""
         if time.monotonic() >= self._again:
             began = time.monotonic()
             self._new = set(self._store.names(self._folder)) - self._before
@@ -149,6 +149,6 @@ class _Listing:
 
 
 def _record_of(task: object) -> tuple[Store, str] | None:
-    """The store and name of a task's record."""
+    """Return the store and the name of a task's record."""
     record = getattr(task, "record", None)
     return (getattr(task, "destination"), record) if isinstance(record, str) else None  # noqa: B009

@@ -1,8 +1,8 @@
-"""The watch over templates: limits enforced by the kernel while a template renders.
+"""Watches templates: the kernel enforces limits while a template renders.
 
 - Processor time: a timer signal, which Python handles between instructions. The handler reads the clock instead of
-  counting signals, because one long instruction swallows many of them.
-- Memory: RLIMIT_AS, so that any large allocation fails at once.
+counting signals, because many signals are merged during one long instruction.
+- Memory: RLIMIT_AS makes any large allocation fail at once.
 - An endless instruction (such as comparing deeply nested lists), during which the process handles no signals. In a
   worker, a second timer makes the kernel kill the process, and the driver says why.
 """
@@ -32,10 +32,10 @@ TICK = 0.1
 KILL_SECONDS = 15.0
 """Seconds of processor time after which the kernel kills a worker that does not respond."""
 _AGAIN = 1.0
-"""Further seconds after which a rendering that ignored the error is ended again."""
+"""Seconds after which the error is raised again if a rendering has ignored it."""
 _NEVER = float("-inf")
 _SPACE_SECONDS = 0.05
-"""Seconds for which a measured address space is reused."""
+"""Seconds for which a measurement of the address space is reused."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -44,15 +44,15 @@ class _TemplateWatch:
 
     def __init__(self) -> None:
         self.deadline = 0.0
-        """Deadline in the main thread's processor time; 0 if nothing renders."""
+        """Deadline, in processor time of the main thread; 0 while nothing renders."""
         self.ceiling = 0
         self.installed: Any = None
         self.kills = False
         """Whether the kernel may kill this process, because it is a worker."""
         self.space = 0
-        """Bytes of address space that a rendering may reach; looked at `looked`."""
+        """Bytes of address space that a rendering may reach; measured at the time `looked`."""
         self.limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        """Soft and hard, of the address space while nothing renders; looked at with `space`."""
+        """Soft and hard limit of the address space while nothing renders; read when `space` was measured."""
         self.looked = _NEVER
 
     def install(self) -> bool:
@@ -68,11 +68,11 @@ class _TemplateWatch:
         return True
 
     def ring(self, _number: int, _frame: FrameType | None) -> None:
-        """Called by the timer, and once more after it is stopped."""
+        """The timer's signal handler; called once more after the timer is stopped."""
         if not self.deadline:
             return
         if time.thread_time() >= self.deadline:
-            self.deadline += _AGAIN  # raised again later, in case this error is swallowed, as in a destructor
+            self.deadline += _AGAIN  # raised again later, in case something swallows this error, as destructors do
             raise MachineLimitError(f"it ran for more than {SECONDS:g} seconds of processor time")
         size = _resident()
         if not self.ceiling:
@@ -82,7 +82,7 @@ class _TemplateWatch:
             raise MachineLimitError(f"it made the process grow by more than {MAX_GROWTH >> 20} MiB")
 
     def start(self) -> None:
-        """Begin to watch a rendering."""
+        """Begin watching a rendering."""
         self.ceiling = 0
         self.deadline = time.thread_time() + SECONDS
         now = time.monotonic()
@@ -125,7 +125,7 @@ def _address_space() -> int:
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """End the body after SECONDS, or if it allocates more than SPACE_GROWTH of memory.
+    """End the body after SECONDS, or when it allocates more than SPACE_GROWTH of memory.
 
     Works in the main thread of a process, as in every worker. Elsewhere only counted limits apply.
 
@@ -151,7 +151,7 @@ def watched() -> Iterator[None]:
 
 
 def watch_templates() -> None:
-    """Watch all renderings of this process from now on."""
+    """Watch every rendering of this process from now on."""
     watch_by(watched)
 
 

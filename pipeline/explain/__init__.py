@@ -1,1 +1,1 @@
-"""One example, from its source row to its packed row."""
+"""Follows one example from its source row to its packed row."""

@@ -1,6 +1,7 @@
-"""Follow one example through all stages: source row, example, rendered text, tokens, and what happened to it.
+"""Follows one example through all stages: source row, example, rendered text, tokens, and what happened to it.
 
-Each stage comes from what the folder and the cache still have. What is missing is reported as missing, never guessed.
+Each stage is shown from what the folder and the cache still have. What is missing is reported as missing, never
+guessed.
 """
 
 from collections.abc import Sequence
@@ -28,9 +29,9 @@ class Follower:
     """Follows examples of one finished dataset.
 
     Args:
-        tokenizer: the folder of a tokenizer for the text of tokens; by default the run's.
-        config: the run's configuration. Sources with a reader function need it, because such code runs only if the
-            user names it.
+        tokenizer: the folder of the tokenizer that turns tokens into text; by default the run's.
+        config: the run's configuration. It is needed for sources with a reader function, because code runs only if the
+        user names it.
 
     All methods may raise:
         ConfigError: `config` is needed.
@@ -51,7 +52,7 @@ class Follower:
         self.notes += self.stages.notes
 
     def by_id(self, id: str) -> Story:
-        """The story of an example, by its id."""
+        """Return the story of an example, by its id."""
         found = self.documents.by_id(id)
         if found is None:
             address = self._address(id)
@@ -61,15 +62,15 @@ class Follower:
         return self._packed(found)
 
     def by_number(self, doc: int) -> Story:
-        """The story of an example, by its doc id."""
+        """Return the story of an example, by its doc id."""
         found = self.documents.by_number(doc)
         if found is not None:
             return self._packed(found)
         cached = self.cached
         if cached is None:
             raise InputError(
-                f"no packed document of {self.dataset.store.url} has the doc id {doc:,}, and others cannot be found: "
-                f"{self.notes[0]}. documents.parquet lists the packed ones"
+                f"no packed document of {self.dataset.store.url} has the doc id {doc:,}, and documents that are not "
+                f"packed cannot be found: {self.notes[0]}. documents.parquet lists the packed documents"
             )
         if not 0 <= doc < cached.count:
             raise InputError(
@@ -98,7 +99,7 @@ class Follower:
         return story
 
     def _pair(self, story: Story) -> Story:
-        """The story of a preference pair: its row, which has its three parts."""
+        """Fill in the story of a preference pair; its row has all three parts."""
         self.stages.example(story)
         assert story.doc_id is not None
         split, row = find_pair(self.dataset, story.doc_id)
@@ -124,7 +125,7 @@ class Follower:
         return story
 
     def _unpacked(self, address: Address, asked: str) -> Story:
-        """The story of an id that documents.parquet lacks: dropped, rejected, never made, or wrong."""
+        """Return the story of an id that documents.parquet lacks: dropped, rejected, never made, or wrong."""
         entry = rejected(self.dataset, address)
         part = self.cached.of_row(address) if self.cached is not None else None
         here: list[tuple[int, int]] = []
@@ -144,7 +145,7 @@ class Follower:
         return self._never_made(story, asked)
 
     def _never_made(self, story: Story, asked: str) -> Story:
-        """The story of a row that gave no such document: prep runs on it again, if the row is unchanged."""
+        """Return the story of a row that gave no such document. Prep runs on the row again, if it is unchanged."""
         prepared = self.stages.prepared(story)
         if prepared is None:
             refusal = self.documents.refuse(asked)
@@ -176,7 +177,9 @@ class Follower:
         return story
 
     def _refuse_sub(self, address: Address, asked: str, subs: Sequence[int]) -> None:
-        """Refuse an id without a number if its row gave several examples, and one with a number if it gave one."""
+        """Refuse an id without a number if its row gave several examples, and an id with a number if it gave only
+        one.
+        """
         if not subs or (address.sub >= 0 and set(subs) != {-1}):
             return
         ids = [Address(address.source, address.file, address.line, sub).id for sub in subs]
@@ -190,7 +193,7 @@ class Follower:
         return story
 
     def _address(self, id: str) -> Address:
-        """The address of an id, with the file's name as the run has it.
+        """Return the address of an id, with the file's name as the run knows it.
 
         Raises:
             InputError: it is not an id, or names no input of the run.
@@ -201,14 +204,14 @@ class Follower:
             if (address.source, address.file) in labels:
                 return address
             folder, slash, name = address.file.rpartition("/")
-            short = f"{folder}{slash}{split_name(name)[0]}"  # as rejects.jsonl shows it, with the suffix
+            short = f"{folder}{slash}{split_name(name)[0]}"  # with the suffix, as in rejects.jsonl
             if (address.source, short) in labels:
                 return Address(address.source, short, address.line, address.sub)
         raise self.documents.refuse(id)
 
 
 def config_of(dataset: Finished) -> RunConfig:
-    """The configuration of a finished run, as far as its plan has it: without paths and settings of the machine.
+    """Return the configuration of a finished run from its plan, which has no paths and no settings of the machine.
 
     Raises:
         InputError: another version of packtrain wrote it.
@@ -236,7 +239,7 @@ def _address_of(document: PackedDocument) -> Address:
 
 
 def _copies(tokens: int, standings: Sequence[Standing]) -> int:
-    """How often a document is packed: the most pieces that contain the same token, not counting overlaps."""
+    """Return how often a document is packed: the most pieces that contain the same token, not counting overlaps."""
     stands = [0] * (tokens + 1)
     for standing in standings:
         stands[standing.start + (standing.repeated or 0)] += 1

@@ -1,4 +1,4 @@
-"""Why an example, or a part of it, is not packed: the run's decisions, repeated from its encoded parts."""
+"""Finds out why an example, or a part of it, is not packed, by repeating the run's decisions on its encoded parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from .packed_rows import Standing
 
 @dataclass(frozen=True, slots=True)
 class CutTokens:
-    """Tokens of a packed document that are in no row."""
+    """Tokens of a packed document that no row contains."""
 
     begin: int
     end: int
@@ -46,9 +46,9 @@ class Decision:
 
 
 def decide(config: RunConfig, cached: CachedParts, one: EncodedDocument, tokenizer_json: str) -> Decision:
-    """Why a document in the cache was not packed.
+    """Find out why a document in the cache was not packed.
 
-    Only its own part is read, unless other documents matter: for duplicates, and for source weights.
+    Reads only the document's own part, unless other documents matter, as for duplicates and source weights.
 
     Args:
         tokenizer_json: the run's tokenizer.json; empty if it is gone.
@@ -82,7 +82,7 @@ def decide(config: RunConfig, cached: CachedParts, one: EncodedDocument, tokeniz
 def cuts_of(
     config: RunConfig, cached: CachedParts, one: EncodedDocument, standings: Sequence[Standing]
 ) -> list[CutTokens]:
-    """Which tokens of a packed document are in no row, and which limit cut them."""
+    """Find the tokens of a packed document that no row contains, and the limit that cut them."""
     covered = np.zeros(len(one.ids), dtype=np.bool_)
     for standing in standings:
         covered[standing.start : standing.start + len(standing.ids)] = True
@@ -109,7 +109,7 @@ def cuts_of(
 
 
 def rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
-    """The entry of an example in the rejects file, or that of its whole row; None if there is neither."""
+    """Return the entry of an example in the rejects file, or of its whole row; None if there is neither."""
     data = dataset.store.read(REJECTS) or b""
     whole = None
     needle = f'"line":{address.line},'.encode()
@@ -127,7 +127,7 @@ def rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
 
 
 def _catalogue(config: RunConfig, parts: Sequence[NotedPart], *, digests: bool | None = None) -> Catalogue:
-    """The run's catalogue of documents, or a part of it."""
+    """Return the run's catalogue of documents, or a part of it."""
     names = [source.name for source in config.sources]
     wanted = config.duplicates == "drop" if digests is None else digests
     places = [part.place for part in parts]

@@ -1,4 +1,4 @@
-"""Find a document in the packed rows, by the run's layout or by searching the shards."""
+"""Finds a document in the packed rows, by the run's layout or by searching the shards."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ class Standing:
 
     split: str
     row: int
-    """Row of the split, from 0."""
+    """Row of the split, counted from 0."""
     shard: str
     shard_row: int
-    """Row of the shard, from 0."""
+    """Row of the shard, counted from 0."""
     number: int
-    """Number of the piece in the row, from 0."""
+    """Number of the piece in the row, counted from 0."""
     at: int
-    """Position of its first token in the row."""
+    """Position of the piece's first token in the row."""
     start: int
-    """Position of its first token in the document."""
+    """Position of the piece's first token in the document."""
     ids: list[int]
-    """Without alignment padding."""
+    """Tokens of the piece, without alignment padding."""
     labels: list[int]
     repeated: int | None
-    """How many of its first tokens are in an earlier piece, too; None if the layout is gone."""
+    """How many of the piece's first tokens an earlier piece also has; None if the layout is gone."""
 
 
 def find_standings(dataset: Finished, doc_id: int, tokens: int) -> tuple[list[Standing], bool]:
-    """All pieces of a document in token order, and whether the layout was used to find them.
+    """Return all pieces of a document in token order, and whether the layout was used to find them.
 
     Args:
         tokens: the document's full length; anything beyond it in a piece is padding.
@@ -58,10 +58,10 @@ def _place(standing: Standing) -> tuple[int, str, int]:
 
 
 def find_pair(dataset: Finished, doc_id: int) -> tuple[str, int]:
-    """(split, row) of a preference pair.
+    """Return (split, row) of a preference pair.
 
     Raises:
-        IntegrityError: a shard is missing or damaged, or the pair is in none.
+        IntegrityError: a shard is missing or damaged, or no shard has the pair.
     """
     for split, record in dataset.manifest.splits.items():
         row = 0
@@ -71,7 +71,9 @@ def find_pair(dataset: Finished, doc_id: int) -> tuple[str, int]:
                 if len(here):
                     return split, row + int(here[0])
                 row += batch.num_rows
-    raise IntegrityError(f"document {doc_id:,} is listed, but in no shard of {dataset.store.url}; run packtrain verify")
+    raise IntegrityError(
+        f"document {doc_id:,} is listed, but no shard of {dataset.store.url} contains it; run packtrain verify"
+    )
 
 
 _Piece = tuple[str, int, int, int, int, int, int]
@@ -79,7 +81,7 @@ _Piece = tuple[str, int, int, int, int, int, int]
 
 
 def _by_layout(dataset: Finished, doc_id: int) -> Iterator[_Piece | None]:
-    """The pieces from the layout files; contains None if the files do not match the manifest."""
+    """Return the pieces from the layout files; the list contains None if the files do not match the manifest."""
     for split, record in dataset.manifest.splits.items():
         base = 0
         for window, certificate in enumerate(record.windows):
@@ -117,7 +119,7 @@ def _mapped(dataset: Finished, name: str) -> pa.RecordBatch:
 def _read(
     dataset: Finished, split: str, row: int, number: int, doc_id: int, start: int, length: int, repeated: int
 ) -> Standing | None:
-    """A piece read from its shard; None if the shard has another piece there."""
+    """Read a piece from its shard; None if the shard has another piece there."""
     columns = dataset.row(row, split).to_pylist()[0]
     sizes, starts, doc_ids = (columns[key] for key in ("seq_lengths", "doc_starts", "doc_ids"))
     if number >= len(sizes) or (doc_ids[number], starts[number]) != (doc_id, start) or sizes[number] < length:

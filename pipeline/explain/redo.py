@@ -1,7 +1,7 @@
-"""Prepare, render and tokenize one row again, with the run's own functions.
+"""Prepares, renders and tokenizes one row again, with the run's own functions.
 
-Rendering and tokenizing always use the references, jinja2 and `tokenizers`. So comparing the result with the cache also
-checks the traced template and the engine that the run used.
+Rendering and tokenizing always use the references, jinja2 and `tokenizers`. So a comparison of the result with the
+cache also checks the traced template and the engine that the run used.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Reencoded:
 
     text: str
     runs: Runs | None
-    """Runs over characters; None for a row that came as tokens."""
+    """Runs over characters; None for a row that was given as tokens."""
     unproved: str
     ids: list[int]
     token_runs: list[tuple[int, int, int, bool]]
@@ -50,22 +50,22 @@ def prepare_row(
 
     Args:
         given: the run's configuration and its folder, if the user gave them; only their reader functions are run.
-        rows: this row only.
+        rows: a source with only this row.
 
     Raises:
-        ConfigError: the source's reader function is gone, has changed, or is named by the dataset only.
+        ConfigError: the source's reader function is gone or has changed, or only the dataset names it.
     """
     noted = dataset.manifest.plan["formats"][source]
     form = make_format(noted["format"], _options(dataset, noted, config, given, source))
     columns = columns_of(form)
-    if columns is not None and rows.records is not None:  # a run reads only these columns of a table
+    if columns is not None and rows.records is not None:  # a run reads only these columns of tables
         cut: Records = [(at, {key: value for key, value in row.items() if key in columns}) for at, row in rows.records]
         rows = replace(rows, records=cut)
     prepared = prepare_rows(rows, form)
     where = next(one.where for one in config.sources if one.name == source)
     if where is None:
         return prepared
-    from ...stages.select.where import Where  # imports polars
+    from ...stages.select.where import Where  # imported here, because it imports polars
 
     return Where(where).wanted(prepared)
 
@@ -107,7 +107,7 @@ class ReferenceEncoder:
 
     Args:
         spec: how the run encoded.
-        apart: whether to render a template that might not terminate in another process, which can be killed.
+        apart: whether to use another process, which can be killed, to render a template that might not terminate.
     """
 
     def __init__(self, spec: EncodeSpec, *, apart: bool = True) -> None:
@@ -117,7 +117,7 @@ class ReferenceEncoder:
         self._encoder = make_encoder(replace(spec, trace=False), make_engine("tokenizers", spec.tokenizer_json))
 
     def __call__(self, example: Example) -> Reencoded | str:
-        """The encoded example, or why it cannot be encoded, for example because the template refuses it."""
+        """Return the encoded example, or why it cannot be encoded, for example because the template refuses it."""
         if self._apart is not None:
             executor = LocalExecutor(1)
             try:

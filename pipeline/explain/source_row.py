@@ -1,4 +1,4 @@
-"""Read an example's source row again, and check that the input is still what the run read."""
+"""Reads an example's source row again, and checks that the input is still what the run read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class State(StrEnum):
     """The state of an input now."""
 
     SAME = "same"
-    """The block with the row still has the hash that the run noted."""
+    """The file has changed, but the block with the row still has the hash that the run noted."""
     CHANGED = "changed"
     GONE = "gone"
     UNKNOWN = "unknown"
@@ -38,21 +38,21 @@ class SourceRow:
     path: str
     """Path of the input; "" if unknown."""
     said: str
-    """A sentence about the state."""
+    """The state of the input, in a sentence."""
     rows: BlockRows | None = None
-    """Only this row, as the run read it."""
+    """A source with only this row, as the run read it."""
     past_end: bool = False
     """Whether the row's number is beyond the input's end."""
 
     @property
     def item(self) -> bytes | Mapping[str, Any] | None:
-        """The row as in its container: a line of JSON, or a decoded row. None if it cannot be read."""
+        """The row as its file has it: a line of JSON, or a decoded row. None if it cannot be read."""
         found = [one for _, one in (*(self.rows.lines or ()), *(self.rows.records or ()))] if self.rows else []
         return found[0] if found else None
 
     @property
     def value(self) -> Any:
-        """The row as plain data; a line that is not JSON as text; None without a row."""
+        """The row as plain data; as text if the line is not JSON; None without a row."""
         item = self.item
         if not isinstance(item, bytes):
             return dict(item) if item is not None else None
@@ -63,7 +63,7 @@ class SourceRow:
 
 
 class Inputs:
-    """The inputs of a finished run, as far as they still exist.
+    """Those inputs of a finished run that still exist.
 
     Args:
         scratch: the local folder with copies of inputs; None if it is gone.
@@ -76,12 +76,12 @@ class Inputs:
         self._scratch = scratch
 
     def taken(self, address: Address) -> bool:
-        """Whether a row is within the source's `max_rows`, as far as known."""
+        """Whether a row is within the source's `max_rows`; True if that is unknown."""
         file = self._files.get((address.source, address.file))
         return file is None or address.line <= file.lines
 
     def row(self, address: Address) -> SourceRow:
-        """The source row at an address."""
+        """Read the source row at an address."""
         file = self._files.get((address.source, address.file))
         if file is None:
             return SourceRow(State.UNKNOWN, "", "the folder no longer says where this input was")
@@ -122,7 +122,8 @@ class Inputs:
             if block.spooled is None and block.place is None and block.end > file.path.stat().st_size:
                 return None
             return read_rows(file.where(block), block, most).only(line - 1 - block.first_line)
-        # The copies of its blocks are gone, or the run did not take this row: cut the file again as the run did.
+        # The copies of the file's blocks are gone, or the run did not take this row, so divide the file into blocks as
+        # the run did.
         with TemporaryDirectory(prefix="packtrain-inspect-") as folder:
             again = scan_file(file.source, file.label, file.path, most, self._scratch or Path(folder))
             there = _holding(again, line)

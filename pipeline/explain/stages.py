@@ -1,4 +1,4 @@
-"""The stages of one example: what prep made of its row, its text, and its tokens."""
+"""Shows the stages of one example: what prep made of its row, its text, and its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ from .tokens import TokenFate, tokens_of, tokens_of_pieces
 
 
 class Stages:
-    """Fills in the stages of stories, from what is left of one run.
+    """Fills in the stages of stories from what is left of one run.
 
     Args:
         given: the run's configuration and its folder, if the user gave them.
-        tokenizer: the folder of a tokenizer for the text of tokens; by default the run's.
+        tokenizer: the folder of the tokenizer that turns tokens into text; by default the run's.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Stages:
         tokenizer: Path | None,
     ) -> None:
         self.notes: list[str] = []
-        """What is missing."""
+        """Sentences that say what is missing."""
         self._dataset = dataset
         self._config = config
         self._given = given
@@ -50,14 +50,14 @@ class Stages:
 
     @property
     def tokenizer_json(self) -> str:
-        """The run's tokenizer.json; empty if the cache has lost it."""
+        """Content of the run's tokenizer.json; empty if the cache has lost it."""
         return self._spec.tokenizer_json if self._spec is not None else ""
 
     def prepared(self, story: Story) -> PreparedBlock | None:
-        """What prep makes of the story's row; None if the row is not available, or its reader has changed.
+        """Run prep on the story's row; None if the row is not available, or its reader has changed.
 
         Raises:
-            ConfigError: the reader is named by the dataset only, not by the user.
+            ConfigError: only the dataset names the reader, not the user.
         """
         if story.origin.rows is None:
             return None
@@ -125,14 +125,14 @@ class Stages:
         return made
 
     def _decoded(self, story: Story, one: EncodedDocument | None) -> list[Span]:
-        """The text, decoded from the tokens."""
+        """Return the text, decoded from the tokens."""
         if self._decoder is None:
             return []
         flags = [True] * len(story.tokens)
         if one is not None:
             sizes = np.diff([run[0] for run in one.runs], prepend=0).tolist()
             flags = [run[3] for run, size in zip(one.runs, sizes, strict=True) for _ in range(size)]
-        # Without the cache, only tokens in rows are known. Where tokens are missing, a new text starts.
+        # Without the cache, only tokens in rows are known. A new text starts wherever tokens are missing.
         out: list[Span] = []
         groups: list[tuple[Span, list[int]]] = []
         last = -1
@@ -148,7 +148,7 @@ class Stages:
         return out + self._spans(groups)
 
     def _spans(self, groups: Sequence[tuple[Span, list[int]]]) -> list[Span]:
-        """The spans, with the texts of their consecutive tokens."""
+        """Return the spans, with the texts of their consecutive tokens."""
         assert self._decoder is not None
         texts = self._decoder.spans([ids for _, ids in groups])
         return [replace(span, text=text) for (span, _), text in zip(groups, texts, strict=True)]
@@ -169,7 +169,7 @@ class Stages:
 
 
 def _checks(story: Story, one: EncodedDocument | None, redone: Reencoded | None) -> list[tuple[str, bool]]:
-    """Compare what was encoded again with the cache and the shards."""
+    """Compare the newly encoded example with the cache and the shards."""
     if redone is None:
         return []
     out = []

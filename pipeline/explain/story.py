@@ -14,7 +14,7 @@ from .tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text of one kind, all trained or all not."""
+    """A stretch of text of one kind that is trained as a whole, or not at all."""
 
     text: str
     kind: RunKind | None
@@ -36,7 +36,7 @@ class Text:
     unproved: str
     """Why the assistant's turns could not be located, or ""."""
     checks: list[tuple[str, bool]]
-    """(what was compared, whether it agrees)."""
+    """(what was compared, whether it agrees) of each comparison."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Story:
     row: tuple[str, int] | None = None
     """Split and row of a preference pair; None for other examples."""
     notes: list[str] = field(default_factory=list)
-    """What is missing, and why."""
+    """Sentences that say what is missing, and why."""
 
 
 def story_json(story: Story) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What happened to every token of a document: trained, or why not."""
+"""Finds out what happened to every token of a document: whether it is trained, and if not, why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from .packed_rows import Standing
 
 
 class TokenFate(StrEnum):
-    """What happened to a token. If it is in several pieces, the best result counts."""
+    """What happened to a token. If several pieces contain it, the best result counts."""
 
     TRAINED = "trained"
     MASKED = "masked"
-    """The mask leaves it out."""
+    """The mask leaves the token out."""
     FLAGGED = "masked: its message says train: false"
     HEAD = "head of a piece"
-    """Selected by the mask, but first in its piece, so it cannot have a label."""
+    """The mask selects the token, but it is the first in its piece, so it cannot have a label."""
     OVERLAP = "overlap"
-    """Selected by the mask, but repeated here, and the piece that would train it is left out."""
+    """The mask selects the token, but it is repeated here, and the piece that would train it is left out."""
     CUT = "cut"
-    """The token is in no packed row, although other tokens of its document are."""
+    """No packed row contains the token, although rows contain other tokens of its document."""
     DROPPED = "dropped"
     """The token's whole document is left out."""
     NOT_TRAINED = "not trained"
-    """Without a label. Without the cache, the reason is unknown."""
+    """The token has no label; without the cache, the reason is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Token:
     """One token of a document."""
 
     index: int
-    """Position in the document, from 0."""
+    """Position in the document, counted from 0."""
     id: int
     text: str
     kind: RunKind | None
@@ -51,11 +51,11 @@ class Token:
 
 
 Run = tuple[int, int, int, bool]
-"""(end, kind, turn, train)"""
+"""(end, kind, turn, train) of a run"""
 
 
 def asked_for(runs: Sequence[Run], mask: Mask) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(T,) which tokens the mask selects, and (T,) which it would select without the train flag of their message."""
+    """Return (T,) which tokens the mask selects, and (T,) which it would select without the train flags of messages."""
     ends, kinds, turns, trains = (np.array(column) for column in zip(*runs, strict=True))
     offsets = np.array([0, len(runs)])
     sizes = np.diff(ends, prepend=0)
@@ -67,7 +67,7 @@ def asked_for(runs: Sequence[Run], mask: Mask) -> tuple[NDArray[np.bool_], NDArr
 def tokens_of(
     ids: Sequence[int], texts: Sequence[str], runs: Sequence[Run], mask: Mask, standings: Sequence[Standing]
 ) -> list[Token]:
-    """All tokens of a document that is in the cache.
+    """Return all tokens of a document that is in the cache.
 
     Args:
         runs: the runs over its tokens.
@@ -96,7 +96,7 @@ def tokens_of(
 
 
 def tokens_of_pieces(count: int, standings: Sequence[Standing], texts: Sequence[Sequence[str]]) -> list[Token]:
-    """A document's tokens in packed rows, for when the cache is gone: kinds and cut tokens are unknown.
+    """Return a document's tokens from the packed rows, if the cache is gone; kinds and cut tokens are then unknown.
 
     Args:
         count: tokens of the whole document.
@@ -115,7 +115,7 @@ def tokens_of_pieces(count: int, standings: Sequence[Standing], texts: Sequence[
 
 
 def _counts(count: int, standings: Sequence[Standing]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(T,) how many pieces train each token, and (T,) how many contain it."""
+    """Return (T,) how many pieces train each token, and (T,) how many contain it."""
     trained, stands = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for standing in standings:
         here = slice(standing.start, standing.start + len(standing.labels))

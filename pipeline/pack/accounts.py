@@ -16,14 +16,16 @@ from .task import PackResult
 
 
 def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
-    """`10 rows, 2 gave examples (bad_json 5, too_long 3)`, most frequent reason first."""
+    """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
+    3)`.
+    """
     reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
     what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
     return f"{total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples{f' ({what})' if what else ''}"
 
 
 def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
-    """What to do if no example is left.
+    """Say what to do if no example is left.
 
     Args:
         fits: a sentence with the format that the rows fit instead; see `formats.what_fits`.
@@ -40,7 +42,7 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
 def open_ledger(
     names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
 ) -> Ledger:
-    """A ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
+    """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
 
     Args:
         names: names of the sources.
@@ -77,7 +79,7 @@ def account_documents(
     """Add what planning decided about every document.
 
     Returns:
-        By source: supervised tokens that are first in a piece, without pieces cut by the strategy.
+        For each source, the supervised tokens that are first in a piece; pieces cut by the strategy are not included.
     """
     account = _Documents(ledger, names, chosen)
     account.left_out()
@@ -100,7 +102,7 @@ class _Documents:
         packed = chosen.packed
         once = chosen.sections(packed, copies=False)
         self.fresh = once.tokens(self.count)
-        """(N,) tokens kept of each document, each counted once; 0 for documents left out."""
+        """(N,) tokens kept of each document, without counting copies; 0 for documents left out."""
         self.overlap = once.overlap(self.count)
         self.supervised = np.where(packed, catalogue.supervised_kept, 0).astype(np.int64)
         """(N,) how many of them are supervised."""
@@ -114,7 +116,7 @@ class _Documents:
         """(N,) how many supervised tokens are first in a piece, over all copies."""
 
     def sums(self, values: NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[int]:
-        """The sum of (N,) values for each source."""
+        """Return the sum of (N,) values for each source."""
         out = [0] * len(self.entries)
         for source, total in zip(self.sources, sums_of(values, self.bounds).tolist(), strict=True):
             out[source] += total
@@ -129,7 +131,7 @@ class _Documents:
                 setattr(entry, field, getattr(entry, field) + total)
 
     def left_out(self) -> None:
-        """Count examples left out whole, by reason, and their tokens."""
+        """Count the examples that are left out as a whole, by reason, and their tokens."""
         catalogue, selection = self.chosen.catalogue, self.chosen.selection
         for reason in selection.reasons[1:]:
             which = selection.left_out(reason)
@@ -168,7 +170,7 @@ class _Documents:
         self.add("tokens_truncated", by_row, "max_length")
         self.add("examples_truncated", lost > 0)
         self.add("asked_truncated", np.where(packed, catalogue.supervised - catalogue.supervised_kept, 0))
-        # Untrained pieces of split examples.
+        # untrained pieces of split examples
         pieces = np.where(packed, catalogue.high - catalogue.low - self.fresh, 0)
         self.add("tokens_dropped", pieces, "untrained_piece")
         self.add("asked_dropped", np.where(packed, catalogue.supervised_kept - self.supervised, 0))
@@ -195,7 +197,7 @@ def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackR
             entry = ledger.sources[names[source]]
             _add(entry.tokens_created, {"alignment": count})
             entry.tokens_packed += count
-        # What was written, not what was planned, so that the ledger closes only if the two agree.
+        # Count what was written, not what was planned, so that the ledger closes only if the two agree.
         for source, count in result.written_by.items():
             entry = ledger.sources[names[source]]
             entry.labels_not_asked += count - result.trained_by.get(source, 0) - result.heads_by.get(source, 0)

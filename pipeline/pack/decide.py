@@ -1,8 +1,8 @@
-"""Decides what depends on all documents: whether a document is a duplicate, and how often it is packed. Uses bounded
-memory, without holding all documents at once.
+"""Makes the decisions that depend on all documents: which are duplicates, and how often each is packed. Memory is
+bounded: the documents are never all held at once.
 
-Both need passes over the documents, chunk by chunk in order (`Decisions.find`). After that, each chunk can be decided
-separately (`Decisions.apply`).
+Both need passes over the documents, chunk by chunk in order (`Decisions.find`). Afterwards the decisions are applied to
+each chunk separately (`Decisions.apply`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from .select import Chosen, source_bounds
 from .windows import DocumentChunk
 
 MAX_PASSES = 10_000
-"""Maximum number of copies of an example; more are surely a mistake."""
+"""Maximum number of copies of an example; a configuration that asks for more is surely a mistake."""
 BUCKET = 1 << 21
 """Digests compared at once: about 150 MB, including sorting."""
 _ENTRY = np.dtype([("first", np.uint64), ("second", np.uint64), ("document", np.int64)])
@@ -31,7 +31,7 @@ class DuplicateFinder:
     """Finds documents equal to an earlier one, among billions.
 
     1. `add` all documents to consider, in order. Digests go to a file, grouped by their first bits.
-    2. `find` reads one range of digests after another, and marks all but the first of equal ones.
+    2. `find` reads one range of digests after another, and marks all but the first of equal digests.
 
     Args:
         documents: total number, added or not.
@@ -49,7 +49,7 @@ class DuplicateFinder:
         self._size = 0
 
     def add(self, documents: NDArray[np.int64], digests: NDArray[np.uint64]) -> None:
-        """Add (K,) documents, later than all before, with the (K, 2) halves of their digests."""
+        """Add (K,) documents, which follow all earlier ones, with the (K, 2) halves of their digests."""
         entries = np.empty(len(documents), dtype=_ENTRY)
         entries["first"], entries["second"], entries["document"] = digests[:, 0], digests[:, 1], documents
         if not self._bits:
@@ -67,7 +67,7 @@ class DuplicateFinder:
         self._size += len(entries)
 
     def find(self) -> NDArray[np.bool_]:
-        """(documents,) whether each has the digest of an earlier one; a mapped file if there are many."""
+        """Return (documents,) whether each has the digest of an earlier one; a mapped file if there are many."""
         if not self._bits:
             out = np.zeros(self._documents, dtype=np.bool_)
         else:
@@ -82,7 +82,7 @@ class DuplicateFinder:
         return out
 
     def _buckets(self) -> Iterator[NDArray[Any]]:
-        """The entries of each range of digests, in the order of their documents."""
+        """Yield the entries of each range of digests, in the order of their documents."""
         if not self._bits:
             if self._held:
                 yield np.concatenate(self._held)
@@ -101,7 +101,7 @@ class DuplicateFinder:
 
 
 class Repeats:
-    """Counts documents equal to an earlier one, without leaving them out.
+    """Counts documents that equal an earlier one, without leaving them out.
 
     With more than `BUCKET` documents, only a share of digests is compared, chosen by their last bits. Equal documents
     have equal digests, so the count is scaled up from the share.
@@ -121,7 +121,7 @@ class Repeats:
         self._held.append(digests if self.share == 1 else digests[digests[:, 1] % np.uint64(self.share) == 0])
 
     def count(self) -> int:
-        """How many added documents equal an earlier one. Nothing can be added afterwards."""
+        """Return how many added documents equal an earlier one. Nothing can be added afterwards."""
         if self._found is None:
             self._found = len(repeated_ones(np.concatenate(self._held))) * self.share if self._held else 0
             self._held = []
@@ -162,14 +162,14 @@ class MixtureSampler:
         for source, often in zip(sources, passes, strict=True):
             if often > MAX_PASSES:
                 raise ConfigError(
-                    f"sources.{source.name}.weight asks for every example {float(often):,.0f} times; lower it, or "
+                    f"sources.{source.name}.weight would repeat every example {float(often):,.0f} times; lower it, or "
                     f"limit it by `repeat` (at most {MAX_PASSES:,})"
                 )
         self._again = [draw.set_target(often) for draw, often in zip(self._draws, passes, strict=True)]
         return any(self._again)
 
     def read_again(self, chosen: Chosen, documents: NDArray[np.int64]) -> None:
-        """Pass a chunk again."""
+        """Take a chunk again, for the second pass."""
         for number, places, tokens in mixed(chosen, documents, self._bounds):
             if self._again[number]:
                 self._draws[number].read_again(draw_keys(places, self._config.seed, number), places, tokens)
@@ -180,7 +180,7 @@ class MixtureSampler:
 
 
 class Decisions:
-    """The decisions that depend on all documents. None means not needed.
+    """The decisions that depend on all documents; those that the run does not need are None.
 
     Args:
         seed: of the configuration.
@@ -193,20 +193,20 @@ class Decisions:
         self.duplicates: NDArray[np.bool_] | None = None
         """(documents,) whether each is a duplicate."""
         self.quotas: list[Quota] | None = None
-        """Quotas by source."""
+        """The quota of each source."""
         self.only: str | None = None
-        """The only split to pack, if not both."""
+        """The split to pack if only one is packed; None for both."""
 
     def find(
         self, chunks: Callable[[], Iterator[DocumentChunk]], config: RunConfig, documents: int, scratch: Path
     ) -> None:
-        """Pass over all documents as often as needed.
+        """Make the decisions, in as many passes over all documents as needed.
 
         Only documents that would be packed count for duplicates: if the first of two equal documents is left out for
         another reason, the second is not a duplicate.
 
         Args:
-            chunks: returns all chunks in order, with the decisions so far applied.
+            chunks: returns all chunks in order, with the decisions made so far applied.
             documents: total number.
             scratch: a folder for anonymous files.
 
@@ -256,10 +256,8 @@ class Decisions:
 def mixed(
     chosen: Chosen, documents: NDArray[np.int64], bounds: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-    """(source, places in it, tokens) of a chunk's documents, source by source; 0 tokens for documents that are not
-    mixed.
-
-    Held-out documents are not mixed.
+    """Yield (source, places in it, tokens) of a chunk's documents, source by source; 0 tokens for documents that are
+    not mixed, such as held-out ones.
     """
     tokens = chosen.packed_tokens()
     tokens[~chosen.selection.stays | chosen.catalogue.held_out] = 0
@@ -270,7 +268,7 @@ def mixed(
 
 
 def decide(chosen: Chosen, config: RunConfig, scratch: Path) -> None:
-    """Leave out duplicates and set copies, if all documents are in memory.
+    """Leave out duplicates and set copies, for a run whose documents are all in memory.
 
     Args:
         scratch: a folder for anonymous files.
@@ -289,6 +287,6 @@ def decide(chosen: Chosen, config: RunConfig, scratch: Path) -> None:
 
 
 def repeated_ones(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Which of (K, 2) digests equal an earlier one."""
+    """Return which of (K, 2) digests equal an earlier one."""
     found = suspects(digests[:, 0], np.ones(len(digests), dtype=np.bool_))
     return found[later_ones(digests[found, 0], digests[found, 1])]

@@ -16,7 +16,7 @@ from ...stages.select.truncate import Limits, Overlong
 from ...stages.tokenize.run_kinds import completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Segment
 
-if TYPE_CHECKING:  # workers read parts, and need no pydantic for it
+if TYPE_CHECKING:  # workers import this to read parts, and should not import pydantic
     from ...schemas.config.config import RunConfig
 
 
@@ -26,31 +26,31 @@ class Catalogue:
 
     parts: tuple[PartPlace, ...]
     part_starts: NDArray[np.int64]
-    """(parts + 1,) over documents."""
+    """(parts + 1,) first document of each part, then N."""
     segment_starts: NDArray[np.int64]
-    """(segments + 1,) over documents. A segment is one record batch of a part."""
+    """(segments + 1,) first document of each segment, then N. A segment is one record batch of a part."""
     lengths: NDArray[np.int32]
-    """(N,) tokens, before any cut."""
+    """(N,) number of tokens before any cut."""
     supervised: NDArray[np.int32]
-    """(N,) supervised tokens."""
+    """(N,) number of supervised tokens."""
     head: NDArray[np.bool_]
     """(N,) whether the first token is supervised."""
     low: NDArray[np.int32]
     """(N,) first token kept by truncation."""
     high: NDArray[np.int32]
-    """(N,) one past the last token kept."""
+    """(N,) end of the tokens kept by truncation: one past the last."""
     supervised_kept: NDArray[np.int32]
-    """(N,) supervised tokens kept by truncation."""
+    """(N,) number of supervised tokens that truncation keeps."""
     head_kept: NDArray[np.bool_]
-    """(N,) whether the first token kept is supervised."""
+    """(N,) whether the first token that truncation keeps is supervised."""
     prompt_cut: NDArray[np.int32] | None
-    """(N,) tokens removed by the prompt's own limit; None without one."""
+    """(N,) tokens removed by the prompt's own limit; None without such a limit."""
     completion_cut: NDArray[np.int32] | None
-    """(N,) tokens removed by the completion's own limit; None without one."""
+    """(N,) tokens removed by the completion's own limit; None without such a limit."""
     begins: NDArray[np.int32]
-    """(N,) first token within the segment."""
+    """(N,) where each document's tokens begin within its segment."""
     run_begins: NDArray[np.int32]
-    """(N,) first run within the segment."""
+    """(N,) where each document's runs begin within its segment."""
     run_counts: NDArray[np.int32]
     """(N,) number of runs."""
     held_out: NDArray[np.bool_]
@@ -58,17 +58,17 @@ class Catalogue:
     unlocated_turns: NDArray[np.bool_]
     """(N,) whether the assistant's turns could not be located."""
     rewritten: NDArray[np.bool_]
-    """(N,) whether the prompt is rendered differently alone than within the conversation."""
+    """(N,) whether the prompt alone is rendered differently than within the conversation."""
     turns: NDArray[np.int32]
-    """(N,) trained assistant turns."""
+    """(N,) number of trained assistant turns."""
     turns_without_end: NDArray[np.int32]
-    """(N,) trained turns without an end-of-turn token."""
+    """(N,) number of trained turns without an end-of-turn token."""
     digests: NDArray[np.uint64] | None
     """(N, 2) the halves of each digest; None if duplicates are kept."""
 
     @property
     def part_segments(self) -> NDArray[np.int64]:
-        """(parts + 1,) over segments."""
+        """(parts + 1,) first segment of each part, then the number of segments."""
         return np.searchsorted(self.segment_starts, self.part_starts)
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """Which documents are held out."""
+    """Decides which documents are held out."""
 
     fraction: float
     by_group: bool
@@ -157,7 +157,7 @@ def read_catalogue(
 
 
 def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> dict[str, NDArray[Any]]:
-    """The columns of a segment's documents, from their runs."""
+    """Return the columns of a segment's documents, from their runs."""
     supervised_flag = segment.runs >= 0
     ends = np.where(supervised_flag, segment.runs, ~segment.runs)
     run_offsets = segment.run_offsets.astype(np.int64)
@@ -198,14 +198,14 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
 
 
 def digest_halves(batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    """(N, 2) the digests of a batch of `schemas.rows.ENCODED`, as two numbers each."""
+    """Return (N, 2) the digests of a batch of `schemas.rows.ENCODED`, each as two numbers."""
     column = batch.column("digest")
     data = np.frombuffer(column.buffers()[1], dtype=np.uint64).reshape(-1, 2)
     return data[column.offset : column.offset + len(column)]
 
 
 def _held_out(batch: pa.RecordBatch, source: str, holdout: Holdout) -> NDArray[np.bool_]:
-    """(N,) whether each document is held out, by a hash of its group or of its content.
+    """Return (N,) whether each document is held out, decided by a hash of its group or of its content.
 
     So adding data does not move documents, and equal examples are in the same split.
     """

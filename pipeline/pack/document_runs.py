@@ -21,17 +21,17 @@ class LocatedDocuments(Protocol):
     def parts(self) -> Sequence[PartPlace]: ...
     @property
     def part_starts(self) -> NDArray[np.int64]:
-        """(parts + 1,) over documents."""
+        """(parts + 1,) first document of each part, then N."""
         ...
 
     @property
     def part_segments(self) -> NDArray[np.int64]:
-        """(parts + 1,) over segments."""
+        """(parts + 1,) first segment of each part, then the number of segments."""
         ...
 
     @property
     def segment_starts(self) -> NDArray[np.int64]:
-        """(segments + 1,) over documents."""
+        """(segments + 1,) first document of each segment, then N."""
         ...
 
     @property
@@ -49,21 +49,21 @@ class DocumentRuns:
     """K whole documents of one segment."""
 
     first: int
-    """Position of the first of these K documents in the requested list; the others follow it."""
+    """Position in the requested list of the first of these K documents; the others follow it."""
     runs: RunIndex
     segment: Segment
     begins: NDArray[np.int32]
-    """(K,) first token of each within the segment."""
+    """(K,) where each document's tokens begin within the segment."""
     lengths: NDArray[np.int32]
-    """(K,) tokens of each."""
+    """(K,) number of tokens of each document."""
 
     @property
     def last(self) -> int:
-        """One past their last position in the list."""
+        """End of these documents in the requested list: one past the last position."""
         return self.first + len(self.lengths)
 
     def tokens(self) -> NDArray[np.int32]:
-        """(T,) their tokens, concatenated."""
+        """(T,) the tokens of the K documents, concatenated."""
         ends = self.begins + self.lengths
         return np.concatenate(
             [self.segment.tokens[a:b] for a, b in zip(self.begins.tolist(), ends.tolist(), strict=True)]
@@ -71,7 +71,7 @@ class DocumentRuns:
 
 
 def read_runs(catalogue: LocatedDocuments, documents: NDArray[np.int64], mask: Mask) -> Iterator[DocumentRuns]:
-    """Read the documents of an ascending list, segment by segment. Segments without any are not opened."""
+    """Read the documents of an ascending list, segment by segment. Segments without such documents are not opened."""
     at = np.searchsorted(documents, catalogue.segment_starts)
     first_segments = catalogue.part_segments
     for part, place in enumerate(catalogue.parts):

@@ -17,12 +17,12 @@ from ..store.open import Store, StoredFile
 NAME = "documents.parquet"
 RECORD = "_run/documents.json"
 GROUP_ROWS = 1 << 16
-"""Documents of a row group; small groups have much overhead."""
+"""Documents per row group; small groups have a large overhead."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsPart:
-    """One part of the catalogue, for this task."""
+    """The fields of a part that this task needs."""
 
     part: StoredFile
     source: str
@@ -38,11 +38,11 @@ class DocumentsTask:
     cache: Store
     parts: tuple[DocumentsPart, ...]
     packed: str
-    """Name of the layout file with one flag per document: whether it was packed."""
+    """Name of the layout file with one flag per document, which says whether it was packed."""
 
     @property
     def destination(self) -> Store:
-        """The store of the record."""
+        """The store for the task's record."""
         return self.out
 
     @property
@@ -94,10 +94,10 @@ def _write(writer: pq.ParquetWriter, group: list[pa.Table]) -> None:
 
 
 def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.Array:
-    """`source/file:line`, and `/number` if a row gave several examples."""
-    # Arrow scalars, because converting Python's imports pandas if it is installed.
+    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples."""
+    # Arrow scalars, because pyarrow imports pandas (if installed) to convert Python's.
     stem, colon, slash = strings([f"{source}/{file}", ":", "/"])
-    import pyarrow.compute as pc  # here, because other tasks do not need it
+    import pyarrow.compute as pc  # imported here, because other tasks do not need it
 
     place = pc.binary_join_element_wise(stem, pc.cast(lines, pa.string()), colon)
     numbered = pc.binary_join_element_wise(place, pc.cast(subs, pa.string()), slash)

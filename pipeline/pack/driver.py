@@ -45,34 +45,34 @@ class RowPlanner(Protocol):
 
     schema: ClassVar[pa.Schema]
     token_bytes: ClassVar[int]
-    """Bytes of a token in a row."""
+    """Bytes per token of a row."""
     pairs: ClassVar[bool]
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
-        """The parts of each window, ascending."""
+        """Return the parts of each window, ascending."""
         ...
 
     def plan(
         self, out: Store, split: str, number: int, first_shard: int, parts: NDArray[np.int64], weights: RowWeights
     ) -> WindowPlan:
-        """Plan a window and put its layout; keeps nothing large in memory.
+        """Plan a window and put its layout, without keeping anything large in memory.
 
         Args:
             number: number of the window in its split.
             first_shard: number of shards of the windows before.
-            weights: gets the window's rows, if they are packed.
+            weights: the window's rows are added to it, if they are packed rows.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selected:
-    """What to pack of the encoded parts, and how to plan it."""
+    """What to pack of the encoded parts, and how to plan the rows."""
 
     config: RunConfig
     encoded: Encoded
     survey: Survey
-    """The amounts by split, source and part."""
+    """Totals by split, source and part."""
     rows: RowPlanner
     pad_id: int
     """The token id for alignment padding."""
@@ -80,19 +80,19 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Everything written, and the closed ledger."""
+    """Records of everything that was written, and the closed ledger."""
 
     splits: dict[str, SplitRecord]
     documents: FileRecord
     row_sizes: tuple[FileRecord, ...]
-    """One file per split."""
+    """The row sizes file of each split."""
     ledger: Ledger
     busy: float
     """Total seconds that workers spent on shards."""
     planning: float
     """Seconds that planning took."""
     made: int
-    """Tokens of shards that this run laid out; the others existed."""
+    """Tokens of the shards that this run laid out; other shards existed already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ def select(config: RunConfig, encoded: Encoded, scratch: Path, *, pairs: bool = 
 
     Args:
         scratch: a local folder for anonymous files.
-        pairs: whether these are preference pairs, which are all held in memory and ordered together.
+        pairs: whether these are preference pairs, which are all held in memory, because they are ordered together.
         pad_id: see `padding_id`.
 
     Raises:
@@ -174,11 +174,11 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
                 planning += time.perf_counter() - began
                 shards = _shard_tasks(selected, out, split, plan)
                 due: list[PackTask | DocumentsTask] = [*shards]
-                if not any(tasks.values()):  # second, so that it is written in parallel with the shards
+                if not any(tasks.values()):  # submitted second, so that it is written in parallel with the shards
                     due.insert(1, _documents_task(selected, out))
                 plans[split].append(plan)
                 tasks[split] += shards
-                for task in due:  # runs while the next window is planned
+                for task in due:  # workers write these shards while the next window is planned
                     progress.add(queue.submit(task))
         progress.add(queue.drain())
     progress.end()
@@ -195,19 +195,19 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     account_shards(ledger, names, results)
     ledger.check()
     sizes: tuple[FileRecord, ...] = ()
-    if not rows.pairs:  # only packtrain's loader uses them, for packed rows
+    if not rows.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         sizes = tuple(each.put(out, split_folder(config, split)) for split, each in weights.items())
     return Packed(splits, finished.table(), sizes, ledger, progress.busy, planning, progress.made)
 
 
 def surveyor_of(config: RunConfig, encoded: Encoded, scratch: Path) -> Surveyor:
-    """The surveyor of some encoded parts."""
+    """Make the surveyor of some encoded parts."""
     sizes = [record.examples for record in encoded.records]
     return Surveyor(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch)
 
 
 def opened(config: RunConfig, encoded: Encoded) -> Ledger:
-    """The ledger after encoding; it closes when packing is added."""
+    """Return the ledger after encoding; it closes when packing is added."""
     names, sources = [source.name for source in config.sources], [place.source for place in encoded.places]
     return open_ledger(names, sources, encoded.records, encoded.not_taken)
 
@@ -227,7 +227,7 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
 
 
 def split_folder(config: RunConfig, split: str) -> str:
-    """The prefix of a split's files: "", or its name and a slash."""
+    """Return the prefix of a split's files: "", or the split's name and a slash."""
     return f"{split}/" if config.holdout.fraction > 0 else ""
 
 
@@ -240,7 +240,7 @@ class _PackProgress:
     """Collects results and reports progress.
 
     Args:
-        left: tokens not packed yet; 0 reports nothing.
+        left: tokens that are not packed yet; with 0, no progress is reported.
     """
 
     def __init__(self, finished: FinishedShards, observer: Observer, left: int) -> None:
@@ -265,7 +265,7 @@ class _PackProgress:
 
 
 def _put_lists(selected: Selected, out: Store) -> None:
-    """Put what the tasks need besides a layout: the list of parts, and which documents are packed."""
+    """Put the files that tasks need besides a layout: the list of parts, and which documents are packed."""
     encoded = selected.encoded
     places = encoded.places
     listed = PartList(encoded.cache.url, [place.part for place in places], [place.source for place in places])

@@ -18,7 +18,7 @@ from .task import PackResult, PackTask
 
 @dataclass(slots=True)
 class FinishedShards:
-    """The known content of the output."""
+    """Finished files of the output that this process knows of."""
 
     out: Store
     results: dict[str, PackResult] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class FinishedShards:
         self._documents()
 
     def forget_damaged(self, executor: Executor, observer: Observer) -> None:
-        """Remove files that do not match their record; they are made again."""
+        """Remove files that do not match their record, so that they are made again."""
         records = [result.shard for result in self.results.values()] + ([self.documents] if self.documents else [])
         bad = damaged(executor, self.out, [StoredFile(one.name, one.bytes, one.hash) for one in records])
         for name in sorted(bad):
@@ -56,7 +56,7 @@ class FinishedShards:
             self.documents = None
 
     def have(self, task: PackTask | DocumentsTask) -> bool:
-        """Whether a task is done, by any process."""
+        """Whether any process has done a task."""
         found = self._documents() if isinstance(task, DocumentsTask) else self._result(task.record)
         return found is not None
 
@@ -68,10 +68,10 @@ class FinishedShards:
             self.results[made.record] = made
 
     def shard(self, record: str) -> PackResult:
-        """The shard of a record.
+        """Return the shard that a record describes.
 
         Raises:
-            IntegrityError: it is gone.
+            IntegrityError: the record or its file is gone.
         """
         result = self._result(record)
         if result is None:
@@ -79,10 +79,10 @@ class FinishedShards:
         return result
 
     def table(self) -> FileRecord:
-        """The table of documents.
+        """Return the record of the table of documents.
 
         Raises:
-            IntegrityError: it is gone.
+            IntegrityError: the table is gone.
         """
         documents = self._documents()
         if documents is None:
@@ -98,7 +98,7 @@ class FinishedShards:
         try:
             result = decode_note(data, PackResult)
         except msgspec.ValidationError:
-            return None  # from another version with different counts
+            return None  # written by another version, with different counts
         if self.out.size(result.shard.name) != result.shard.bytes:
             return None
         self.results[record] = result

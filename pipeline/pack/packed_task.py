@@ -18,7 +18,7 @@ from .segments import Account, Segments, chunks, mapped
 def packed_batches(
     out: Store, layout: str, shard: ShardPlan, segments: Segments, account: Account, align: int, pad_id: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a shard, in batches.
+    """Yield the rows of a shard, in batches.
 
     Args:
         layout: name of the window's layout in `out`.
@@ -41,18 +41,18 @@ def packed_batches(
 
 
 def padded_lengths(lengths: NDArray[np.int32], align: int) -> NDArray[np.int32]:
-    """(D,) tokens of pieces with alignment padding."""
+    """Return (D,) tokens of each piece, with alignment padding."""
     return -(-lengths // align) * align if align > 1 else lengths
 
 
 def lay_out_pieces(
     columns: Sequence[NDArray[Any]], row_offsets: NDArray[np.int64], segments: Segments, align: int, pad_id: int
 ) -> LaidOut:
-    """Rows of planned pieces, with the tokens and runs of their segments.
+    """Collect the planned pieces of some rows, with the tokens and runs of their segments.
 
     Args:
-        columns: those of `planning.PIECES`.
-        row_offsets: (R + 1,) over pieces, starting at any number.
+        columns: the columns of `planning.PIECES`.
+        row_offsets: (R + 1,) first piece of each row; may start at any number.
     """
     doc_ids, starts, lengths, repeated, numbers, begins, run_begins, run_counts = columns
     run_ends, supervised = segments.runs(numbers, run_begins, run_counts)

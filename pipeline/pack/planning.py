@@ -19,7 +19,7 @@ from ..encode.parts import PartList
 from ..store.open import Store
 from .windows import Window, mix64, window_seed
 
-if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
+if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
     from ...schemas.config.config import RunConfig
 
 PIECES_AT_ONCE = 1 << 20
@@ -39,8 +39,9 @@ PIECES = pa.schema(
         pa.field("run_count", pa.int32(), nullable=False),
     ]
 )
-"""One planned piece: its document and tokens, how many first tokens an earlier piece already has, and where the
-document is in its segment."""
+"""Columns of a planned piece: its document, its tokens, how many of its first tokens an earlier piece already has, and
+where the document lies in its segment.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class ShardPlan:
     first_piece: int
     last_piece: int
     tokens: int
-    """Tokens, alignment padding included."""
+    """Tokens of the shard, including alignment padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,10 @@ class WindowPlan:
     name: str
     """Name of its layout files below the run's folder: `{name}-pieces.arrow` and `{name}-rows.arrow`."""
     certificate: Certificate | None
-    """Proof of the bound on rows; None for preference pairs."""
+    """Proof that no plan needs many fewer rows; None for preference pairs."""
     shards: tuple[ShardPlan, ...]
     cuts: tuple[int, ...] = ()
-    """Number of cuts that the strategy made through trained turns, for each source."""
+    """For each source, the number of cuts through trained turns that the strategy made."""
 
     @property
     def parts(self) -> str:
@@ -83,7 +84,7 @@ def plan_window(
 
     Args:
         number: number of the window within the split.
-        first_shard: how many shards the windows before have.
+        first_shard: number of shards of the earlier windows.
     """
     plan = arrange(window.sections, config, window_seed(config.seed, number))
     name = f"_run/layout/{split}-{number:05d}"
@@ -108,7 +109,7 @@ def arrange(sections: Sections, config: "RunConfig", seed: int) -> LayoutPlan:
 
 
 def inner_cuts(plan: LayoutPlan, sections: Sections) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(cuts,) the document of each cut made by the strategy, and (cuts,) the token before which it cuts.
+    """Return, for each cut that the strategy made, (cuts,) the document and (cuts,) the token before which it cuts.
 
     Args:
         sections: the planned sections.
@@ -119,7 +120,7 @@ def inner_cuts(plan: LayoutPlan, sections: Sections) -> tuple[NDArray[np.int64],
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
-    """The same rows in another order, chosen by the seed.
+    """Return the same rows in another order, chosen by the seed.
 
     Rows are sorted by a hash of their index and the seed, so the order does not depend on the machine or on a library's
     random generator. The mixer is SplitMix64's finaliser (Steele, Lea, Flood, 2014).
@@ -133,7 +134,7 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
 
 
 def columns_of(plan: LayoutPlan, window: Window, here: slice) -> list[NDArray[Any]]:
-    """The columns of `PIECES` for some pieces of a plan."""
+    """Return the columns of `PIECES` for some pieces of a plan."""
     sections = window.sections
     section = plan.order[here]
     document = sections.documents[section]
@@ -141,7 +142,7 @@ def columns_of(plan: LayoutPlan, window: Window, here: slice) -> list[NDArray[An
         window.documents[document],
         plan.starts[here].astype(np.int32) + sections.starts[section],
         plan.lengths[here],
-        # Only sections packed whole have repeated tokens; strategies that cut get none.
+        # Only sections that are packed whole have repeated tokens; strategies that cut get sections without them.
         sections.repeats_of(section),
         (np.searchsorted(window.segment_starts, document, side="right") - 1).astype(np.int32),
         window.begins[document],
@@ -174,7 +175,7 @@ def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
 
 
 def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """Put record batches as a mappable Arrow file, with one in memory at a time."""
+    """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
     with store.draft(name.rpartition("/")[0]) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
             for batch in batches:
@@ -183,7 +184,7 @@ def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa
 
 
 def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
-    """Rows first .. last - 1 of such a file by column; columns must be numbers without nulls."""
+    """Read rows first..last - 1 of a mappable Arrow file, by column; columns must be numbers without nulls."""
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all().slice(first, last - first)
     columns = []
@@ -204,8 +205,8 @@ def cut_shards(
     """Cut the rows into shards of about equal size, each at most about `output.shard_bytes`; at least one shard.
 
     Args:
-        ends: (R,) tokens of the first r rows, for r from 1.
-        row_offsets: (R + 1,) over pieces.
+        ends: (R,) running sum of the rows' tokens.
+        row_offsets: (R + 1,) first piece of each row, then the number of pieces.
     """
     if not len(ends):
         return (ShardPlan(window, first_index, 0, 0, 0, 0, 0),)
@@ -220,10 +221,10 @@ def cut_shards(
 
 
 def cut_rows(ends: NDArray[np.int64], token_bytes: int, shard_bytes: int) -> NDArray[np.int64]:
-    """(shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
+    """Return (shards + 1,) where shards of about equal size begin and end, each at most about `shard_bytes`.
 
     Args:
-        ends: (R,) tokens of the first r rows, for r from 1; at least one row.
+        ends: (R,) running sum of the rows' tokens; at least one row.
     """
     total = int(ends[-1])
     count = max(1, -(-total * token_bytes // shard_bytes))

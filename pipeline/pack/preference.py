@@ -1,4 +1,6 @@
-"""Preference data: decides what to keep of encoded pairs and their order, and counts them. Nothing is packed."""
+"""Preference data: decides which encoded pairs to keep, what to cut of them and their order, and counts them. Pairs are
+not packed together.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,14 +35,14 @@ from .windows import DocumentChunk, mix64, window_seed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """N pairs, as encoded and as cut."""
+    """N pairs, before and after cutting."""
 
     lengths: PairLengths
     cut: PairCut
     equal: NDArray[np.bool_]
     """(N,) whether both completions have the same tokens."""
     cut_equal: NDArray[np.bool_]
-    """(N,) whether they have the same tokens after cutting."""
+    """(N,) whether both completions have the same tokens after cutting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +58,7 @@ class PairRowPlanner:
     found: _Found
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
-        """See `RowPlanner`. One window with everything."""
+        """See `RowPlanner`. Returns a single window with all pairs."""
         return [np.arange(len(self.chosen.catalogue.parts))]
 
     def plan(
@@ -94,14 +96,14 @@ class PairRowPlanner:
 def survey_pairs(
     config: RunConfig, places: Sequence[PartPlace], ledger: Ledger, scratch: Path
 ) -> tuple[Survey, PairRowPlanner]:
-    """Decide which pairs to keep; all are in memory, because they are ordered together.
+    """Decide which pairs to keep. All pairs are in memory, because they are ordered together.
 
     Args:
         ledger: the counts of encoding.
         scratch: a folder for anonymous files.
 
     Raises:
-        InputError: `overlong: error` and there is one.
+        InputError: `overlong: error`, and a pair is too long.
         ConfigError: a weight asks for too many copies.
     """
     catalogue, found = _read(config, places)
@@ -117,8 +119,8 @@ def survey_pairs(
 def _read(config: RunConfig, places: Sequence[PartPlace]) -> tuple[Catalogue, _Found]:
     """Lengths and positions of all pairs.
 
-    A pair counts as a document of all its tokens, with the prompt once and supervised completions; `high` is the number
-    of tokens kept, though they are not contiguous.
+    A pair counts as a document with all its tokens: the prompt once, and both completions, which are supervised. `high`
+    is the number of tokens kept, although these need not be contiguous.
     """
     how = config.truncate
     read = read_catalogue(
@@ -153,7 +155,7 @@ def _read(config: RunConfig, places: Sequence[PartPlace]) -> tuple[Catalogue, _F
 
 
 def _choose(config: RunConfig, catalogue: Catalogue, found: _Found, scratch: Path) -> Chosen:
-    """Decide which pairs to keep. The first reason in order of the steps counts."""
+    """Decide which pairs to keep. The first step that leaves a pair out gives the reason."""
     lengths, cut = found.lengths, found.cut
     selection = Selection.of(len(catalogue))
     selection.leave_out((lengths.chosen == 0) | (lengths.rejected == 0), "empty")
@@ -178,7 +180,7 @@ def _refuse_overlong(config: RunConfig, catalogue: Catalogue, cut: PairCut, long
     place, line = where_from(catalogue, first)
     raise InputError(
         f"{len(found):,} pairs are longer than truncate.max_length ({config.truncate.max_length:,}), prompt and longer "
-        f"completion together; the first one has {int(kept.longest[first]):,} tokens and stands in {place.file} "
+        f"completion together; the first one has {int(kept.longest[first]):,} tokens and is in {place.file} "
         f"of source {config.sources[place.source].name!r}, line {line:,}. Cut them "
         f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
         f"({setting('truncate.max_length', int(kept.longest.max()))})"
@@ -186,7 +188,7 @@ def _refuse_overlong(config: RunConfig, catalogue: Catalogue, cut: PairCut, long
 
 
 def _lengths(catalogue: Catalogue) -> PairLengths:
-    """The lengths of prompts and completions, from their runs."""
+    """Return the lengths of prompts and completions, from their runs."""
     ends = [
         view(batch.column("runs").values.field("end")).reshape(-1, 3)
         for place in catalogue.parts
@@ -197,7 +199,9 @@ def _lengths(catalogue: Catalogue) -> PairLengths:
 
 
 def _equal(catalogue: Catalogue, lengths: PairLengths, cut: PairCut) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(N,) whether both completions have the same tokens, and (N,) whether they do after cutting."""
+    """Return (N,) whether both completions have the same tokens, and (N,) whether they have the same tokens after
+    cutting.
+    """
     whole, left = np.zeros(len(catalogue), dtype=np.bool_), np.zeros(len(catalogue), dtype=np.bool_)
     kept = cut.kept
     # Tokens are compared only if the lengths agree.

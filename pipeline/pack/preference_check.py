@@ -10,7 +10,7 @@ from ...stages.arrays import view
 
 
 def check_pairs(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:
-    """(row, what is wrong) for the first pair that breaks each invariant.
+    """Yield (row, problem) for the first pair that breaks each invariant.
 
     The invariants: completions are not empty and differ; the prompt with either completion fits into `max_length`; one
     document per row.
@@ -30,7 +30,7 @@ def check_pairs(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, s
 
 
 def count_pairs(batch: pa.RecordBatch) -> tuple[int, int, int]:
-    """The number of all tokens, of completion tokens with a loss, and the most documents in a row."""
+    """Return the number of tokens, the number of completion tokens with a loss, and the most documents in a row."""
     prompt, chosen, rejected = _lengths(batch)
     # Without a prompt, nothing predicts a completion's first token.
     trained = chosen + rejected - 2 * (prompt == 0)

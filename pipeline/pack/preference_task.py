@@ -23,12 +23,13 @@ LAYOUT = pa.schema(
         *(pa.field(f"{part}_{what}", _INT, nullable=False) for what in ("start", "length") for part in "pcr"),
     ]
 )
-"""One pair to write: its document, its first token within the segment, and the range of tokens kept of prompt, chosen
-and rejected completion."""
+"""Columns of a pair to write: its document, where its tokens begin in the segment, and the range of tokens kept of the
+prompt and of each completion.
+"""
 
 
 def _account(account: Account, sources: NDArray[np.int32], lengths: list[NDArray[np.int32]]) -> None:
-    """Count rows with these lengths of prompt, chosen and rejected completion."""
+    """Count the labels and tokens of rows with these lengths of prompt, chosen and rejected completion."""
     prompt, chosen, rejected = (one.astype(np.int64) for one in lengths)
     # Without a prompt, nothing predicts a completion's first token.
     heads = np.where(prompt == 0, 2, 0)
@@ -41,7 +42,7 @@ def _account(account: Account, sources: NDArray[np.int32], lengths: list[NDArray
 def pair_batches(
     out: Store, layout: str, shard: ShardPlan, segments: Segments, account: Account
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a shard, in batches; as `packed_batches`."""
+    """Yield the rows of a shard, in batches; see `packed_batches`."""
     rows = mapped(out.local(f"{layout}-pairs.arrow")).slice(shard.first_row, shard.last_row - shard.first_row)
     doc_ids, numbers, begins, *stretches = map(view, rows.columns)
     starts, lengths = stretches[:3], stretches[3:]
@@ -60,7 +61,7 @@ def pair_batches(
 def _gathered(
     tokens: list[NDArray[np.int32]], begins: NDArray[Any], lengths: NDArray[np.int32], field: pa.Field
 ) -> pa.ListArray:
-    """(R,) lists of each row's `lengths` tokens from `begins` on."""
+    """Return (R,) lists: `lengths` tokens of each row, from `begins` on."""
     stretches = [
         t[begin : begin + length] for t, begin, length in zip(tokens, begins.tolist(), lengths.tolist(), strict=True)
     ]

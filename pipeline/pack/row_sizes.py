@@ -20,7 +20,7 @@ class RowWeights:
     """Collects `ROW_SIZES` of a split from the plans of its windows, without reading shards.
 
     Args:
-        align: every piece is padded to a multiple of this.
+        align: each piece is padded to a multiple of this.
         scratch: a folder for anonymous files, so that a billion rows need no memory.
     """
 
@@ -46,7 +46,7 @@ class RowWeights:
         """
         with store.draft(folder, sha256=True) as draft:
             with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ROW_SIZES) as writer:
-                # Always one batch, because readers map only the first.
+                # always one batch, because readers map only the first
                 columns = [numbers(_mapped(file, kind)) for file, kind in self._files]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=ROW_SIZES))
             put = draft.result
@@ -56,7 +56,7 @@ class RowWeights:
 
 
 def row_sizes_name(split: SplitRecord) -> str:
-    """The file of a split, by its name in the manifest."""
+    """Return the name that a split's file has in the manifest."""
     return split.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
 
 

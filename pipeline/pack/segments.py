@@ -15,7 +15,9 @@ from ..encode.parts import EncodedPart, Segment
 from ..store.open import Store, StoredFile
 
 CHUNK_TOKENS = 1 << 18
-"""Tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record batch."""
+"""Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
+batch.
+"""
 
 
 class Segments:
@@ -37,18 +39,18 @@ class Segments:
         self.sources = np.array(owners, dtype=np.int32)
         """(segments,) the source of each segment."""
         self._begins = 8 * offsets_of(lengths_of(bits))
-        """(segments + 1,) the bit of each segment's first run."""
+        """(segments + 1,) index of the bit of each segment's first run."""
         self._bits = np.concatenate([np.zeros(0, np.uint8), *bits])
 
     def tokens(self, segments: NDArray[np.int32]) -> list[NDArray[np.int32]]:
-        """All tokens of each piece's segment."""
+        """Return, for each piece, all tokens of its segment."""
         tokens = self._tokens
         return [tokens[n] for n in segments.tolist()]
 
     def runs(
         self, segments: NDArray[np.int32], begins: NDArray[np.int32], counts: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(runs,) where the runs of each piece's document end, and (runs,) whether they are supervised."""
+        """Return (runs,) where the runs of each piece's document end, and (runs,) whether they are supervised."""
         ends = self._ends
         spans = zip(segments.tolist(), begins.tolist(), (begins + counts).tolist(), strict=True)
         found = np.concatenate([np.zeros(0, np.int32), *(ends[n][a:b] for n, a, b in spans)])
@@ -58,7 +60,7 @@ class Segments:
 
 @lru_cache(maxsize=1)
 def segments_of(files: tuple[StoredFile, ...], sources: tuple[int, ...], cache: Store, mask: Mask) -> Segments:
-    """The segments of a window, cached for its next shard."""
+    """Return the segments of a window; cached for the window's next shard."""
     return Segments((file.path(cache) for file in files), sources, mask)
 
 
@@ -81,7 +83,7 @@ class Account:
         return sum(self.totals[0].values())
 
     def add(self, sources: NDArray[np.int32], *counts: NDArray[np.generic]) -> None:
-        """Add the trained labels, lost heads, padding and all tokens of each piece."""
+        """Add the trained labels, the lost first labels, the padding and the total tokens of each piece."""
         for totals, values in zip(self.totals, counts, strict=True):
             sums = np.bincount(sources, weights=values)
             for source in np.flatnonzero(sums).tolist():
@@ -89,10 +91,10 @@ class Account:
 
 
 def chunks(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """(first, one past the last) row of each group that is laid out at once.
+    """Yield the first row and the end (one past the last row) of each group that is laid out at once.
 
     Args:
-        ends: (R,) tokens of the first r rows, for r from 1.
+        ends: (R,) running sum of the rows' tokens.
     """
     first = 0
     while first < len(ends):
@@ -103,6 +105,6 @@ def chunks(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def mapped(path: Path) -> pa.RecordBatch:
-    """The single record batch of an Arrow file, memory-mapped."""
+    """Return the single record batch of an Arrow file, memory-mapped."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).get_batch(0)

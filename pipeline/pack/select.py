@@ -1,4 +1,4 @@
-"""Decides what to pack of each document separately, starting from the catalogue. Nothing is tokenized."""
+"""Decides, for each document on its own, what to pack of it. Uses the catalogue and tokenizes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from .split import SplitDocuments, Splitter, split_documents
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """Which documents are packed, how often, and which parts of them."""
+    """The documents to pack, how often, and which parts of them."""
 
     catalogue: Catalogue
     selection: Selection
     split: SplitDocuments | None
-    """Documents split before packing; some may be left out for another reason."""
+    """Documents split before packing. Some of them may be left out for another reason."""
 
     @property
     def packed(self) -> NDArray[np.bool_]:
@@ -35,7 +35,9 @@ class Chosen:
         return self.selection.copies > 0
 
     def sections(self, which: NDArray[np.bool_], *, copies: bool = True) -> Sections:
-        """The sections to plan of packed documents in `which`, (N,); once each without `copies`."""
+        """Return the sections to plan of those packed documents that are in `which`, (N,); without `copies`, once
+        each.
+        """
         often = self.selection.copies if copies else np.minimum(self.selection.copies, 1)
         split = self.split.sections if self.split is not None else None
         return lay_open(which, self.catalogue.low, self.catalogue.high, split, often)
@@ -53,7 +55,7 @@ class Chosen:
 
 
 def mask_rejects(config: RunConfig) -> frozenset[str]:
-    """The reasons for which the mask rejects conversations."""
+    """Return the reasons for which the mask rejects conversations."""
     return frozenset(
         reason
         for reason, applies in (
@@ -79,12 +81,11 @@ def limits_of(config: RunConfig) -> Limits:
 def select_alone(
     catalogue: Catalogue, config: RunConfig, mask: Mask, tokenizer_json: str, refused: "OverlongExamples | None" = None
 ) -> Chosen:
-    """Decide what does not depend on other documents; see `decide` for the rest.
-
-    The first reason in order of the steps counts.
+    """Decide what does not depend on other documents; see `decide` for the rest. The first step that leaves a document
+    out gives the reason.
 
     Args:
-        refused: collects documents that are too long with `overlong: error`, instead of raising.
+        refused: with `overlong: error`, collects the documents that are too long, instead of raising.
 
     Raises:
         InputError: `overlong: error`, and a document is too long.
@@ -119,10 +120,11 @@ def select_alone(
 
 
 def source_bounds(part_starts: NDArray[np.int64], owners: Sequence[int], sources: int) -> list[tuple[int, int]]:
-    """(first document, one past the last) of each source; parts are in the order of sources.
+    """Return the first document of each source and the end (one past its last document); parts are in the order of
+    sources.
 
     Args:
-        part_starts: (parts + 1,) over documents.
+        part_starts: (parts + 1,) first document of each part, then N.
         owners: the source of each part.
         sources: number of sources.
     """
@@ -175,7 +177,7 @@ class OverlongExamples:
         self._longest = 0
 
     def add(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:
-        """Count the documents of `long`, (N,)."""
+        """Count the documents that `long`, (N,), marks."""
         found = np.flatnonzero(long)
         self.count += len(found)
         if len(found):
@@ -185,24 +187,24 @@ class OverlongExamples:
             self._first = (*where_from(catalogue, first), int(catalogue.high[first] - catalogue.low[first]))
 
     def check(self, config: RunConfig) -> None:
-        """Raise if there is any.
+        """Raise an error if any document was counted.
 
         Raises:
-            InputError: names the first.
+            InputError: documents are too long; the message names the first.
         """
         if self._first is None:
             return
         place, line, tokens = self._first
         raise InputError(
             f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
-            f"one has {tokens:,} tokens and stands in {place.file} of source {config.sources[place.source].name!r}, "
+            f"one has {tokens:,} tokens and is in {place.file} of source {config.sources[place.source].name!r}, "
             f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
             f"or raise the length ({setting('truncate.max_length', self._longest)})"
         )
 
 
 def where_from(catalogue: Catalogue, document: int) -> tuple[PartPlace, int]:
-    """The part of a document, and its line in the file, from 1."""
+    """Return the part of a document, and the document's line in the file, counted from 1."""
     part = int(np.searchsorted(catalogue.part_starts, document, side="right")) - 1
     place = catalogue.parts[part]
     lines = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])

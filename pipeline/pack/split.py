@@ -1,4 +1,4 @@
-"""Splits long documents, using only the cache: where to cut, and which pieces to keep."""
+"""Splits long documents: decides, from the cache alone, where to cut and which pieces to keep."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,9 +41,9 @@ class SplitDocuments:
     supervised: NDArray[np.int64]
     """(K,) supervised tokens in the pieces kept, each counted once."""
     labels: NDArray[np.int64]
-    """(K,) trained labels."""
+    """(K,) trained labels in the pieces kept."""
     cuts: NDArray[np.int64]
-    """(K,) cuts through a trained turn."""
+    """(K,) number of cuts through a trained turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,9 +52,9 @@ class CutDocuments:
 
     cut: SplitPieces
     supervised: NDArray[np.int64]
-    """(S,) supervised tokens that are not in the piece before."""
+    """(S,) supervised tokens of each piece that are not in the piece before it."""
     labels: NDArray[np.int64]
-    """(S,) trained labels."""
+    """(S,) trained labels of each piece."""
     stays: NDArray[np.bool_]
     """(S,) whether the piece is kept."""
 
@@ -65,7 +65,7 @@ def cut_documents(
     """Cut ranges of documents into pieces.
 
     Args:
-        low, high: (K,) places where they begin and end; ascending, without overlap.
+        low, high: (K,) places where the ranges begin and end; ascending, without overlap.
     """
     cut = split(low, high, splitter.capacity, splitter.overlap, places)
     supervised = runs.supervised_before(cut.end) - runs.supervised_before(cut.fresh)
@@ -108,12 +108,12 @@ def split_documents(catalogue: Catalogue, documents: NDArray[np.int64], splitter
 
 
 def breaks_for(splitter: Splitter) -> Breaks | None:
-    """The table of tokens that end lines; None if not needed."""
+    """Return the table of tokens that end lines; None if it is not needed."""
     return Breaks.from_json(splitter.tokenizer_json) if splitter.at != "tokens" else None
 
 
 def places_of(close: DocumentRuns, splitter: Splitter, breaks: Breaks | None) -> Places:
-    """The places where the documents may be cut."""
+    """Return the places where the documents may be cut."""
     if breaks is None:
         return Places()
     bits = breaks.of(close.tokens())
@@ -132,11 +132,11 @@ def places_of(close: DocumentRuns, splitter: Splitter, breaks: Breaks | None) ->
 def turns_cut(
     catalogue: LocatedDocuments, documents: NDArray[np.int64], places: NDArray[np.integer[Any]], mask: Mask
 ) -> NDArray[np.bool_]:
-    """(K,) whether each cut goes through a trained turn of its document.
+    """Return (K,) whether each cut goes through a trained turn of its document.
 
     Args:
         documents: (K,) ascending; a document may have several cuts.
-        places: (K,) the token before which it is cut, never the first.
+        places: (K,) the token before which each document is cut, never the first token.
     """
     out = np.zeros(len(documents), dtype=np.bool_)
     for close in read_runs(catalogue, documents, mask):

@@ -1,8 +1,8 @@
 """The survey of a run: decides which documents to pack, and adds up the counts, in bounded memory.
 
 Documents are read one chunk at a time, in order, keeping only a few numbers per part. Decisions that depend on other
-documents need earlier passes: one for duplicates, one or two for weights. Later steps read a chunk again and get the
-same decisions (`Surveyor.chunks`); if a run has only one chunk, it is read once and kept.
+documents are made in earlier passes: one for duplicates, one or two for weights. Later steps read a chunk again and get
+the same decisions (`Surveyor.chunks`); if a run has only one chunk, it is read once and kept.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,22 +32,24 @@ from .windows import CHUNK_DOCUMENTS, CHUNK_PARTS, DocumentChunk, Gathering, Win
 
 @dataclass(slots=True)
 class Survey:
-    """Total counts of what a run packs."""
+    """Totals of what a run packs."""
 
     ledger: Ledger
     """The ledger before packing; it closes when the shards are added."""
     splits: tuple[str, ...]
     parts: int
     tokens: int = 0
-    """Tokens of all rows, with alignment padding."""
+    """Tokens of all rows, including alignment padding."""
     cuts: list[int] = field(default_factory=list)
-    """Number of cuts through trained turns, by truncation and splitting, for each source."""
+    """For each source, the number of cuts through trained turns that truncation and splitting make."""
     heads: list[int] = field(default_factory=list)
-    """Number of supervised tokens that are first in a piece, for each source; without pieces cut by the strategy."""
+    """For each source, the number of supervised tokens that are first in a piece; pieces cut by the strategy are not
+    included.
+    """
     totals: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """(parts,) packed tokens of each part, for each split."""
+    """For each split, (parts,) packed tokens of each part."""
     sections: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """(parts,) planned sections of each part, for each split."""
+    """For each split, (parts,) planned sections of each part."""
     packed: list[pa.Array] = field(default_factory=list)
     """(documents,) whether each is packed, as bits, one array per chunk."""
     repeats: Repeats | None = None
@@ -57,7 +59,7 @@ class Survey:
         """Add the decisions about a chunk.
 
         Args:
-            names: of the sources.
+            names: names of the sources.
             cuts: whether to count cuts through turns.
         """
         chosen, catalogue = chunk.chosen, chunk.chosen.catalogue
@@ -79,7 +81,7 @@ class Survey:
 
 
 class Surveyor:
-    """Reads the documents of a run as often as needed; those of a small run once.
+    """Reads the documents of a run as often as needed; the documents of a small run only once.
 
     Args:
         places: places of all parts.
@@ -103,7 +105,7 @@ class Surveyor:
         self._names = [source.name for source in config.sources]
         self._sizes = np.array(sizes, dtype=np.int64)
         self.starts = offsets_of(self._sizes)
-        """(parts + 1,) over documents."""
+        """(parts + 1,) first document of each part, then the number of documents."""
         bounds = source_bounds(self.starts, [place.source for place in places], len(self._names))
         self.decisions = Decisions(config.seed, bounds)
         self._few = int(self.starts[-1]) <= CHUNK_DOCUMENTS and len(places) <= CHUNK_PARTS
@@ -113,7 +115,7 @@ class Surveyor:
         """Decide about every document, and add up the counts.
 
         Args:
-            ledger: what encoding counted.
+            ledger: the counts of encoding.
             only: the only split to pack; then duplicates are not counted.
 
         Raises:
@@ -143,7 +145,7 @@ class Surveyor:
         self.decisions.find(chunks, self.config, int(self.starts[-1]), self._scratch)
 
     def window(self, parts: NDArray[np.int64], split: str) -> Window:
-        """The packed documents of a split in some parts, ascending."""
+        """Return the packed documents of a split in some parts, ascending."""
         gathering = Gathering()
         for chunk in self.chunks(parts):
             among, which = parts_in(chunk, parts)
@@ -151,10 +153,10 @@ class Surveyor:
         return gathering.window()
 
     def chunks(self, parts: NDArray[np.int64] | None = None, *, digests: bool = False) -> Iterator[DocumentChunk]:
-        """Chunks with all documents of some parts, ascending, and the decisions about them so far.
+        """Yield chunks with all documents of some parts, ascending, and the decisions made about them so far.
 
         Args:
-            parts: by default all of them.
+            parts: the parts to read; by default all.
 
         Raises:
             InputError: `overlong: error`, and a document is too long.
@@ -182,7 +184,7 @@ class Surveyor:
                 wrong = int(np.flatnonzero(sizes != self._sizes[group])[0])
                 raise IntegrityError(
                     f"the encoded part {places[wrong].part.name} has {int(sizes[wrong]):,} examples, but its record "
-                    f"says {int(self._sizes[group][wrong]):,}; delete both and run again; they will be made again"
+                    f"says {int(self._sizes[group][wrong]):,}; delete both and run again to rebuild them"
                 )
             shift = self.starts[group] - catalogue.part_starts[:-1]
             documents = np.arange(len(catalogue), dtype=np.int64) + np.repeat(shift, sizes)
@@ -203,7 +205,9 @@ def splits_of(config: RunConfig, catalogue: Catalogue) -> Mapping[str, NDArray[n
 
 
 def cuts_before_packing(chosen: Chosen, config: RunConfig, sources: int) -> list[int]:
-    """Number of cuts through trained turns for each source, by truncation (once for all copies) and by splitting."""
+    """Count, for each source, the cuts through trained turns that truncation (once for all copies) and splitting
+    make.
+    """
     catalogue, copies = chosen.catalogue, chosen.selection.copies
     begins = np.flatnonzero(chosen.packed & (catalogue.low > 0))
     ends = np.flatnonzero(chosen.packed & (catalogue.high < catalogue.lengths))
@@ -225,10 +229,10 @@ def cuts_by_packing(
     config: RunConfig,
     sources: int,
 ) -> list[int]:
-    """By source, cuts through trained turns by the strategy, counted for every copy.
+    """Count, for each source, the strategy's cuts through trained turns, once for every copy.
 
     Args:
-        documents, places: (cuts,) from `planning.inner_cuts`.
+        documents, places: (cuts,) as `planning.inner_cuts` returns them.
     """
     order = np.argsort(documents, kind="stable")
     documents, places = documents[order], places[order]
@@ -239,7 +243,7 @@ def cuts_by_packing(
 def by_source(
     placed: "Catalogue | Window", documents: NDArray[np.int64], values: NDArray[Any], sources: int
 ) -> list[int]:
-    """The sum of (K,) values by the source of their (K,) documents."""
+    """Return the sum of (K,) values for each source; each value belongs to one of (K,) documents."""
     owners = np.array([part.source for part in placed.parts], dtype=np.int64)
     part = np.searchsorted(placed.part_starts, documents, side="right") - 1
     totals = np.zeros(sources, dtype=np.int64)

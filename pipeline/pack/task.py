@@ -66,7 +66,7 @@ class PackResult:
 
     shard: ShardRecord
     trained_by: dict[int, int]
-    """Trained labels, by number of the source."""
+    """Trained labels, by the source's number."""
     heads_by: dict[int, int]
     """Labels lost at first tokens of pieces, by source."""
     padding_by: dict[int, int]
@@ -82,7 +82,7 @@ def pack_shard(task: PackTask) -> PackResult:
     """Run one task: lay out, write, put the shard, put its record.
 
     Raises:
-        IntegrityError: an earlier run of the task wrote something else.
+        IntegrityError: an earlier run of the task wrote a different shard.
     """
     began = time.perf_counter()
     account, schema = Account(), PREFERENCE if task.pairs else PACKED

@@ -1,7 +1,7 @@
 """Windows: the parts that are planned together, and their documents during planning.
 
-A window holds whole parts. It keeps only position and length of a document, and only of documents packed in its split,
-so that its memory depends only on what it plans.
+A window holds whole parts. It keeps only position and length of the documents that its split packs, so that its memory
+depends only on what it plans.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from ...schemas.splitmix import GOLDEN, mix
 from ...stages.select.sections import Sections
 from ..encode.parts import PartPlace
 
-if TYPE_CHECKING:  # workers read layouts, and need no pydantic for it
+if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
     from .select import Chosen
 
 WINDOW_TOKENS = 4_000_000_000
-"""Default tokens of a window: one window for most datasets, with about 500 MB of plan."""
+"""Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
 CHUNK_DOCUMENTS = 1 << 19
-"""Documents of a chunk: about 100 MB with all counts."""
+"""Documents of a chunk; with all counts they take about 100 MB."""
 CHUNK_PARTS = 1 << 12
 """Maximum number of parts of a chunk."""
 
@@ -36,13 +36,13 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
     Args:
         totals: (parts,) packed tokens of each part.
         sources: (parts,) source of each part.
-        limit: tokens of a window. A part with more is a separate window.
+        limit: maximum tokens of a window; a part with more tokens becomes a separate window.
     """
     if int(totals.sum()) <= limit:
-        return [np.arange(len(totals))]  # also without parts: an empty split still has one shard
+        return [np.arange(len(totals))]  # one window even without parts, because an empty split still has one shard
     owners = np.array(sources)
     keys = mix64(np.arange(len(totals), dtype=np.uint64), seed)
-    # The position of a part in its source, as a share: sorting by it interleaves sources of any sizes evenly.
+    # The relative position of a part in its source; sorting by it interleaves sources of any sizes evenly.
     share = np.zeros(len(totals))
     for source in np.unique(owners):
         mine = np.flatnonzero(owners == source)
@@ -69,7 +69,7 @@ class DocumentChunk:
     parts: NDArray[np.int64]
     """The parts, ascending."""
     documents: NDArray[np.int64]
-    """(N,) doc ids of their documents, ascending."""
+    """(N,) doc ids of the parts' documents, ascending."""
     chosen: "Chosen"
 
 
@@ -79,19 +79,19 @@ class Window:
 
     parts: tuple[PartPlace, ...]
     part_starts: NDArray[np.int64]
-    """(parts + 1,) over documents."""
+    """(parts + 1,) first document of each part, then D."""
     part_segments: NDArray[np.int64]
-    """(parts + 1,) over segments."""
+    """(parts + 1,) first segment of each part, then the number of segments."""
     segment_starts: NDArray[np.int64]
-    """(segments + 1,) over documents. A segment is one record batch of a part."""
+    """(segments + 1,) first document of each segment, then D. A segment is one record batch of a part."""
     documents: NDArray[np.int64]
-    """(D,) their doc ids."""
+    """(D,) doc ids."""
     lengths: NDArray[np.int32]
-    """(D,) tokens, before any cut."""
+    """(D,) number of tokens before any cut."""
     begins: NDArray[np.int32]
-    """(D,) first token within the segment."""
+    """(D,) where each document's tokens begin within its segment."""
     run_begins: NDArray[np.int32]
-    """(D,) first run within the segment."""
+    """(D,) where each document's runs begin within its segment."""
     run_counts: NDArray[np.int32]
     """(D,)"""
     sections: Sections
@@ -112,7 +112,7 @@ class Gathering:
         """Add the packed documents of a chunk that are in `which`, (N,).
 
         Args:
-            parts: (parts of the chunk,) which of them belong to the window; `which` has no documents of others.
+            parts: (parts of the chunk,) which of them belong to the window; `which` has no documents of other parts.
         """
         catalogue, sections = chunk.chosen.catalogue, chunk.chosen.sections(which)
         first = np.ones(len(sections), dtype=np.bool_)
@@ -130,7 +130,7 @@ class Gathering:
             "section_repeats": sections.repeats if sections.repeated is not None else np.zeros(0, np.int32),
         }
         if sections.repeated is not None and not self._repeated:
-            # Earlier chunks had none.
+            # earlier chunks had none
             self._repeated = True
             before = sum(map(len, self._columns.get("section_lengths", [])))
             self._columns.setdefault("section_repeats", []).append(np.zeros(before, np.int32))
@@ -147,7 +147,7 @@ class Gathering:
         self._sizes["documents"].append(of_segments[np.repeat(parts, segments)])
 
     def window(self) -> Window:
-        """The window. This object is empty afterwards."""
+        """Return the window. This object is empty afterwards."""
         joined = self._joined
         return Window(
             tuple(self._parts),
@@ -168,7 +168,7 @@ class Gathering:
         )
 
     def _joined(self, name: str, kind: type[np.generic] = np.int32) -> NDArray[Any]:
-        # One column after another, so that only one exists twice at a time.
+        # Concatenate one column after another, so that only one of them exists twice at a time.
         values = self._columns.pop(name, None)
         if not values:
             return np.zeros(0, dtype=kind)
@@ -180,13 +180,15 @@ def _rising(parts: list[int]) -> NDArray[np.int64]:
 
 
 def parts_in(chunk: DocumentChunk, parts: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(parts of the chunk,) which of them are among `parts`, ascending, and (N,) which documents are in these."""
+    """Return (parts of the chunk,) which of its parts are in `parts` (ascending), and (N,) which documents are in
+    those.
+    """
     among = np.isin(chunk.parts, parts, assume_unique=True)
     return among, np.repeat(among, np.diff(chunk.chosen.catalogue.part_starts))
 
 
 def groups(parts: NDArray[np.int64], sizes: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
-    """Groups of consecutive parts with about `most` documents each.
+    """Divide the parts into groups of consecutive parts with about `most` documents each.
 
     Args:
         sizes: documents of every part of the run.
@@ -202,13 +204,15 @@ def groups(parts: NDArray[np.int64], sizes: NDArray[np.int64], most: int) -> Ite
 
 
 def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
+    """Return SplitMix64 of each value under a seed: (N,) 64-bit numbers that look independent."""
     with np.errstate(over="ignore"):
         return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 
 
 def window_seed(seed: int, number: int) -> int:
-    """The seed of one window's order. Mixed, not added, because SplitMix64 seeds must not differ by its step."""
+    """Return the seed of one window's order. Seed and number are mixed, not added, because SplitMix64 seeds must not
+    differ by its step.
+    """
     return int(mix64(np.array([number], dtype=np.uint64), seed)[0])
 
 

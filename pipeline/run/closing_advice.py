@@ -20,11 +20,11 @@ from ..pack.windows import CHUNK_DOCUMENTS, groups
 
 _CUT = "cut_untrained"
 _DOUBLINGS = 4
-"""How many doublings of `max_length` are tried."""
+"""Number of doublings of `max_length` to try."""
 _BY_LENGTH = {_CUT, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
-"""Reasons for dropped tokens that the limits cause, or that drop no trained token."""
+"""Reasons for dropped tokens that limits cause, or that never drop a trained token."""
 _MUCH = 0.01
-"""A larger share of trained tokens lost is reported."""
+"""A loss is reported if it exceeds this share of the trained tokens."""
 
 
 def closing_advice(
@@ -34,7 +34,7 @@ def closing_advice(
     encoded: Encoded,
     total: SourceLedger,
 ) -> list[str]:
-    """What the user may want to change, most important first.
+    """List what the user may want to change, most important first.
 
     Args:
         total: the finished run's ledger over all sources.
@@ -43,7 +43,7 @@ def closing_advice(
     found = (
         on_lost(config, total),
         on_untrained(config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
-        # Repeated from the start of the run, because it has scrolled away by now.
+        # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
         on_duplicates(survey, total),
     )
@@ -51,7 +51,7 @@ def closing_advice(
 
 
 def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
-    """How many trained tokens the configured length loses; None if at most 1 %.
+    """Say how many trained tokens the configured length loses; None if at most 1 %.
 
     The ledger does not say how many trained tokens each reason dropped. So if examples were dropped for other reasons
     than length, only tokens cut off packed examples are counted.
@@ -71,7 +71,7 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
 
 
 def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
-    """How many packed examples repeat an earlier one; None if there are none, or duplicates are dropped.
+    """Say how many packed examples repeat an earlier one; None if there are none, or if duplicates are dropped.
 
     Args:
         total: the finished run's ledger over all sources.
@@ -90,9 +90,10 @@ def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
 def on_untrained(
     config: RunConfig, places: Sequence[PartPlace], sizes: Sequence[int], tokenizer_json: str, total: SourceLedger
 ) -> str | None:
-    """Which settings would keep examples that truncation left without a trained token, and how many each keeps.
+    """Say which settings would keep examples that truncation left without a trained token, and how many each would
+    keep.
 
-    Repeats the run's selection under each setting; with very many examples, only for the first ones.
+    Repeats the run's selection under each setting; if there are very many examples, only for the first ones.
 
     Args:
         places, sizes: all encoded parts, and the number of documents in each.
@@ -115,15 +116,15 @@ def on_untrained(
     said, most = [], 0
     for (hint, changed), count in zip(ways, kept, strict=True):
         longer = changed.truncate.max_length > config.truncate.max_length
-        if count and not (longer and count <= most):  # another doubling must keep more
+        if count and not (longer and count <= most):  # report another doubling only if it keeps more
             said.append(f"{hint} keeps {count:,}")
         most = max(most, count) if longer else most
     what = f"truncation left nothing to train in {dropped:,} of {total.examples_made:,} examples, which were dropped"
-    return f"{what}; of {of}, {', '.join(said)}" if said else what
+    return f"{what}; of {of}: {', '.join(said)}" if said else what
 
 
 def _alternatives(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
-    """Settings that may keep what is cut: (how the user would write it, the configuration with it)."""
+    """Yield settings that may keep what is cut: (how the user would write it, the configuration with it)."""
     truncate = config.truncate
     if config.mask.policy in ("completion", "last_assistant") and all(s.expand == "none" for s in config.sources):
         yield setting("mask", "assistant"), _with(config, "mask", policy="assistant")
@@ -139,7 +140,7 @@ def _with(config: RunConfig, section: str, **keys: Any) -> RunConfig:
 
 
 def _decided(parts: Sequence[PartPlace], config: RunConfig, tokenizer_json: str) -> Chosen:
-    """What the run keeps of the documents of some parts, each document decided alone."""
+    """Return what the run keeps of the documents of some parts; each document is decided on its own."""
     names = [source.name for source in config.sources]
     catalogue = read_catalogue(parts, Mask.of(config.mask), limits_of(config), Holdout.of(config), names)
     return select_alone(catalogue, config, Mask.of(config.mask), tokenizer_json)

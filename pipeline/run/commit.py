@@ -21,8 +21,8 @@ def commit(
 
     Args:
         format: the shards' format, `arrow` or `parquet`.
-        plan: what the written bytes depend on.
-        rejects: the record of the rejects file, which is already written, like the shards.
+        plan: everything that the written bytes depend on.
+        rejects: the record of the rejects file. Like the shards, this file is already written.
         schema: the shards' schema.
 
     Raises:
@@ -48,7 +48,7 @@ def commit(
         ledger=packed.ledger,
     )
     data = manifest.to_bytes()
-    store.sweep()  # drafts of workers that died
+    store.sweep()  # drafts that dead workers left
     if not store.put_bytes(MANIFEST, data) and store.read(MANIFEST) != data:
         raise IntegrityError(
             f"the run is not deterministic: {store.where(MANIFEST)} already exists with other content; "

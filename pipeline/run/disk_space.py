@@ -14,7 +14,7 @@ def require_room(needed: int, what: str, *stores: Store) -> None:
         what: what will be written, for the message.
 
     Raises:
-        StoreError: names the disk, the space needed and the space free.
+        StoreError: there is too little; the message names the disk, the space needed and the free space.
     """
     for store in stores:
         free = store.free_bytes()

@@ -1,14 +1,14 @@
 """The run: sources → encoded parts → plan → shards → manifest.
 
-1. Look at the folder: is it finished, interrupted, or another run's?
+1. Check the folder: is it finished, interrupted, or from another run?
 2. Prepare: scan the inputs, load the tokenizer, choose the engine.
 3. Encode the blocks that the cache lacks.
 4. Read lengths, and decide what is kept of each document.
 5. Plan the rows and write the shards, with documents.parquet beside them.
-6. Close the ledger and write the manifest last. Then write the report, which is not part of the dataset.
+6. Close the ledger and write the manifest last. Then write the report; it is not part of the dataset.
 
-Steps 3 and 5 run in an executor. Each of their tasks is a pure function of its argument, and the next run finds its
-result after a crash.
+Steps 3 and 5 run in an executor. Each task is a pure function of its argument, and after a crash the next run finds its
+result.
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A finished run, with its report and its advice."""
+    """A finished run, with what is left to tell the user."""
 
     manifest: Manifest
     report: "AtEnd | None" = None
@@ -94,11 +94,11 @@ class Made:
 
 
 def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = False) -> Manifest | None:
-    """The manifest if this same run is already finished, else None. Takes milliseconds: inputs are compared by size
-    and time.
+    """Return the manifest if this same run is already finished, else None. Takes milliseconds, because inputs are
+    compared by size and time.
 
     Args:
-        verify_inputs: compare the inputs by content, too.
+        verify_inputs: also compare the inputs by content.
 
     Raises:
         OutputError: the folder holds something else.
@@ -121,7 +121,7 @@ def find_finished(config: RunConfig, work: Workspace, *, verify_inputs: bool = F
 
 
 def make_dataset(config: RunConfig, work: Workspace) -> Made:
-    """Do the work that is not done yet.
+    """Do the work that remains.
 
     Raises:
         BusyError: another driver is working on the same output folder.
@@ -134,7 +134,7 @@ def make_dataset(config: RunConfig, work: Workspace) -> Made:
 
 def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     out, observer = work.out, work.observer
-    # Before anything is read: a file that changes later counts as another input.
+    # Taken before anything is read, so that a file that changes later counts as another input.
     request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
@@ -142,7 +142,8 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         selected = select(config, prepared, encoded, work, executor)
 
-        # Claimed only now: a run that fails over its configuration or data leaves the folder free for a corrected one.
+        # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
+        # corrected run.
         lock.check()
         plan = plan_of(config, prepared, encoded)
         claim(out, plan)
@@ -151,7 +152,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         packed = pack(selected, work, executor)
     lock.check()
     manifest = commit(out, config.output.format, plan, packed, rejects, selected.rows.schema)
-    for why in estimate.why_missing:  # only now: if the run failed, this would hide the error
+    for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
     advice = closing_advice(config, selected.survey, prepared.formats, encoded, manifest.ledger.total())
     request.save(out)
@@ -171,9 +172,11 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
 
 
 def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
-    """Write the report unless the configuration turns it off. Failures are noted and never fail a finished run."""
+    """Write the report unless the configuration turns it off. A failure here is reported as a note and never fails a
+    finished run.
+    """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
-        return None  # turned off, or written by another run that shares the work
+        return None  # turned off, or another run that shares the work writes it
     from ..report.at_end import try_report
 
     return try_report(Finished(work.out, manifest), work.observer)

@@ -12,7 +12,7 @@ from .workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """What a run has to encode, and the disk space and memory it needs."""
+    """What a run has to encode, and how much disk space and memory it needs."""
 
     blocks: int
     cached: int
@@ -20,19 +20,19 @@ class RunEstimate:
     missing_bytes: int
     """Input bytes that must be encoded."""
     why_missing: tuple[str, ...]
-    """One sentence per source: why parts that the cache has of the same rows cannot be used."""
+    """One sentence per source that says why the cached parts of the same rows cannot be used."""
     tokens: int
     """Estimated tokens of all blocks, cached ones included."""
     room_needed: int
-    """Bytes of disk space."""
+    """Bytes of disk space that the run needs."""
     room_free: int
     """Bytes free on the fuller of the disks."""
     memory: Need | None
-    """The memory that encoding needs; None if nothing must be encoded."""
+    """The memory that encoding needs; None if there is nothing to encode."""
 
 
 def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
-    """Look up which parts are missing, and estimate tokens and space from their bytes."""
+    """Find the missing parts, and estimate tokens and space from the blocks' bytes."""
     tasks = prepared.tasks(work.cache)
     missing = work.parts.missing(tasks)
     missing_bytes = sum(task.block.end - task.block.start for task in missing)
@@ -45,7 +45,8 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
         missing_bytes=missing_bytes,
         why_missing=tuple(why_missing(work.cache, prepared.files, tasks, missing)),
         tokens=tokens,
-        # 1.2 because the sample may be off by a fifth. Parts hold ids of 4 bytes; shards hold all columns of a token.
+        # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
+        # columns.
         room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - shards_written(work.out)),
         room_free=min(rooms),
         memory=encoding_need((task.block for task in missing), prepared.spec.engine) if missing else None,

@@ -1,4 +1,4 @@
-"""A report before packing: what a run would do with the data, and what other lengths would do.
+"""A report before packing: what a run would do with the data, and what other lengths would change.
 
 Encodes, selects documents, and stops. Encoded parts stay in the cache for the run. The output folder is neither created
 nor claimed.
@@ -50,7 +50,7 @@ from .workspace import Workspace, open_workers, open_workspace
 
 _INPUTS = 20
 """Maximum number of input files that the report names."""
-_PAIRS = "Preference pairs are not packed: each is a row of its own."
+_PAIRS = "Preference pairs are not packed: each is one row."
 _LATER = "A plan packs nothing; `packtrain run` does."
 
 
@@ -65,7 +65,7 @@ def plan(
     """Report what a run would do, without packing anything.
 
     Args:
-        rows: sample about so many rows, evenly from all inputs; None for all rows.
+        rows: approximate number of rows to sample, evenly from all inputs; None for all rows.
         config, base, observer: as for `run`.
 
     Raises:
@@ -74,7 +74,7 @@ def plan(
     """
     loaded, folder = load_config(config, base)
     options, observer = options or ReportOptions(), observer or Silent()
-    candidates(loaded, options.lengths)  # refuse bad lengths before encoding
+    candidates(loaded, options.lengths)  # reject bad lengths before encoding
     if rows is None:
         return _report(_encoded(loaded, folder, observer), options)
     with sampled(loaded, folder, rows, observer) as sample:
@@ -101,21 +101,22 @@ class _Decided:
 
     ledger: Ledger
     survey: Survey | None
-    """None if the run would stop."""
+    """The documents to pack; None if the run would stop."""
     refused: str | None = None
-    """Why the run would stop."""
+    """Why the run would stop; "" if it would not."""
 
 
 def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled | None = None) -> _Seen:
     """Prepare and encode, as a run does."""
-    # A run that shares its work with others would see only its part of the data.
+    # With a share (--shard) it would see only a part of the data.
     here = {"shard": None} | ({"executor": "local"} if config.run.executor == "static" else {})
     config = config.model_copy(update={"run": config.run.model_copy(update=here)})
     work = open_workspace(config, base, observer)
     require_conditional(work.cache)
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
-        # Space for the encoded parts only: four bytes per token, 1.2 because the sample may be off by a fifth.
+        # Space for the encoded parts only: four bytes per token. The factor 1.2 allows for a sample that is off by a
+        # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
     for why in estimate.why_missing:
@@ -135,7 +136,7 @@ def _decide(seen: _Seen) -> _Decided:
     except InputError as error:
         if config.truncate.overlong != "error":
             raise
-        # The comparison of lengths still shows which length would not stop the run.
+        # The comparison of lengths can still show a length with which the run would not stop.
         seen.work.observer.note(str(error))
         return _Decided(Ledger(), None, str(error))
     total = survey.ledger.total()
@@ -145,14 +146,15 @@ def _decide(seen: _Seen) -> _Decided:
             first, looked = _first_of(sample, seen), " in the sample"
         fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
         fix = fits or (
-            "Check each source's format and keys, truncate.max_length, the mask, and what the filters and limits leave"
+            "Check each source's format and keys, truncate.max_length, the mask, and which rows the filters and "
+            "limits leave"
         )
         raise InputError(f"nothing would be left to pack: of {fate_of_rows(total, looked)}.{first} {fix}")
     return _Decided(survey.ledger, survey)
 
 
 def _first_of(sample: Sampled, seen: _Seen) -> str:
-    """The first rejected row of a sample, by its place in the original input."""
+    """Describe the first rejected row of a sample, by its place in the original input."""
     files = seen.prepared.files
     lines = reject_lines(files, seen.encoded.records, mask_rejects(seen.config)).splitlines()
     for one in sample.true_rejects(rejects_among(lines[:1], files)).shown:
@@ -177,7 +179,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         absent = {
             "choice": f"{_PAIRS} `truncate.max_length` limits the length of a pair.",
             "packing": _PAIRS,
-            "batch": f"{_PAIRS} A batch of rows is a batch of as many pairs.",
+            "batch": f"{_PAIRS} A batch has as many pairs as rows.",
         }
     else:
         with work.timings.stage("compare lengths"):
@@ -187,7 +189,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
             absent.pop("packing")
         batch = _batch(choice)
         if batch is None:
-            absent["batch"] = "There is no packed row."
+            absent["batch"] = "There are no packed rows."
     if decided.survey is None:
         absent["flow"] = absent["training"] = f"The run would stop: {decided.refused}."
     else:
@@ -240,7 +242,7 @@ def _choice(seen: _Seen, options: ReportOptions) -> Choice:
 
 
 def _batch(choice: Choice) -> BatchSize | None:
-    """Batch sizes from the comparison of lengths, scaled up to all documents if it read a sample."""
+    """Return batch sizes from the comparison of lengths, scaled up to all documents if only a sample was read."""
     known = "bfd" if choice.strategy == "none" else choice.strategy
     point = next(one for one in choice.points if (one.strategy, one.max_length) == (known, choice.max_length))
     more = choice.documents_in_all / max(choice.documents, 1)
@@ -285,10 +287,10 @@ def _trust(seen: _Seen, decided: _Decided) -> Trust:
     return Trust(
         sentence=(
             f"Read from {plural(len(inputs), 'file')} by packtrain {packtrain}; a plan packs nothing. A run of the "
-            "same configuration (in the page and its JSON) finds everything encoded in the cache."
+            "same configuration (which this page and its JSON contain) finds everything encoded in the cache."
             if sample is None or sample.exhaustive
             else f"Estimated from a sample of {plural(len(inputs), 'file')} by packtrain {packtrain}; a run of the "
-            "same configuration (in the page and its JSON) reads all of it."
+            "same configuration (which this page and its JSON contain) reads everything."
         ),
         manifest=None,
         plan=None,

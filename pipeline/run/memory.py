@@ -1,7 +1,7 @@
 """How much memory a run needs, and how many workers fit into it.
 
-Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, notes of the survey) are in the
-page cache, which the system frees when it needs room.
+Only memory that processes allocate counts. Memory-mapped files (encoded parts, layouts, files of the survey) are in the
+page cache, which the system frees when it needs memory.
 """
 
 import os
@@ -21,25 +21,29 @@ from ..pack.survey import Survey
 from ..pack.windows import WINDOW_TOKENS, compose
 
 WORKER_BYTES = 384 << 20
-"""Need of a worker: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it writes."""
+"""Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
+writes.
+"""
 DRIVER_BYTES = 512 << 20
-"""Base need of the driver: the reference tokenizer, and one chunk of documents."""
+"""Memory that the driver always needs: the reference tokenizer, and one chunk of documents."""
 PART_BYTES = 4 << 10
-"""What the driver keeps per encoded part: its block, task and record."""
+"""Bytes that the driver keeps per encoded part: its block, task and record."""
 PIECE_BYTES = {"wrapped": 192}
-"""What planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
+"""Bytes that planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
 _PIECE_BYTES = 128
 PIECES_FREE = 1_000_000
-"""Pieces that DRIVER_BYTES already covers."""
+"""Number of pieces that DRIVER_BYTES already covers."""
 PAIR_BYTES = 256
-"""What planning needs per preference pair. All pairs are planned together."""
+"""Bytes that planning needs per preference pair. All pairs are planned together."""
 ENGINE_FACTOR = {"tokenizers": 200, "fastokens": 48}
 """Bytes that an engine needs per byte of one long text, at two bytes per token; measured on texts of 20 to 60 MB."""
 _ENGINE_FACTOR = 48
 _GRAIN = 16 << 20
-"""The driver's need is rounded down to this, so that the limit one stage suggests is enough for the next one."""
+"""The memory that the driver needs is rounded down to a multiple of this, so that the limit suggested for one stage
+suffices for the next.
+"""
 FEW_ROWS = 4
-"""A block of at most so many rows may consist of one long row."""
+"""A block with no more rows than this may consist of one long row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,18 @@ class Need:
 
     driver: int
     worker: int
-    """Per worker."""
+    """Bytes per worker."""
     why: str
-    """What makes the need large, and how to reduce it; empty if it is not large."""
+    """Why so much memory is needed, and how to reduce it; empty if little is needed."""
 
     @property
     def least(self) -> int:
-        """Memory needed with one worker."""
+        """Bytes needed with one worker."""
         return self.driver + self.worker
 
 
 def encoding_need(blocks: Iterable[Block], engine: str) -> Need:
-    """What encoding needs, which depends on the longest row."""
+    """The memory that encoding needs, which depends on the longest row."""
     count, longest = 0, 0
     for block in blocks:
         count += 1
@@ -77,7 +81,7 @@ def encoding_need(blocks: Iterable[Block], engine: str) -> Need:
 
 
 def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig, *, pairs: bool) -> Need:
-    """What planning the largest window needs, while workers pack the window before it.
+    """The memory for planning the largest window while workers pack the one before it.
 
     Args:
         places: all encoded parts.
@@ -91,13 +95,13 @@ def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig,
         for parts in windows:
             pieces = int(survey.sections[split][parts].sum())
             if strategy in ("bfd_split", "wrapped"):
-                pieces += int(totals[parts].sum()) // config.truncate.max_length  # at most as many cuts
+                pieces += int(totals[parts].sum()) // config.truncate.max_length  # there are at most as many cuts
             most = max(most, pieces)
     each = PAIR_BYTES if pairs else PIECE_BYTES.get(strategy, _PIECE_BYTES)
     flags = sum(map(len, survey.packed)) // 8
     driver = DRIVER_BYTES + PART_BYTES * survey.parts + flags + each * max(0, most - PIECES_FREE)
     if pairs:
-        why = f"{most:,} pairs are ordered together"
+        why = f"{most:,} pairs are kept in memory to be ordered"
     else:
         why = (
             f"the largest window has {most:,} pieces to plan together; a smaller pack.window_tokens needs less memory, "

@@ -1,4 +1,6 @@
-"""Prep only: source rows → examples in the public form that TRL and others read. No tokenizer is needed."""
+"""Runs prep only: writes source rows as examples in the public form that TRL and other tools read. Needs no
+tokenizer.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -28,7 +30,7 @@ _PARQUET_ROWS = 4096
 
 @dataclass(slots=True)
 class PrepCounts:
-    """Counts of rows and examples by what happened to them."""
+    """Counts of rows and examples, by what happened to them."""
 
     rows: int = 0
     examples: int = 0
@@ -47,7 +49,7 @@ def prepare_source(
 ) -> PrepCounts:
     """Write a source's examples to one file: JSONL or Parquet, by its suffix.
 
-    The file appears only when it is complete, and never replaces another.
+    The file appears only when it is complete, and never replaces an existing file.
 
     Raises:
         ConfigError: the suffix is neither .jsonl nor .parquet, an input is missing, or the rows have no common
@@ -62,17 +64,21 @@ def prepare_source(
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or choose another file")
     if prompt_only and source.format not in ("apps", "prompt_completion", AUTO):
-        raise ConfigError(f"--prompt-only: a row of format {source.format} has no prompt of its own; leave it out")
+        raise ConfigError(
+            f"--prompt-only: a row of format {source.format} has no separate prompt; leave --prompt-only out"
+        )
     observer = observer or Silent()
     store = LocalStore(target.absolute().parent)
-    # Only compressed and remote inputs are copied there.
+    # only compressed and remote inputs are copied there
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
         files = scan_source(source, base, Path(spool))
         found = resolve_format(source, base, files, prompt_only=prompt_only)
         if found.said is not None:
             observer.note(found.said)
         if prompt_only and found.name not in ("apps", "prompt_completion"):
-            raise ConfigError(f"--prompt-only: a row of format {found.name} has no prompt of its own; leave it out")
+            raise ConfigError(
+                f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
+            )
         form = make_format(found.name, found.options)
         counts = PrepCounts()
         observer.begin("prep", sum(file.size for file in files), "B")
@@ -130,14 +136,16 @@ def _rows(
 
 
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Groups of a few thousand rows."""
+    """Yield groups of a few thousand rows."""
     rows = iter(rows)
     while group := list(islice(rows, _PARQUET_ROWS)):
         yield group
 
 
 def _schema(groups: Iterable[list[dict[str, Any]]]) -> pa.Schema:
-    """The columns of all rows. A Parquet file has one schema, and a column missing from it would be lost silently."""
+    """Return the columns of all rows. A Parquet file has one schema, and a column missing from the schema would be lost
+    silently.
+    """
     found = pa.schema([])
     for group in groups:
         names = dict.fromkeys(name for row in group for name in row)

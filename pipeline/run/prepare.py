@@ -1,4 +1,4 @@
-"""The first step of a run, a plan and a stream: inputs scanned, formats found, tokenizer loaded, engine chosen."""
+"""The first step of a run, a plan and a stream: scan inputs, find formats, load the tokenizer, choose the engine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,8 @@ def prepare(
 
     Args:
         files: the inputs, if they are already scanned.
-        first: the files to encode first; if the cache lacks some of their parts, workers warm up. By default all files.
+        first: the files to encode first, by default all. If the cache lacks some of their parts, workers start to warm
+        up.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
@@ -53,7 +54,9 @@ def prepare(
         check_conditions(config.sources, files, formats)
         pairs = is_preference(config, formats, files)
         if pairs:
-            work.observer.note("preference pairs are not packed: each is a row of prompt, chosen and rejected ids")
+            work.observer.note(
+                "preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids"
+            )
         with work.timings.stage("tokenizer"):
             tokenizer = loading.result()
     with work.timings.stage("engine"):

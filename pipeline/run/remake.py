@@ -1,4 +1,4 @@
-"""Run a finished run again, to the same bytes: from its notes if they are complete, else from its inputs."""
+"""Repeats a finished run to get the same bytes: from its notes if they are complete, else from its inputs."""
 
 import json
 import re
@@ -47,10 +47,10 @@ def remake(
     recalled: bool,
     observer: Observer,
 ) -> tuple[Manifest, int]:
-    """Run again by the notes of an earlier run. The result must be the same bytes.
+    """Repeat an earlier run. The result must have the same bytes.
 
     Args:
-        known: the earlier run's plan: what its output was made from.
+        known: the earlier run's plan, which says what its output was made from.
         manifest: the required result; None if it is unknown.
         recalled: whether to use the run's notes instead of scanning the inputs.
 
@@ -58,7 +58,7 @@ def remake(
         The manifest, and the number of parts that had to be encoded again.
     """
     config = origin.config.model_copy(update={"out": out.url, "cache": origin.cache})
-    if recalled:  # a note in the dataset must not choose executor, folders or memory of this machine
+    if recalled:  # a note in the dataset must not decide about executor, folders or memory of this machine
         config = config.model_copy(update={"run": RunSection()})
     work = open_workspace(config, origin.base, observer)
     require_conditional(work.out, work.cache)
@@ -95,7 +95,7 @@ def remake(
 
 
 def _recalled(config: RunConfig, work: Workspace, known: dict[str, Any]) -> Prepared | None:
-    """What the run prepared, read from its notes; None if they are incomplete."""
+    """Read what the run prepared from its notes; None if they are incomplete."""
     files, spec = recall_files(work.out), recall_spec(work.cache, known)
     formats = recall_formats(config, known)
     if files is None or spec is None or formats is None or known["config"] != _plain(config.identity()):
@@ -116,7 +116,7 @@ def _encode_again(
     *,
     recalled: bool,
 ) -> tuple[Encoded, int]:
-    """Encode the parts that the cache has lost or holds damaged; also returns how many they were.
+    """Encode the parts that are missing or damaged in the cache; also return their number.
 
     Raises:
         InputError: an input that is needed is gone, or has changed.
@@ -128,8 +128,8 @@ def _encode_again(
         there = task.path.exists() or (task.origin is not None and task.origin.path.exists())
         if not there:
             raise InputError(
-                f"{task.path} is gone, and so is what was encoded from it ({task}); put the file back, or give a "
-                "configuration with its new place: --config"
+                f"{task.path} is gone, and so is the part that was encoded from it ({task}); put the file back, or "
+                "give a configuration that names its new place: --config"
             )
     try:
         return encode_inputs(config, prepared, estimate, work, executor), len(missing)
@@ -147,13 +147,13 @@ def _require_same_run(known: dict[str, Any], encoded: Encoded, plan: dict[str, A
     changed = list(changed_inputs(known["inputs"], plan["inputs"]))
     if changed:
         raise InputError(
-            f"missing files cannot be rebuilt, because the inputs have changed since the run: {'; '.join(changed[:5])}"
+            f"missing files cannot be rebuilt, because inputs have changed since the run: {'; '.join(changed[:5])}"
             "; put the old inputs back, or make another dataset with --out"
         )
     encoding = {key: value for key, value in known["encode"].items() if key != "pairs"}
     if plan is known and _plain(encoded.spec.payload()) != encoding:
         raise IntegrityError(
-            f"the run was encoded by {known['encode']['engine']}, which has been found to tokenize wrongly since; "
+            f"the run was encoded by {known['encode']['engine']}, which has since been found to tokenize wrongly; "
             "run the configuration again with another --out"
         )
 
@@ -193,7 +193,7 @@ def _forget_strays(out: Store, names: list[str]) -> None:
 
 
 def forget(out: Store, name: str) -> None:
-    """Remove a file's record, without which no run takes the file as finished."""
+    """Remove a file's record, so that no run takes the file as finished."""
     folder, _, file = name.rpartition("/")
     if SHARD.fullmatch(name):
         out.remove(f"_run/{folder}/{file.partition('-')[0]}.json")
@@ -202,7 +202,7 @@ def forget(out: Store, name: str) -> None:
 
 
 def other_versions(plan: dict[str, Any]) -> str:
-    """Which versions differ from those of the run: the likely reason for different bytes."""
+    """Name the versions that differ from the run's: the likely reason for different bytes."""
     other = []
     for name, then in plan["versions"].items():
         now = packtrain_version() if name == "packtrain" else version(name)

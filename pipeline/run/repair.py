@@ -25,7 +25,7 @@ from ..store.open import Store, cache_root
 from .remake import SHARD, forget, other_versions, records_of, remake
 
 ASIDE = "_run/manifest.damaged"
-"""Where a damaged manifest is kept while a new one is written."""
+"""Name under which a damaged manifest is kept while a new one is written."""
 _HASH = re.compile(rb'^ "hash": "([0-9a-f]{64})",?$', re.MULTILINE)
 
 
@@ -49,7 +49,7 @@ class Repair:
 
     @property
     def sound(self) -> bool:
-        """Whether the dataset is free of findings now."""
+        """Whether the dataset has no findings now."""
         return not self.remaining
 
 
@@ -95,7 +95,7 @@ def _rebuild(
     observer: Observer,
 ) -> Repair:
     records = {record.name: record for record in records_of(manifest)}
-    # Rebuilding gives the same bytes, so a finding inside a file with the right hash stays.
+    # Rebuilding gives the same bytes, so it cannot fix a finding inside a file with the right hash.
     wrong = {finding.name for finding in findings} & set(records)
     bad = _damaged(out, [records[name] for name in sorted(wrong)])
     strays = [finding.name for finding in findings if finding.name not in records and SHARD.fullmatch(finding.name)]
@@ -123,7 +123,7 @@ def _rebuild(
         out.remove(name)
     fixed = bad | set(strays)
     remaining = tuple(finding for finding in findings if finding.name not in fixed)
-    if remaining:  # some may be gone now, because another file caused them
+    if remaining:  # some findings may be gone now, because another file caused them
         remaining = verify(out.url, observer=observer).findings
     kept = len(records) - len(bad)
     return Repair(findings, tuple(sorted(bad)), tuple(strays), kept, encoded, remaining, manifest)
@@ -175,14 +175,15 @@ def _damaged(out: Store, records: list[Any]) -> set[str]:
 
 
 def _manifest(out: Store) -> tuple[Manifest | None, str | None]:
-    """(manifest, None); for a damaged manifest (None, the hash it gives for itself, or None if that is unreadable).
+    """Return (manifest, None). For a damaged manifest return (None, the hash that it gives for itself); the hash is
+    None if it is unreadable.
 
     Raises:
         InputError: the folder has no manifest.
     """
     data = out.read(MANIFEST)
     if data is None and (aside := out.read(ASIDE)) is not None:
-        out.put_bytes(MANIFEST, aside)  # an earlier repair was interrupted
+        out.put_bytes(MANIFEST, aside)  # left by an earlier repair that was interrupted
         data = aside
     if data is None:
         raise InputError(

@@ -33,7 +33,7 @@ def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tu
     """Prepare, and estimate what must be encoded.
 
     Raises:
-        ConfigError, InputError, TokenizerError, TemplateError: something that a person can fix.
+        ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     work.observer.begin("load inputs and tokenizer", 0, "")
     prepared = prepare(config, work, executor)
@@ -45,10 +45,10 @@ def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tu
 def encode_inputs(
     config: RunConfig, prepared: Prepared, estimate: RunEstimate | None, work: Workspace, executor: Executor
 ) -> Encoded:
-    """Encode what the cache lacks, and note which conversations the mask cannot train as intended.
+    """Encode what the cache lacks, and report conversations that the mask cannot train as intended.
 
     Args:
-        estimate: limits the workers by the memory it needs; None if that is unknown.
+        estimate: the number of workers is limited by the memory that it needs; None if that is unknown.
 
     Raises:
         InputError: an input has changed since it was scanned; or a row's turns cannot be located under
@@ -68,7 +68,7 @@ def encode_inputs(
 
 
 def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
-    """Decide what is kept of each document, and limit the workers to what packing has memory for.
+    """Decide what is kept of each document, and limit the workers so that packing has enough memory.
 
     Raises:
         InputError: nothing is left to pack.
@@ -89,7 +89,7 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
 def _require_something(
     config: RunConfig, prepared: Prepared, encoded: Encoded, survey: Survey, work: Workspace
 ) -> None:
-    """Refuse inputs that leave nothing to pack. Rejected rows are written first.
+    """Refuse inputs that leave nothing to pack. Writes the rejected rows first.
 
     Raises:
         InputError: nothing is left; the message says what happened to the rows.
@@ -128,7 +128,7 @@ def write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work:
 
 
 def plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str, Any]:
-    """Everything that the written bytes depend on, in the form that JSON gives back: lists instead of tuples."""
+    """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
     tokenizer = prepared.tokenizer
     plan: dict[str, Any] = json.loads(
         json.dumps(

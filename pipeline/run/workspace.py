@@ -21,7 +21,7 @@ from .memory import Need, count_workers
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What the steps of a run share besides its configuration."""
+    """Everything besides the configuration that the steps of a run share."""
 
     base: Path
     """Where relative paths of the configuration start."""
@@ -33,12 +33,12 @@ class Workspace:
 
     @property
     def cache(self) -> Store:
-        """The store of encoded parts, and of notes that save the next run work."""
+        """The store for encoded parts, and for notes that save work in the next run."""
         return self.parts.cache
 
     @property
     def scratch(self) -> LocalStore:
-        """A folder on this machine: the cache itself if it is local."""
+        """A local folder for temporary files: the cache itself if it is local."""
         return scratch_of(self.cache)
 
 
@@ -59,7 +59,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
 
 @contextmanager
 def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
-    """A run's executor. While it is open, the cache is marked as in use.
+    """Open a run's executor. While it is open, the cache is marked as in use.
 
     Raises:
         ConfigError: there is not enough memory for one worker, or the executor's package is missing.
@@ -73,12 +73,12 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
             yield executor
         finally:
             executor.close()
-            # Tasks in this process map files that may be rewritten before the next run.
+            # Tasks that run in this process map files, which may be rewritten before the next run.
             forget_segments()
 
 
 def fit_workers(section: RunSection, need: Need, executor: Executor, observer: Observer) -> None:
-    """Limit the workers to what fits into memory, now that their need is known.
+    """Limit the workers to what fits into memory, now that it is known how much they need.
 
     Raises:
         ConfigError: there is not enough memory for one worker.

@@ -1,4 +1,4 @@
-"""Files without a name, for data too large for memory. They disappear with the process that opened them."""
+"""Anonymous files, for data too large for memory. They disappear with the process that opened them."""
 
 import errno
 import os
@@ -12,10 +12,11 @@ from .local import explain
 
 
 def nameless(folder: Path, size: int = 0) -> IO[bytes]:
-    """An open file without a name in a folder, or in the system's temporary folder if that is read-only.
+    """Open a file without a name in a folder, or in the system's temporary folder if the folder is read-only.
 
     Args:
-        size: bytes to allocate, as zeros, because a full disk under a memory map would crash the process.
+        size: bytes to allocate and fill with zeros, because writing to a memory map on a full disk would crash the
+        process.
 
     Raises:
         StoreError: the disk is full.

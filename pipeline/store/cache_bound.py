@@ -28,7 +28,7 @@ class HeldParts:
     def __del__(self) -> None:
         try:  # noqa: SIM105 - where Python ends, suppress is gone as well
             self.release()
-        except TypeError:  # modules may be empty when Python exits; the kernel releases the lock
+        except TypeError:  # at exit, Python may already have cleared the modules; the kernel releases the lock
             pass
 
 
@@ -53,11 +53,11 @@ class PartCacheBudget:
             if total <= self._limit:
                 return
             record = path.with_name(f"{path.name.partition('-')[0]}.json")
-            if lock.remove_unused(path, record):  # the record first, because it declares the part complete
+            if lock.remove_unused(path, record):  # remove the record first, because it declares the part complete
                 total -= size
 
     def hold(self, paths: Sequence[Path]) -> "HeldParts | None":
-        """Keep parts from being removed; None if one is already gone."""
+        """Keep parts from being removed; None if a part is already gone."""
         held = HeldParts()
         if self._limit is None:
             return held
@@ -67,7 +67,7 @@ class PartCacheBudget:
             except FileNotFoundError:
                 return None
             held.files.append(file)
-            lock.lock(file, shared=True)  # without locks a part may be encoded again
+            lock.lock(file, shared=True)  # without locks, parts may be removed and encoded again
             if not os.fstat(file).st_nlink:  # removed between opening and locking
                 return None
             with suppress(OSError):

@@ -1,6 +1,6 @@
 """The lock on a cache: shared by runs and streams, exclusive for cleaning.
 
-It is a kernel lock (flock on `.in-use`), which ends with its holder.
+It is a kernel lock (flock on `.in-use`), so it ends with the process that holds it.
 """
 
 import os
@@ -12,7 +12,9 @@ from .local import LocalStore, open_regular
 
 NAME = ".in-use"
 TAG = "CACHEDIR.TAG"
-"""Marks a folder as a cache, also for programs that back up or search: https://bford.info/cachedir/"""
+"""Content of the file that marks a folder as a cache; backup and search programs also know it:
+https://bford.info/cachedir/
+"""
 FOLDERS = (
     *("blocks", "copies", "drafts", "encoded", "engines", "history", "hub"),
     *("locks", "remote", "scans", "shards", "specs", "tokenizers", "windows"),
@@ -36,7 +38,7 @@ def is_cache(folder: Path) -> bool:
 
 
 def mark_cache(cache: LocalStore) -> None:
-    """Mark the cache folder, if it exists and has nothing else in it."""
+    """Mark the cache folder, if it exists and contains nothing else."""
     with suppress(OSError):
         top = cache.top()
         if TAG not in top and top and all(name in FOLDERS or name.startswith(".") for name in top):
@@ -52,7 +54,7 @@ class CacheUse:
     def __init__(self, cache: LocalStore) -> None:
         self._file = _open(cache, make=True)
         if self._file is not None:
-            lock.lock(self._file, shared=True)  # waits for a running cleaning
+            lock.lock(self._file, shared=True)  # waits until a running `clean` ends
             cache.sweep_top()  # a run may have been killed while marking the cache
             mark_cache(cache)
 
@@ -65,7 +67,7 @@ class CacheUse:
     def __del__(self) -> None:
         try:  # noqa: SIM105 - where Python ends, suppress is gone as well
             self.release()
-        except TypeError:  # modules are empty by then; the kernel releases the lock
+        except TypeError:  # at exit, Python has already cleared the modules; the kernel releases the lock
             pass
 
     def release(self) -> None:
@@ -76,13 +78,13 @@ class CacheUse:
 
 
 class CacheAlone:
-    """Exclusive access to a cache that is not in use."""
+    """Exclusive access to a cache, as long as no process uses it."""
 
     def __init__(self, cache: LocalStore) -> None:
         self.cache = cache
         self._file: int | None = None
         self.users: list[int] = []
-        """Processes that use the cache if it is in use, as far as the kernel says."""
+        """Processes that use the cache, as far as the kernel lists them."""
 
     def take(self) -> bool:
         """Take the lock. False if the cache is in use; never waits."""
@@ -112,7 +114,9 @@ def _open(cache: LocalStore, *, make: bool) -> int | None:
 
 
 def _holders(file: int) -> list[int]:
-    """Processes with a lock on an open file, from the kernel's list; empty if there is no such list."""
+    """Return the processes with a lock on an open file, from the kernel's list; empty if the kernel has no such
+    list.
+    """
     inode = os.fstat(file).st_ino
     found = []
     with suppress(OSError, ValueError, IndexError):

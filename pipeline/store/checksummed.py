@@ -1,6 +1,6 @@
 """Adds checksums to notes, so that damaged ones are recognised.
 
-A note with a checksum is still a JSON object. Its first key, `check`, is the hash of the rest as written.
+A note with a checksum is still a JSON object. Its first key, `check`, holds the hash of the bytes that follow.
 """
 
 from ...schemas.fingerprint import hash_bytes
@@ -11,7 +11,7 @@ _BODY = len(_HEAD) + _DIGITS + 2
 
 
 def seal(content: bytes) -> bytes:
-    """A JSON object with its checksum.
+    """Add the checksum to a JSON object.
 
     Args:
         content: an object with at least one key, without white space before it.
@@ -20,7 +20,7 @@ def seal(content: bytes) -> bytes:
 
 
 def unseal(sealed: bytes | None) -> bytes | None:
-    """The object without its checksum; None if it is missing or damaged."""
+    """Return the object without its checksum; None if it is missing or damaged."""
     if sealed is None or not sealed.startswith(_HEAD):
         return None
     content = b"{" + sealed[_BODY:]

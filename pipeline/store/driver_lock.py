@@ -1,17 +1,18 @@
-"""Ensures one driver at a time on an output folder, or several that share the work, and tells others which.
+"""Lets only one driver at a time work on an output folder (or several that share the work), and shows others which.
 
 The lock does not protect the data: every put is create-only, and two drivers of one run write the same bytes. It avoids
 doing the work twice, and shows users and `packtrain wait` whether a driver is active.
 
 1. A driver writes a lease, `_run/lease/run-{generation}.json`, by a create-only put: host, process and start time.
 2. A thread rewrites it every few seconds with another number, until the driver ends.
-3. A lease is dead if it says so; on the same machine, if its process is gone; on other machines, if it has not changed
-   for some beats of the *reader's* clock. Clocks are never compared.
+3. A lease is dead if it says so; on the same machine, if its process is gone; on another machine, if it has not changed
+for some beats, measured by the *reader's* clock. Clocks are never compared.
 4. A dead lease is taken over by creating the next generation, which succeeds for only one driver. The newest lease is
-   never removed, so generations never repeat. A suspended driver that was replaced finds the newer lease.
+never removed, so generations never repeat. When a suspended driver wakes up after it was replaced, it finds the newer
+lease.
 
-Drivers with a share (`--shard`) write `_run/lease/shard-{i}.json` and only conflict with drivers without a share. This
-works the same on local disks, network file systems without locks, and object stores.
+Drivers with a share of the work (`--shard`) write `_run/lease/shard-{i}.json`, and conflict only with drivers without a
+share. This works the same on local disks, network file systems without locks, and object stores.
 """
 
 import os
@@ -35,7 +36,7 @@ from .open import Store
 
 FOLDER = "_run/lease"
 FAILED = "_run/failed.json"
-"""Why the last driver failed. Removed when the next one begins."""
+"""Name of the note that says why the last driver failed. Removed when the next driver begins."""
 BEAT_SECONDS = 5.0
 SILENT_BEATS = 5
 """After this many beats without a change, a driver of another machine counts as dead."""
@@ -48,19 +49,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     since: str
-    """When it began, by its own clock, for messages."""
+    """When the driver began, by its own clock, for messages."""
     machine: str | None
     """Identifies the running system and its process namespace; None if unknown."""
     began: float
-    """When its process began, by that system, because process numbers are reused."""
+    """When the driver's process began, according to its system; needed because process numbers are reused."""
     beat_seconds: float
     nonce: str
-    """Unique, so that a put whose answer was lost can be recognised by its content."""
+    """A unique text, so that a put whose answer was lost can be recognised by its content."""
     shard: str | None = None
     count: int = 0
-    """Changes at each beat."""
+    """Counter that changes at each beat."""
     released: bool = False
-    """Whether it ended normally."""
+    """Whether the driver ended normally."""
 
     def __str__(self) -> str:
         what = f"shard {self.shard}" if self.shard else "a run"
@@ -72,12 +73,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     message: str
     kind: str
-    """The error's class."""
+    """Name of the error's class."""
     lease: Lease
 
 
 class Pulse:
-    """Judges by repeated reads whether the driver of one lease is alive."""
+    """Finds out, by repeated reads of a lease, whether its driver is alive."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -86,7 +87,8 @@ class Pulse:
         self._seen = 0
 
     def look(self, data: bytes) -> bool | None:
-        """True: alive. False: dead. None: not known yet, look again.
+        """Return True if the driver is alive, False if it is dead, None if that is not known yet and needs another
+        read.
 
         Args:
             data: the current content of the lease.
@@ -95,7 +97,7 @@ class Pulse:
         if data != self._data:
             self._data, self._changed = data, now
             self._seen += 1
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from another version: only changes count
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from another version: only changes matter
                 self.lease = decode_note(data, Lease)
         lease = self.lease
         if lease is not None and lease.released:
@@ -108,7 +110,7 @@ class Pulse:
 
     @property
     def silent(self) -> float:
-        """Seconds without a change."""
+        """Seconds since the lease last changed."""
         return time.monotonic() - self._changed
 
 
@@ -120,7 +122,9 @@ class Leases:
         self._pulses: dict[str, Pulse] = {}
 
     def judge(self) -> dict[str, tuple[Lease | None, bool | None]]:
-        """(lease, whether it is alive as from `Pulse.look`) of the newest lease and of those of shards."""
+        """Return (lease, whether it is alive, as `Pulse.look` returns it) of the newest lease of a whole run and of
+        each shard's.
+        """
         names = [name for name in self._out.names(FOLDER) if name.endswith(".json")]
         newest = max((name for name in names if generation(name)), default=None, key=generation)
         found: dict[str, tuple[Lease | None, bool | None]] = {}
@@ -144,13 +148,13 @@ class DriverLock:
         beat: seconds between heartbeats.
 
     Raises:
-        BusyError: another driver holds it; says which, and since when.
+        BusyError: another driver holds the lease; the message says which, and since when.
         StoreError: the folder cannot be written.
     """
 
     def __init__(self, out: Store, *, shard: str | None = None, wait: float = 0.0, beat: float = BEAT_SECONDS) -> None:
         self.waited = False
-        """Whether another driver was active meanwhile."""
+        """Whether another driver was active while this one waited."""
         self.replaced = False
         """Whether another driver took over, because this one stopped its heartbeat."""
         self._out = out
@@ -190,14 +194,14 @@ class DriverLock:
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join()
-        with suppress(PacktrainError):  # such as a full disk: the next driver sees that the process is gone
+        with suppress(PacktrainError):  # for example a full disk; the next driver sees that the process is gone
             self._give_up()
 
     def check(self) -> None:
         """Stop a driver that was suspended and replaced.
 
         Raises:
-            BusyError: it was.
+            BusyError: it was replaced.
         """
         if self.replaced:
             raise BusyError(
@@ -206,14 +210,14 @@ class DriverLock:
             )
 
     def _others(self, leases: Leases) -> dict[str, tuple[Lease | None, bool | None]]:
-        """Conflicting leases."""
+        """Return the leases that conflict with this one."""
         found = leases.judge()
         if self._shard is not None:
             found = {name: one for name, one in found.items() if generation(name)}
         return {name: one for name, one in found.items() if name != self._name}
 
     def _take(self, leases: Leases, dead: list[str]) -> bool:
-        """Write the lease, then check whether another driver did meanwhile."""
+        """Write the lease, then check whether another driver also wrote one meanwhile."""
         if self._shard is not None:
             self._name = f"{FOLDER}/shard-{int(self._shard.partition('/')[0]):06d}.json"
             self._out.replace_bytes(self._name, msgspec.json.encode(self.lease))
@@ -237,7 +241,7 @@ class DriverLock:
 
     def _give_up(self) -> None:
         if self._out.read(self._name) is None:
-            return  # the folder was removed: do not make it again
+            return  # the folder was removed: do not create it again
         if self._shard is not None:
             self._out.remove(self._name)
         else:
@@ -247,7 +251,7 @@ class DriverLock:
         count = 0
         while not self._ended.wait(self.lease.beat_seconds):
             count += 1
-            with suppress(PacktrainError, OSError):  # the run itself reports errors of the store
+            with suppress(PacktrainError, OSError):  # the run itself will report errors of the store
                 names = self._out.names(FOLDER)
                 if self._shard is None and max(map(generation, names), default=0) > generation(self._name):
                     self.replaced = True
@@ -259,9 +263,10 @@ class DriverLock:
     def _busy(self, lease: Lease | None) -> str:
         who = str(lease) if lease is not None else "a run of another version of packtrain"
         if self._shard is not None:
-            fix = "Shards and a whole run do not share a folder: let it finish, or stop it"
+            fix = "Runs with --shard and a run without it cannot share a folder: let it finish, or stop it"
         elif lease is not None and lease.shard is not None:
-            fix = "Let the shards finish or stop them, wait for them with --wait, or name another folder with --out"
+            fix = "Let the runs with --shard finish, stop them, wait for them with --wait, or name another folder "
+            "with --out"
         else:
             fix = "Let it finish (--wait waits for it), stop it, or name another folder with --out"
         return f"out: {who} works on {self._out.url}. {fix}"
@@ -289,7 +294,7 @@ def driving(out: Store, *, shard: str | None = None, wait: float = 0.0) -> Itera
 
 
 def generation(name: str) -> int:
-    """The number of a whole run's lease; 0 for a shard's."""
+    """Return the generation of a whole run's lease; 0 for a shard's lease."""
     number = name.rpartition("/")[2].removeprefix("run-").removesuffix(".json")
     return int(number) if number.isdecimal() else 0
 

@@ -1,8 +1,8 @@
 """A store in a local folder, in which half-written files cannot be mistaken for finished ones.
 
-The protocol needs only one thing: a put that creates a name, or fails because it exists. On a local disk that is a
-temporary file in the same folder, fsync, `os.link`, and fsync of the folder. Object stores offer it as a conditional
-put.
+The protocol needs only one operation: a put that creates a name, or fails because the name exists. On a local disk that
+is a temporary file in the same folder, fsync, `os.link`, and fsync of the folder. Object stores offer this as a
+conditional put.
 """
 
 import errno
@@ -34,7 +34,7 @@ class Put:
     bytes: int
     hash: str
     sha256: str = field(default="", compare=False)
-    """SHA-256, if requested."""
+    """SHA-256 of the bytes, if requested."""
 
 
 class HashingFile:
@@ -62,7 +62,7 @@ class HashingFile:
         return self.bytes
 
     def close(self) -> None:
-        """Does nothing: the store closes the file, after fsync."""
+        """Does nothing, because the store closes the file after fsync."""
 
     @property
     def closed(self) -> bool:
@@ -86,7 +86,7 @@ class HashingFile:
 
 
 class Draft:
-    """A file under a temporary name, until it is complete and gets its real one."""
+    """A file under a temporary name, until it is complete and gets its real name."""
 
     def __init__(self, path: Path, file: HashingFile) -> None:
         self.path = path
@@ -197,7 +197,7 @@ class LocalStore:
                 # Unbuffered: pyarrow writes whole column buffers, and another copy would only cost memory.
                 with path.open("xb", buffering=0) as raw:
                     yield Draft(path, HashingFile(_Whole(raw), sha256))  # type: ignore[arg-type]
-            except OSError as error:  # with the user's path, if the root cannot be made
+            except OSError as error:  # if the root cannot be created, the error names the user's path
                 raise explain(error, target if os.access(self.root, os.W_OK) else self.root) from error
         finally:
             with suppress(OSError):
@@ -263,7 +263,7 @@ class LocalStore:
         self._sweep(base.rglob(f"{_TEMPORARY}*"))
 
     def sweep_top(self) -> None:
-        """`sweep` for the top folder only, because a cache may have a million files."""
+        """Like `sweep`, but only for the top folder, because a cache may have a million files."""
         self._sweep(self.root.glob(f"{_TEMPORARY}*"))
 
     def _sweep(self, drafts: Iterable[Path]) -> None:
@@ -275,7 +275,7 @@ class LocalStore:
                     path.unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """Free bytes on the disk."""
+        """Return the free bytes on the disk."""
         folder = self.root
         while not folder.exists():
             folder = folder.parent
@@ -284,7 +284,7 @@ class LocalStore:
 
 
 class _Whole:
-    """Writes all data: a raw file may take less, at 2 GiB or on a nearly full disk."""
+    """Write all data; a raw file may write less at once, above 2 GiB or on a nearly full disk."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -332,20 +332,20 @@ def read_back(draft: Draft, where: str) -> Put:
     """Read a draft back and compare it with what was written.
 
     Raises:
-        IntegrityError: they differ.
+        IntegrityError: the file has other content than was written.
     """
     expected = draft.result
     actual = hash_file(draft.path)
     if actual != expected:
         raise IntegrityError(
             f"{where}: {expected.bytes:,} bytes were written, but reading them back gave "
-            f"{actual.bytes:,} bytes of another content; the disk or its memory is failing: write to another one"
+            f"{actual.bytes:,} bytes with other content; the disk or the memory is failing: write to another disk"
         )
     return expected
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the folder's entries to the disk."""
+    """Write the folder's entries to the disk (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -362,7 +362,7 @@ def explain(error: OSError, folder: Path) -> StoreError:
             f"the disk that holds {folder} is full; free some space, or point `out` and `cache` elsewhere, "
             "then run the same command again: it continues where it stopped"
         )
-    unmade = error.errno == errno.ENOENT and not folder.exists()  # such as below /proc
+    unmade = error.errno == errno.ENOENT and not folder.exists()  # for example below /proc
     if unmade or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UnwritableError(
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
@@ -371,7 +371,7 @@ def explain(error: OSError, folder: Path) -> StoreError:
 
 
 def check_tree(folder: Path) -> None:
-    """Apply `check_found` to everything below a folder, so that names there only open files of the folder.
+    """Apply `check_found` to everything below a folder, so that names in it cannot open files outside it.
 
     Raises:
         IntegrityError: see `check_found`.

@@ -12,11 +12,13 @@ from ...schemas.names import check_hash
 from .local import LocalStore, Put, hash_file
 
 FOLDER = "copies"
-"""Folder in the scratch folder. It may be deleted while no run is active, because everything can be fetched again."""
+"""Name of the copies' folder in the scratch folder. It may be deleted while no run is active, because everything can be
+fetched again.
+"""
 _LOCKS = f"{FOLDER}/locks"
 _TRIES = 3
 _checked: dict[Path, tuple[int, int, int]] = {}
-"""Copies that this process has hashed, with the identity of each file."""
+"""Copies whose hash this process has checked, with the identity of each file."""
 
 
 class Copies:
@@ -38,7 +40,7 @@ class Copies:
         return self._scratch.path(f"{FOLDER}/{key[:2]}/{key}")
 
     def keep(self, draft: Path, key: str) -> None:
-        """Keep a file written here as a copy, to save fetching it. Optional."""
+        """Keep a file that this machine wrote as a copy, so that it need not be fetched. Failure is ignored."""
         target = self.path(key)
         with suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,19 +48,19 @@ class Copies:
             _checked[target] = _identity(target)
 
     def fetch(self, key: str, size: int, hash: str | None, pieces: Callable[[], Iterator[bytes]], where: str) -> Path:
-        """The copy, fetched if missing. Of several processes, only one fetches it.
+        """Return the path of the copy; fetch it if it is missing. Of several processes, only one fetches it.
 
         Args:
             pieces: reads the object.
             where: its address, for messages.
 
         Raises:
-            IntegrityError: the store's content has another size or hash.
+            IntegrityError: the object in the store has another size or hash.
         """
         path = self.path(key)
         if _is(path, size, hash):
             return path
-        # Copies share a few locks. Without locks a copy may be fetched twice.
+        # Copies share a few locks. Without locks, a copy may be fetched twice.
         with alone(self._scratch.path(f"{_LOCKS}/{key[:2]}")):
             if _is(path, size, hash):
                 return path
@@ -69,28 +71,28 @@ class Copies:
                         draft.file.write(data)
                     found = draft.result
                     if found.bytes == size and hash in (None, found.hash):
-                        # The existing copy is damaged, for example cut short by a crash.
+                        # the existing copy is damaged, for example by a crash
                         self._scratch.put(draft, path.relative_to(self._scratch.root).as_posix(), replace_damaged=True)
                         _checked[path] = _identity(path)
                         return path
         raise IntegrityError(
             f"{where} is damaged: {size:,} bytes with the BLAKE3 {hash} were put there, but {found.bytes:,} with "
-            f"{found.hash} come back, {_TRIES} times in a row; delete it there and run the same command again to "
-            "make it again"
+            f"{found.hash} were read back, {_TRIES} times in a row; delete it there, and run the same command again "
+            "to rebuild it"
         )
 
 
 def key_of(url: str, name: str, size: int, mark: str) -> str:
-    """The name for a copy of an object whose hash is unknown.
+    """Return the name for a copy of an object whose hash is unknown.
 
     Args:
-        mark: changes with the content: the store's ETag.
+        mark: the store's ETag, which changes with the content.
     """
     return fingerprint([url, name, size, mark])
 
 
 def _is(path: Path, size: int, hash: str | None) -> bool:
-    """Whether there is an intact copy. A process hashes it on first use."""
+    """Whether there is an intact copy. Each process checks its hash on first use."""
     try:
         found = _identity(path)
         if found[2] != size or hash is None or _checked.get(path) == found:
@@ -104,6 +106,6 @@ def _is(path: Path, size: int, hash: str | None) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Inode, modification time, size."""
+    """Return the file's inode, modification time and size."""
     stat = path.stat()
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

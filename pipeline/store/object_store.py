@@ -1,10 +1,10 @@
 """A store in an object store: like `LocalStore`, with a conditional put instead of a link.
 
-A draft is a local file. When complete, it is checked against its hash, put on the condition that its name is free, and
-compared with what the store reports. So objects are never incomplete or mixed.
+A draft is a local file. When it is complete, it is checked against its hash, put on the condition that its name is
+free, and compared with what the store reports. So no object is ever incomplete or a mixture.
 
-What two processes put under one name with `replace_damaged` is the same bytes, because such names contain a hash or
-can only have one content. So a store that ignores the condition for multipart uploads does no harm.
+Two processes that put one name with `replace_damaged` put the same bytes, because such names contain a hash or can have
+only one content. So a store that ignores the condition for multipart uploads does no harm.
 """
 
 import hashlib
@@ -23,18 +23,19 @@ from .local import Draft, LocalStore, Put, read_back
 from .local_copies import Copies, key_of
 
 CONDITIONAL = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose server decides whether a name is free. Others check first and then write, so two writers could both
-succeed."""
+"""Protocols whose server decides whether a name is free. Other protocols check first and then write, so two writers
+could both succeed.
+"""
 PROBE = "_run/probe"
-"""An object for testing whether puts are conditional."""
+"""Name of the object that tests whether puts are conditional."""
 CHUNK = 16 << 20
-"""Bytes of one part of a large upload; objects smaller than two parts need one request."""
+"""Bytes of one part of a large upload; objects smaller than two parts are sent in one request."""
 _MAX_PARTS = 9_000
 _SENT_AT_ONCE = 4
 _DRAFTS = "drafts"
 
 _proved: set[str] = set()
-"""URLs known to have conditional puts."""
+"""URLs that are known to support conditional puts."""
 _other_etags: set[str] = set()
 """URLs where ETags are not based on MD5, because objects are encrypted."""
 
@@ -74,7 +75,7 @@ class ObjectStore:
         return self.objects.where(name)
 
     def require_conditional(self) -> None:
-        """Refuse a store in which two puts of one name both succeed. Costs one request, or two the first time.
+        """Refuse a store in which two puts of one name both succeed. Takes one request; the first time two.
 
         Raises:
             OutputError: the store has no conditional puts, or is not writable.
@@ -82,7 +83,7 @@ class ObjectStore:
         if self.url in _proved:
             return
         try:
-            # If an earlier run has put it, refusing this put is the proof.
+            # If an earlier run has put this object, the store proves itself by refusing this put.
             conditional = not self.put_bytes(PROBE, secrets.token_bytes(8)) or not self.put_bytes(PROBE, b"again")
         except FileNotFoundError:
             raise OutputError(f"{self.where('')}: there is no such bucket; create it, or check the spelling") from None
@@ -93,9 +94,9 @@ class ObjectStore:
                 raise OutputError(f"nothing can be written there: {error}") from error
         if not conditional:
             raise OutputError(
-                f"{self.where('')}: this store has no conditional put (If-None-Match: *): two puts of one name "
-                "both succeed, so two runs could overwrite each other. Use a local or shared folder and copy the "
-                "finished dataset there, or a store that has it: S3 itself, MinIO, Cloudflare R2, Ceph"
+                f"{self.where('')}: this store does not support conditional puts (If-None-Match: *), so two runs "
+                "could overwrite each other. Use a local or shared folder and copy the "
+                "finished dataset there, or a store that supports them: S3, MinIO, Cloudflare R2, Ceph"
             )
         _proved.add(self.url)
 
@@ -127,7 +128,7 @@ class ObjectStore:
             found = self.objects.ask(folder, call)
         except FileNotFoundError:
             return {}
-        # Some tools write objects whose name ends in a slash to represent folders.
+        # some tools represent folders by objects whose name ends in a slash
         return {name: found[name] for name in sorted(found) if not name.endswith("/")}
 
     def names(self, folder: str = "") -> list[str]:
@@ -193,7 +194,7 @@ class ObjectStore:
                     return False
                 self._send(draft.path, name, expected.bytes, "overwrite")
         except FileNotFoundError as error:
-            # Completing an upload again fails as unknown, if the first answer was lost.
+            # If the answer to completing an upload was lost, completing it again fails, because the upload is unknown.
             held = self._holds(name, draft.path, expected)
             if not held:
                 raise StoreError(
@@ -234,7 +235,7 @@ class ObjectStore:
         self.scratch.sweep(_DRAFTS)
 
     def free_bytes(self) -> None:
-        """Unlimited."""
+        """Return None: an object store has no limit."""
 
     def _info(self, name: str) -> dict[str, Any] | None:
         def call(fs: Any, path: str, limit: dict[str, float]) -> dict[str, Any]:
@@ -248,7 +249,9 @@ class ObjectStore:
         return info if info["type"] == "file" else None
 
     def _pipe(self, name: str, data: bytes, mode: str) -> None:
-        """Put in one request, whatever the size, so that the condition surely applies."""
+        """Put the object in one request, whatever its size, because the condition surely applies to a single
+        request.
+        """
         whole = {"chunksize": 5 << 30} if self.objects.is_s3 else {}
 
         def call(fs: Any, path: str, limit: dict[str, float]) -> None:
@@ -267,8 +270,8 @@ class ObjectStore:
     def _holds(self, name: str, path: Path, expected: Put, *, quick: bool = False) -> bool:
         """Whether a name in the store has the content of a file.
 
-        Compares size and ETag if that is based on MD5, as in S3 without a customer's encryption key; else reads the
-        object back.
+        Compares size and ETag if the ETag is based on MD5, as in S3 without a customer's encryption key. Otherwise
+        reads the object back.
 
         Args:
             quick: compare only the size if ETags are known not to be based on MD5.
@@ -295,7 +298,9 @@ def _etag(info: dict[str, Any]) -> str:
 
 
 def _md5(path: Path, chunk: int) -> str:
-    """The ETag that S3 gives a file sent whole, or in parts of `chunk` bytes if it is at least twice as long."""
+    """Return the ETag that S3 gives a file: sent whole, or in parts of `chunk` bytes if it is at least twice that
+    long.
+    """
     digests: list[bytes] = []
     several = path.stat().st_size >= 2 * chunk
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""The interface of stores, and how a place is opened as one.
+"""The interface of stores, and the function that opens a place as a store.
 
 A run writes to two stores, `out` and the cache of encoded parts. Each is a local or shared folder (`LocalStore`), or a
 folder in an object store (`ObjectStore`). Tasks carry stores, not paths: a store is pickled as its address, and opens
-nothing before its first use. `local` gives a file for mapping into memory.
+nothing before its first use. `local` returns a file that can be mapped into memory.
 """
 
 import re
@@ -19,7 +19,7 @@ from .local import Draft, LocalStore, Put
 from .object_store import CONDITIONAL, ObjectStore
 
 ASKED_AT_ONCE = 32
-"""Parallel requests to a remote store; each takes some hundredths of a second."""
+"""Number of parallel requests to a remote store; each takes some hundredths of a second."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
@@ -41,7 +41,7 @@ class StoredFile:
 
 
 class Store(Protocol):
-    """Names with contents. `LocalStore` documents each method in full."""
+    """Maps names to contents. `LocalStore` documents each method in full."""
 
     @property
     def url(self) -> str:
@@ -63,8 +63,9 @@ class Store(Protocol):
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Names below a folder, sorted, without incomplete ones. A remote store's listing may be outdated, so a run
-        checks the names that it relies on."""
+        """Names of complete files below a folder, sorted. A remote store's listing may be outdated, so a run checks the
+        names that it relies on.
+        """
         ...
 
     def sizes(self, folder: str = "") -> dict[str, int]:
@@ -116,7 +117,7 @@ class Store(Protocol):
         ...
 
     def __hash__(self) -> int:
-        """Consistent with equality: stores at the same address are equal."""
+        """Consistent with equality: stores with the same address are equal."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -146,7 +147,7 @@ def resolve_place(text: str, base: Path) -> str:
 
 
 def cache_root(cache: str | None, out: str, base: Path) -> str:
-    """The path or URL of the cache: the configuration's `cache`, or beside the output.
+    """Return the path or URL of the cache: the configuration's `cache`, or a place beside the output.
 
     Args:
         out: as returned by `resolve_place`.
@@ -155,10 +156,10 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
 
 
 def beside(place: str, name: str) -> str:
-    """A place beside another one, in the folder above.
+    """Return a place beside another one, in the folder above.
 
     Raises:
-        ConfigError: it is a whole bucket, which has no folder above.
+        ConfigError: the place is a whole bucket, which has no folder above.
     """
     if not is_url(place):
         return str(Path(place).parent / name)
@@ -178,7 +179,7 @@ def cache_beside(out: str) -> str:
 
 
 def scratch_of(store: Store) -> LocalStore:
-    """The local folder for copies and other temporary work: the store itself if it is local."""
+    """Return the local folder for copies and other temporary files: the store itself if it is local."""
     if isinstance(store, LocalStore):
         return store
     assert isinstance(store, ObjectStore)
@@ -190,8 +191,9 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
 
     Args:
         place: an absolute path, or a URL.
-        scratch: for URLs, the local folder for drafts and copies; by default `user_folder`.
-        keep: for URLs, keep put objects as local copies, for stores that are read on the machine that writes them.
+        scratch: for URLs: the local folder for drafts and copies; by default `user_folder`.
+        keep: for URLs: keep put objects as local copies. Useful for stores that are read on the machine that writes
+        them.
     """
     text = str(place)
     if not is_url(text):
@@ -202,17 +204,17 @@ def open_store(place: str | Path, *, scratch: Path | None = None, keep: bool = F
 
 
 def require_writable(place: str) -> None:
-    """Refuse a URL whose protocol lets two runs overwrite each other, without asking the server.
+    """Refuse a URL whose protocol lets two runs overwrite each other. Does not ask the server.
 
     Raises:
-        OutputError: it does; says what to use instead.
+        OutputError: the protocol does; the message says what to use instead.
     """
     protocol = urlsplit(place).scheme
     if is_url(place) and not place.startswith("file://") and protocol not in CONDITIONAL:
         raise OutputError(
-            f"{ObjectStore(place).where('')}: {protocol}:// has no conditional put, without which two runs, or a "
-            "run and its own repetition, could overwrite each other. Use a local or shared folder, or a bucket of S3 "
-            "or of a store like it, such as MinIO or Cloudflare R2"
+            f"{ObjectStore(place).where('')}: {protocol}:// does not support conditional puts, so two runs, or two "
+            "attempts of the same run, could overwrite each other. Use a local or shared folder, or a bucket of S3 or "
+            "of an S3-compatible store, such as MinIO or Cloudflare R2"
         )
 
 
@@ -220,7 +222,7 @@ def require_conditional(*stores: Store) -> None:
     """Refuse stores on which two runs could overwrite each other, before any work.
 
     Raises:
-        OutputError: one is such a store; says which, and what to use instead.
+        OutputError: one of them is such a store; the message says which, and what to use instead.
     """
     for store in stores:
         if isinstance(store, ObjectStore):
@@ -229,10 +231,10 @@ def require_conditional(*stores: Store) -> None:
 
 
 def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """One answer per item, in order; many at once if the store is remote.
+    """Ask the store about each item, in parallel if it is remote; yield the answers in order.
 
     Args:
-        question: asks the store; runs in threads.
+        question: asks the store about one item; called in threads.
     """
     if isinstance(store, LocalStore):
         return [question(item) for item in items]

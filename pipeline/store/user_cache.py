@@ -1,7 +1,8 @@
-"""Notes in the user's cache folder (`$PACKTRAIN_CACHE`, else `~/.cache/packtrain`) that do not depend on a dataset.
+"""Stores notes that do not depend on a dataset, in the user's cache folder (`$PACKTRAIN_CACHE`, else
+`~/.cache/packtrain`).
 
-A note has a checksum and a description. It is used if both match and no other user could have written it. An unreadable
-or read-only folder only costs time.
+A note has a checksum and a description. It is used if both match and no other user could have written it. If the folder
+is unreadable or read-only, values are computed again.
 """
 
 import os
@@ -45,7 +46,7 @@ class UserCache:
             self._store = None
 
     def read(self, about: About) -> bytes | None:
-        """The stored JSON; None if it is missing or damaged, or if others may have written it."""
+        """Return the stored JSON; None if it is missing or damaged, or if another user may have written it."""
         if self._store is None:
             return None
         path = self._store.path(_name(about))

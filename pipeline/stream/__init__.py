@@ -1,1 +1,1 @@
-"""Windows of packed rows straight from the sources, for `PackedStream`."""
+"""Makes windows of packed rows straight from the sources, for `PackedStream`."""

@@ -1,7 +1,7 @@
-"""Divide the inputs' blocks into windows, from the scan alone.
+"""Divides the inputs' blocks into windows, from the scan alone.
 
-Each epoch orders the blocks by the seed and cuts them into windows of at most a given number of source bytes. No block
-has to be encoded to know its window, so the stream can start at any window.
+Each epoch orders the blocks by the seed and cuts them into windows of at most a given number of source bytes. A block's
+window is known without encoding any block, so a stream can start at any window.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from ..inputs.scan import InputFile
 from ..pack.windows import mix64, window_seed
 
 BLOCK_ORDER = 2**63
-"""Seed of an epoch's block order. It differs from all window numbers, which seed the order of rows."""
+"""Number that seeds an epoch's order of blocks. It differs from all window numbers, which seed the order of rows."""
 
 
 class Blocks:
@@ -25,7 +25,7 @@ class Blocks:
 
     Args:
         files: the scanned inputs.
-        window_bytes: most source bytes of a window; a larger block becomes a window of its own.
+        window_bytes: maximum source bytes of a window; a larger block becomes a separate window.
         seed: the seed of the order.
     """
 
@@ -48,7 +48,7 @@ class Blocks:
         return len(self.sizes)
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The windows of an epoch in order, each as its blocks' numbers, ascending.
+        """Return the windows of an epoch in order, each as the numbers of its blocks, ascending.
 
         Blocks are permuted within their source, and sources are interleaved evenly, so that every window has each
         source in proportion.
@@ -73,18 +73,18 @@ class Blocks:
 
     @property
     def not_taken(self) -> dict[str, int]:
-        """Source → rows beyond `max_rows`, which are in no block."""
+        """Rows beyond `max_rows`, by source; no block contains them."""
         out = Counter[str]()
         for file in self.files:
             out[file.source] += file.not_taken
         return dict(out)
 
     def select(self, numbers: NDArray[np.int64]) -> list[InputFile]:
-        """The files of some blocks, each with only these blocks. `numbers` must be ascending."""
+        """Return the files of some blocks, each with only these blocks. `numbers` must be ascending."""
         out = []
         for index in np.unique(self._file[numbers]).tolist():
             file = self.files[index]
             mine = self._index[numbers[self._file[numbers] == index]]
             blocks = tuple(file.blocks[block] for block in mine.tolist())
-            out.append(replace(file, blocks=blocks, not_taken=0))  # rows in no block are counted once per epoch
+            out.append(replace(file, blocks=blocks, not_taken=0))  # rows outside of blocks count once per epoch
         return out

@@ -1,4 +1,4 @@
-"""Produce items in a thread ahead of their use."""
+"""Produces items in a thread, before they are needed."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ _POLL_SECONDS = 0.1
 
 
 def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[_Item]:
-    """The items, produced in a thread up to `size` items ahead. `stop` ends it early."""
+    """Yield the items, which a thread produces up to `size` items ahead. `stop` ends it early."""
     left = threading.Event()
     ready: queue.Queue[tuple[_Item | None, BaseException | None]] = queue.Queue(size)
 
@@ -46,7 +46,7 @@ def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[
                 item, error = ready.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 if stop.is_set():
-                    return  # the consumer stops, too
+                    return  # the consumer stops as well
                 continue
             if error is not None:
                 raise error
@@ -54,7 +54,7 @@ def ahead(items: Iterator[_Item], size: int, stop: threading.Event) -> Iterator[
                 return
             yield item
     except KeyboardInterrupt:
-        stop.set()  # a producer that itself consumes from `ahead` must not wait for it
+        stop.set()  # do not wait for a producer that itself consumes from `ahead`
         raise
     finally:
         left.set()

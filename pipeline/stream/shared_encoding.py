@@ -1,4 +1,4 @@
-"""Share encoding with other processes: one process encodes each block, and the others wait for it.
+"""Shares encoding with other processes: one process encodes each block, and the others wait for it.
 
 A process that encodes a block holds an advisory lock (flock) on a file named after the part's key, until the part's
 record is in the cache. The kernel releases the lock when the process ends, however it ends.
@@ -17,7 +17,9 @@ from ..execute.executor import Executor, Result, Task, TaskQueue, never
 
 POLL_SECONDS = 0.02
 PATIENCE_SECONDS = 600.0
-"""After so long without progress by the others, their blocks are encoded here. Encoding twice does no harm."""
+"""Seconds without progress by other processes after which this one encodes their blocks. Encoding twice does no
+harm.
+"""
 
 
 class StoppedError(Exception):
@@ -42,7 +44,7 @@ class Lock:
             if lock.stands_at(file, self._path):
                 self._file = file
                 return True
-            os.close(file)  # its last holder removed it between our opening and locking
+            os.close(file)  # the last holder removed the file after we opened it and before we locked it
 
     def release(self) -> None:
         """Release the lock. Does nothing if it is not held."""
@@ -70,12 +72,12 @@ class Lock:
 
 
 class SharingExecutor(Executor):
-    """Wraps an executor, for encode tasks that other processes may be doing, too.
+    """Wraps an executor, for encode tasks that other processes may also be doing.
 
     Args:
         executor: runs the tasks.
         locks: the folder of locks, shared by all processes.
-        made: whether a task's part is in the cache.
+        made: tells whether a task's part is in the cache.
         stop: set by another thread to end `map`.
     """
 
@@ -104,7 +106,7 @@ class SharingExecutor(Executor):
         self._executor.close()
 
     def queue(self, function: Callable[[Task], Result], made: Callable[[Task], bool]) -> TaskQueue[Task, Result]:
-        """See `Executor`. Takes no locks: sharing works only with a whole list of tasks, as `map` has it."""
+        """See `Executor`. Takes no locks, because only `map` has the whole list of tasks that sharing needs."""
         return self._executor.queue(function, made)
 
     def map(

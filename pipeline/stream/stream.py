@@ -55,12 +55,12 @@ from .window import PlannedWindow, plan_window
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1
-"""Increase whenever the same stream would give other rows, or another order, than before."""
+"""Version of the stream; increase it whenever the same stream would give other rows, or another order, than before."""
 LOCKS = "locks"
 TASKS_AHEAD = 8
-"""Blocks per worker that are encoded together, so that few workers wait at the end."""
+"""Number of blocks per worker that are encoded together, so that few workers wait at the end."""
 HOLD_TRIES = 5
-"""How often a window's parts may vanish before it is planned."""
+"""How often a window's parts may vanish, and be encoded again, before it is planned."""
 
 
 class LiveWindows:
@@ -70,12 +70,12 @@ class LiveWindows:
         config: a RunConfig, the same as plain data, or the path of a YAML file. `out` is not written; the cache of
             encoded parts is beside it, unless `cache` says otherwise.
         split: `train`, or `holdout` if the configuration holds out documents.
-        window_bytes: most source bytes planned together.
+        window_bytes: maximum source bytes planned together.
         workers: encoding processes; 0 encodes in this process, between windows.
-        cache_bytes: most bytes of encoded parts in the cache. The least recently used parts are removed, and encoded
-            again when needed. None keeps all. Do not set it for a cache that runs use at the same time.
-        seed: the seed for the order of blocks and rows, by default the configuration's. Held-out groups always follow
-            the configuration's.
+        cache_bytes: maximum bytes of encoded parts in the cache. The least recently used parts are removed, and encoded
+            again when needed. None keeps all parts. Do not set a limit for a cache that runs use at the same time.
+        seed: the seed for the order of blocks and rows, by default the configuration's seed. Held-out groups always
+        follow the configuration's seed.
         base: the folder where relative paths start; by default the file's, or the working directory.
         observer: receives progress and notes. By default notes are logged, as warnings if examples are left out.
 
@@ -123,14 +123,17 @@ class LiveWindows:
         self._walking: Iterator[PlannedWindow] | None = None
         self._stops: list[threading.Event] = []
         self._said_unproved = False
-        # Also closed when the process ends, because a pool that Python shuts down by itself may print errors.
+        # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
         self._end = weakref.finalize(self, _end, self._executor, self._stops)
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """Hashes of what the rows and their order depend on besides the seed: topic → 16 digits."""
+        """Hashes (16 digits) of everything besides the seed that the rows and their order depend on, by topic."""
         config = self.config.identity()
-        del config["output"], config["pack"]["window_tokens"]  # a stream writes no shards, and has windows of its own
+        del (
+            config["output"],
+            config["pack"]["window_tokens"],
+        )  # a stream writes no shards, and has its own windows
         tokenizer = self._prepared.tokenizer
         versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
         if any(source.where is not None for source in self.config.sources):
@@ -150,14 +153,15 @@ class LiveWindows:
         return len(self.blocks.windows(epoch))
 
     def walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
-        """The windows from `number` of `epoch` to the end of epoch `epochs` - 1. The next ones are prepared ahead.
+        """Yield the windows from `number` of `epoch` to the end of epoch `epochs` - 1. The next windows are prepared
+        ahead.
 
         Only one walk runs at a time; starting a new one ends the previous one.
 
         Raises:
             InputError: an input has changed since it was scanned; a document is too long, or its turns cannot be
                 located, and the configuration makes that an error; or a whole epoch leaves nothing to pack.
-            IntegrityError: the engine or the traced template turned out to be wrong; the stream must start again.
+            IntegrityError: the engine or the traced template was found wrong; the stream must start again.
         """
         self.stop()
         walking = self._walk(epoch, number, epochs)
@@ -206,7 +210,9 @@ class LiveWindows:
                 yield current, window
 
     def _encoded(self, places: Iterator[tuple[int, int]], stop: threading.Event) -> Iterator[list["_EncodedWindow"]]:
-        """Groups of windows whose parts are all in the cache. The first group is a single window, for a quick start."""
+        """Yield groups of windows whose parts are all in the cache. The first group is a single window, for a quick
+        start.
+        """
         executor = SharingExecutor(self._executor, self.cache.path(LOCKS), self._parts.holds, stop)
         enough = 1
         group: list[tuple[int, int]] = []
@@ -230,8 +236,8 @@ class LiveWindows:
         except DistrustedError as error:
             fall_back(self._prepared, error, self.cache, self._observer)
             raise IntegrityError(
-                f"{error}, so rows already delivered may be wrong. Start the stream again without its state: it will "
-                "use the reference, by a note in the cache"
+                f"{error}, so rows already delivered may be wrong. Start the stream again without its state: a note "
+                "in the cache makes it use the reference"
             ) from error
 
     def _encode_blocks(self, blocks: NDArray[np.int64], executor: Executor) -> Encoded:
@@ -239,7 +245,9 @@ class LiveWindows:
         return encode_missing(some, self._parts, executor, self._observer)
 
     def _held(self, place: tuple[int, int], blocks: NDArray[np.int64], executor: Executor) -> "_EncodedWindow":
-        """One window, with its parts protected from removal until it is planned. Usually this only reads records."""
+        """Return one window, with its parts protected from removal until it is planned. Usually this only reads
+        records.
+        """
         for _ in range(HOLD_TRIES):
             encoded = self._encode_blocks(blocks, executor)
             held = self._room.hold([part.path for part in encoded.places])
@@ -259,7 +267,7 @@ class LiveWindows:
                     window = plan_window(
                         one.place, self.config, one.encoded, self._pad_id, one.blocks, self.split, self.seed
                     )
-                    one.held.release()  # the window has mapped its parts
+                    one.held.release()  # the window has its parts mapped by now
                     yield window
         finally:
             groups.close()  # type: ignore[attr-defined]  # a generator
@@ -273,7 +281,7 @@ class LiveWindows:
 
 @dataclass(frozen=True, slots=True)
 class _EncodedWindow:
-    """A window whose blocks are encoded."""
+    """Return a window whose blocks are encoded."""
 
     place: tuple[int, int]
     blocks: NDArray[np.int64]
@@ -290,7 +298,7 @@ class _Logged(Silent):
 
 
 class _SweptOnce(LocalStore):
-    """A store that looks for half-written files only once, because a stream encodes in many small portions."""
+    """A store that sweeps half-written files only once, because a stream encodes in many small portions."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -311,7 +319,7 @@ def _end(executor: Executor, stops: list[threading.Event]) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Let one process per machine in at a time; the others then find its results in the cache."""
+    """Let only one process per machine in at a time; the others then find its results in the cache."""
     lock = Lock(path)
     lock.wait()
     try:
@@ -338,14 +346,14 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int, cache
 
 
 def _cache_folder(config: RunConfig, base: Path) -> Path:
-    """The folder for encoded parts: the cache that runs use, or the scratch folder if the cache is remote."""
+    """Return the folder for encoded parts: the cache that runs use, or the scratch folder if that cache is remote."""
     place = cache_root(config.cache, resolve_place(config.out, base), base)
     scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
     return scratch_of(open_store(place, scratch=scratch)).root
 
 
 def _refuse_whole(config: RunConfig) -> None:
-    """Refuse options that need all data at once: a stream never has more than a window."""
+    """Refuse options that need all data at once, because a stream never has more than one window."""
     if config.duplicates == "drop":
         raise ConfigError(
             "duplicates: drop compares every example with all others, but a stream sees one window at a time; set "

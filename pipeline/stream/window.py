@@ -1,6 +1,6 @@
 """One planned window of a stream: its rows can be laid out in any order, and its ledger is closed.
 
-Shapes: `D` pieces, `R` rows. Selection, planning and layout use the same functions as a run.
+Selection, planning and layout use the same functions as a run. Shapes: `D` pieces, `R` rows.
 """
 
 from dataclasses import dataclass
@@ -29,8 +29,9 @@ from ..pack.survey import cuts_by_packing
 from ..pack.windows import Window, window_seed
 
 DOC_BITS = 32
-"""A doc id is the block's number times 2**32 plus the document's place in the block. It is the same in every window and
-epoch, and known without encoding earlier blocks."""
+"""A doc id is the block's number, shifted left by this many bits, plus the document's place in the block. It is the
+same in every window and epoch, and is known without encoding earlier blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Rows `first` to `last - 1`, as `schemas.rows.PACKED`.
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.PACKED`.
 
         Raises:
             IntegrityError: the rows have other labels than planned.
@@ -98,7 +99,7 @@ class PlannedWindow:
         here = slice(low, high)
         columns, row_offsets = [column[here] for column in self._columns], self._row_offsets[first : last + 1]
         laid = lay_out_pieces(columns, row_offsets, self._segments, self._align, self._pad_id)
-        # The ledger was closed on the plan, so every piece must have as many labels as planned.
+        # The ledger was closed on the planned numbers, so every piece must have as many labels as planned.
         if not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
             raise IntegrityError(
                 f"rows {first} to {last - 1} of window {self.number}, epoch {self.epoch}, have other labels than "
@@ -107,7 +108,7 @@ class PlannedWindow:
         return laid.batch
 
     def documents(self, first: int, last: int) -> list[RowDocument]:
-        """The origins of all pieces in rows `first` to `last - 1`."""
+        """Return the origins of all pieces in rows `first` to `last - 1`."""
         low, high = int(self._row_offsets[first]), int(self._row_offsets[last])
         rows = np.repeat(np.arange(first, last), np.diff(self._row_offsets[first : last + 1]))
         out: dict[int, RowDocument] = {}
@@ -151,7 +152,9 @@ class PlannedWindow:
                 entry.tokens_created["alignment"] = entry.tokens_created.get("alignment", 0) + padding
 
     def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(D,) tokens of each piece that the mask selects here, and (D,) whether its first token is one of them."""
+        """Return (D,) how many tokens of each piece the mask selects here, and (D,) whether the first token is one of
+        them.
+        """
         segments, _, run_begins, run_counts = self._columns[4:]
         ends, supervised = self._segments.runs(segments, run_begins, run_counts)
         fresh = self._starts + self._repeated
@@ -175,7 +178,7 @@ def plan_window(
         encoded: the window's encoded blocks.
         pad_id: the token for alignment padding.
         blocks: (parts,) the blocks' numbers.
-        split: the split to pack. Documents of the other split are counted as dropped, with its name as the reason.
+        split: the split to pack. Documents of the other split are counted as dropped; the reason is that split's name.
         seed: the seed of the order.
 
     Raises:

@@ -436,7 +436,7 @@ def test_tokenizer_folders_that_are_none(pack: Packer) -> None:
     pack.tokenizer = pack.folder / "tok"
     assert f"tokenizer.path: the folder {pack.tokenizer} does not exist" in pack.refused(TEXT)
     pack.tokenizer.touch()
-    assert "is a file; a folder is needed" in pack.refused(TEXT)
+    assert "is a file, not a folder" in pack.refused(TEXT)
     pack.tokenizer.unlink()
     pack.tokenizer.mkdir()
     (pack.tokenizer / "weights.bin").touch()
@@ -554,7 +554,7 @@ def test_another_run_on_the_same_folder_is_refused_with_what_differs(
 
     files = contents()
     message = pack.refused(data, *options)
-    assert f"out: {pack.out} belongs to another run. What differs (there → here):\n  {what}" in message
+    assert f"out: {pack.out} belongs to another run. Differences (there → here):\n  {what}" in message
     assert "Choose another folder with --out" in message
     assert contents() == files
     shutil.rmtree(pack.out / "_run")  # as in a dataset that was copied: its manifest still says whose it is

@@ -85,7 +85,7 @@ ADVICE = re.compile(
 )
 """A word that says what to do, or what there is to choose from."""
 PASSED_ON = (
-    "the workers were closed while", "loading the tokenizer folder  was", " tasks were given up:\n,",
+    "the workers were closed while", "loading the tokenizer folder  was", " tasks failed:\n,",
     ". What happened to its row", ": format auto found , because", "prep format  takes , got ",
     " falls from  to  at entry", "step  is not taken: ,", "tokenizer.path: the folder  ",
     ": the reader cannot be loaded:", ": the first row has more than", ": a quote that is",

@@ -513,7 +513,7 @@ def test_a_reader_of_a_persons_own(configure: Configure, tmp_path: Path) -> None
     )
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     packtrain.run(tmp_path / "run.yaml")
-    with pytest.raises(ConfigError, match="only code that you name yourself: give the run's configuration"):
+    with pytest.raises(ConfigError, match="only runs code that you name yourself: give the run's configuration"):
         Follower(open_dataset(Path(config["out"]))).by_id("own/own:2")
     follower = Follower(open_dataset(Path(config["out"])), config=tmp_path / "run.yaml")
     story = follower.by_id("own/own:2")

@@ -190,7 +190,7 @@ def test_without_a_file(packtrain: Command, config: Config, tmp_path: Path, monk
     assert (tmp_path / "packed-plan.html").exists()
     assert "format messages" in done.out + done.err
     assert "64" in done.out
-    assert "the same configuration (in the page and its JSON)" in " ".join(done.out.split())
+    assert "the same configuration (which this page and its JSON contain)" in " ".join(done.out.split())
     assert not (tmp_path / "packed").exists()
 
 

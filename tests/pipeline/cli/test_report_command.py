@@ -65,7 +65,7 @@ def test_the_command_writes_and_says_the_same(packtrain: Command, out: Path) -> 
     assert (done.code, done.err) == (0, "")
     for number, question in enumerate(QUESTIONS.values(), 1):
         assert f"{number}. {question}" in done.out
-    assert "the same configuration (in the page and its JSON)" in " ".join(done.out.split())
+    assert "the same configuration (which this page and its JSON contain)" in " ".join(done.out.split())
     assert done.out.endswith(f"page: {out}/report.html\nnumbers: {out}/report.json\n")
     assert "\x1b" not in done.out
     assert (out / "manifest.json").read_bytes() == manifest

@@ -209,7 +209,7 @@ def test_code_that_a_dataset_names_is_never_run(
             done = packtrain(*command, out)
             assert done.code == 2, done
             assert (
-                "packtrain runs only code that you name yourself: give the run's configuration with --config"
+                "packtrain only runs code that you name yourself: give the run's configuration with --config"
                 in done.err
             )
             assert "python:mine:read" in done.err

@@ -67,7 +67,7 @@ def test_the_field_that_differs_is_named(told: Callable[..., list[str]]) -> None
         assert note.startswith(
             "source b: its one block is encoded again: sources.b.max_row_bytes (16777216 → 1048576) "
         )
-        assert "differs from the parts of 20" in note
+        assert "differs from the parts made on 20" in note
     assert told(change) == []
 
 
@@ -125,7 +125,7 @@ def test_parts_that_are_gone_are_said_to_be(told: Callable[..., list[str]], tmp_
     shutil.rmtree(tmp_path / "cache" / "encoded")
     notes = told()
     assert len(notes) == 3
-    assert "source a: its one block is encoded again: their parts of 20" in notes[0]
+    assert "source a: its one block is encoded again: the parts made on 20" in notes[0]
 
 
 def test_a_damaged_note_says_nothing(told: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.path: the folder .*/nowhere does not exist"):
         load_tokenizer(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(TokenizerError, match="is a file; a folder is needed"):
+    with pytest.raises(TokenizerError, match="is a file, not a folder"):
         load_tokenizer(tmp_path / "file")
 
 

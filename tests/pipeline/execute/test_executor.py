@@ -187,7 +187,7 @@ def test_where_asked_everything_else_is_done_before_dead_tasks_are_named(tasks: 
         done.extend(executor.map(tasks.kill, work))
     executor.close()
     assert sorted(done) == [n for n in range(30) if n not in (2, 7)]
-    assert str(caught.value).startswith("2 tasks were given up:\n")
+    assert str(caught.value).startswith("2 tasks failed:\n")
     assert all(f"a worker died {TRIES} times over ({n}, " in str(caught.value) for n in (2, 7))
     assert "All other tasks are done, and their results are kept for the next run" in str(caught.value)
     assert int((tmp_path / "deaths").read_text()) == 1000 - 2 * TRIES

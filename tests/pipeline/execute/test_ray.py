@@ -264,7 +264,7 @@ def test_a_machine_that_sees_another_folder(cluster: Any, tmp_path: Path, monkey
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     own = LocalStore(Path("/proc/self/cwd/out"))  # another folder in every process that is elsewhere
-    with pytest.raises(ConfigError, match=r"machine .* does not see /proc/self/cwd/out.*file system that all of them"):
+    with pytest.raises(ConfigError, match=r"machine .* does not see /proc/self/cwd/out.*shared file system"):
         RayExecutor(cluster.address, 1, [own])
     assert list(tmp_path.rglob("canary*")) == []
 

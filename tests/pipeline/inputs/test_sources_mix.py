@@ -416,5 +416,5 @@ def test_mixes_that_cannot_be_meant(three: Config) -> None:
     for weight in (0, -1, float("inf")):
         with pytest.raises(ConfigError, match=r"sources\.0\.weight"):
             run(three, sources=with_keys(three, weight=[weight, 1, 1]))
-    with pytest.raises(ConfigError, match=r"sources\.small\.weight asks for every example [0-9,]+ times; lower it"):
+    with pytest.raises(ConfigError, match=r"sources\.small\.weight would repeat every example [0-9,]+ times; lower it"):
         run(three, sources=with_keys(three, weight=[1, 1, 1e7]))

@@ -574,7 +574,7 @@ def test_the_commands(configure: Configure, packtrain: Any, tmp_path: Path) -> N
     assert "not packed: preference pairs, shuffled by seed 42" in dry.out
     done = packtrain("run", tmp_path / "pairs.yaml")
     assert done.code == 0
-    assert "preference pairs are not packed: each is a row of prompt, chosen and rejected ids" in done.out
+    assert "preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids" in done.out
     assert "Preference pairs" in done.out
     assert "bound" not in done.out
     assert packtrain("verify", tmp_path / "out", "--deep").code == 0

@@ -96,7 +96,7 @@ def test_prompts_alone(prep: Prepare, tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("format", ["messages", "text"])
 def test_prompts_alone_of_rows_without_any_are_refused(prep: Prepare, tmp_path: Path, format: str) -> None:
-    with pytest.raises(ConfigError, match=f"--prompt-only: a row of format {format} has no prompt of its own"):
+    with pytest.raises(ConfigError, match=f"--prompt-only: a row of format {format} has no separate prompt"):
         prep(b"{}", format, "out.jsonl", prompt_only=True)
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -191,7 +191,7 @@ def test_a_store_without_conditional_puts_is_refused_before_any_work(
     (tmp_path / "run.yaml").write_text(json.dumps(corpus.at(scratch)))
     refused = packtrain("run", tmp_path / "run.yaml")
     assert refused.code == 2
-    assert "has no conditional put" in refused.err
+    assert "does not support conditional puts" in refused.err
     assert "local or shared folder" in refused.err
     assert set(faulty.keys(scratch.parent.name)) <= {f"{scratch.parent.name}/run/_run/probe"}
 

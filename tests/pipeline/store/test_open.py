@@ -31,11 +31,11 @@ def store(faulty: "Faulty", tmp_path: Path) -> ObjectStore:
 
 def test_a_store_without_conditional_puts_is_refused(store: ObjectStore, faulty: "Faulty") -> None:
     faulty.unconditional = True
-    with pytest.raises(OutputError, match=r"has no conditional put \(If-None-Match: \*\).*local or shared folder"):
+    with pytest.raises(OutputError, match=r"does not support conditional puts \(If-None-Match: \*\).*local or shared folder"):
         require_conditional(store)
     faulty.unconditional = False
     faulty.wanted, faulty.always = lambda asked: asked.condition, "501"
-    with pytest.raises(OutputError, match="has no conditional put"):
+    with pytest.raises(OutputError, match="does not support conditional puts"):
         require_conditional(ObjectStore(f"{store.url}-other", store.scratch.root))
 
 
@@ -60,7 +60,7 @@ def test_a_bucket_that_is_not_there(faulty: "Faulty", tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["memory://x/y", "ftp://host/x", "https://host/x"])
 def test_other_kinds_of_stores_are_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=f"{url}: .*has no conditional put.*bucket of S3"):
+    with pytest.raises(OutputError, match=f"{url}: .*does not support conditional puts.*bucket of S3"):
         require_conditional(ObjectStore(url, tmp_path))
 
 
@@ -99,6 +99,6 @@ def test_which_store_a_place_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_password_is_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"^sftp://host/x: sftp:// has no conditional put"):
+    with pytest.raises(OutputError, match=r"^sftp://host/x: sftp:// does not support conditional puts"):
         require_writable("sftp://me:secret@host/x")
     assert ObjectStore("sftp://me:secret@host/x", tmp_path).where("name") == "sftp://host/x/name"
