@@ -1,1 +1,1 @@
-"""Everything that touches the world: sources, store, executors, the run, the command line."""
+"""Everything with side effects: sources, stores, executors, the run, the command line."""

@@ -1,4 +1,4 @@
-"""List columns of a Hugging Face dataset's table, gathered by a plan without copying them first.
+"""Gathers list columns of a Hugging Face dataset's table by a plan, without copying them first.
 
 Shapes: `N` documents (rows of the input), `D` pieces, `R` packed rows.
 """
@@ -19,7 +19,7 @@ SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
 
 
 class ColumnError(InputError, TypeError):
-    """The columns cannot be packed: one does not hold lists, or two differ in the lengths of their lists."""
+    """The columns cannot be packed: one does not hold lists, or the lists of two columns differ in length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,7 @@ class ListColumn:
     starts: NDArray[np.int64]
     """(N,) index of each row's first element in its chunk's values."""
     lengths: NDArray[np.int32]
-    """(N,) elements of each row; 0 if its list is missing."""
+    """(N,) number of elements of each row; 0 if its list is missing."""
 
     @classmethod
     def of(cls, name: str, column: pa.ChunkedArray) -> "ListColumn":
@@ -45,7 +45,7 @@ class ListColumn:
             ColumnError: the column does not hold lists.
         """
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-            if len(column) or not pa.types.is_null(column.type):  # an empty column may have no type
+            if len(column) or not pa.types.is_null(column.type):  # an empty column may lack a type
                 raise ColumnError(
                     f"column {name!r}: holds {column.type}, and packing needs a list in each row. "
                     f"Remove the column first (dataset.remove_columns({name!r})) or make it a list per token."
@@ -67,7 +67,7 @@ class ListColumn:
         )
 
     def gather(self, rows: NDArray[np.int64], skips: NDArray[np.int64], lengths: NDArray[np.int32]) -> pa.Array:
-        """(T,) elements `skips[p] : skips[p] + lengths[p]` of every row `rows[p]`, concatenated."""
+        """Return (T,) the elements `skips[p] : skips[p] + lengths[p]` of every row `rows[p]`, concatenated."""
         if not len(rows):
             return pa.array([], type=self.type.value_type)
         chunk = np.searchsorted(self.chunk_ends, rows, side="right").tolist()
@@ -91,7 +91,7 @@ class ListSource:
         """Take every column of a table.
 
         Raises:
-            ColumnError: there are no columns, one does not hold lists, or two differ in the lengths of their lists.
+            ColumnError: there are no columns, one does not hold lists, or the lists of two columns differ in length.
         """
         columns = [ListColumn.of(name, table.column(name)) for name in table.column_names]
         if not columns:
@@ -109,7 +109,9 @@ class ListSource:
         return cls(columns, selected, lengths)
 
     def rows(self, plan: LayoutPlan, begin: int, end: int, strategy: Strategy) -> pa.Table:
-        """Packed rows `begin : end` of the plan: all columns, and `seq_lengths` unless the strategy is wrapped."""
+        """Return packed rows `begin : end` of the plan: all columns, and `seq_lengths` unless the strategy is
+        wrapped.
+        """
         offsets = plan.row_offsets[begin : end + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         documents, lengths = plan.order[first:last], plan.lengths[first:last]

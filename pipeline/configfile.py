@@ -1,4 +1,4 @@
-"""Read a configuration: YAML, overrides, and errors that name the file, the key and the nearest valid one."""
+"""Reads a configuration: YAML and overrides. Errors name the file, the key and the nearest valid key."""
 
 import difflib
 import re
@@ -26,13 +26,13 @@ _PLAIN = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
 }
-"""pydantic's error type → the expected input, in plain words."""
+"""The expected input, in plain words, for each of pydantic's error types."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
 
 
 class Typed(str):
-    """An override that was given as an option of its own; messages name that option instead of `--set`."""
+    """An override that the user gave as a separate option; messages name that option instead of `--set`."""
 
     typed: str
 
@@ -50,7 +50,7 @@ def load_config(
     *,
     typed: bool = False,
 ) -> tuple[RunConfig, Path]:
-    """A validated configuration, and the folder where its relative paths start.
+    """Return a validated configuration, and the folder where its relative paths start.
 
     Args:
         config: a validated configuration, plain data, or the path of a YAML file.
@@ -59,7 +59,8 @@ def load_config(
         typed: whether everything came from the command line, so that messages advise options instead of keys.
 
     Raises:
-        ConfigError: names the file, the key, what is wrong and what would be valid.
+        ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would
+        be valid.
     """
     if isinstance(config, RunConfig):
         if overrides:
@@ -90,7 +91,7 @@ def load_as(
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:
-    """The source, with the format that was detected.
+    """Return the source, with the format that was detected.
 
     Raises:
         ConfigError: another key of the source does not fit that format.
@@ -108,7 +109,7 @@ def explain(
     overruled: Mapping[tuple[Any, ...], str],
     model: type[BaseModel],
 ) -> str:
-    """pydantic's errors, one per line: file and line or override, key, what is wrong, what would be valid."""
+    """Write pydantic's errors, one per line: file and line or override, key, what is wrong, what would be valid."""
     out = []
     wrong = [tuple(item["loc"]) for item in error.errors()]
     meant = {
@@ -118,15 +119,15 @@ def explain(
     for item in error.errors():
         location = tuple(item["loc"])
         if item["type"] == "missing" and location in meant:
-            continue  # it is misspelt, which another line reports
+            continue  # the key is misspelt; another line reports that
         if item["type"] == "too_short" and any(other[: len(location)] == location != other for other in wrong):
-            continue  # pydantic does not count items with errors
+            continue  # pydantic leaves out items with errors when it counts
         line = next((lines[location[:n]] for n in range(len(location), 0, -1) if location[:n] in lines), None)
         override = next(
             (overruled[location[:n]] for n in range(len(location), 0, -1) if location[:n] in overruled), None
         )
         if override is None and item["type"] not in ("missing", "value_error"):
-            # An override set a key below one that is not a section.
+            # an override set a key below a key that is not a section
             override = next(
                 (said for path, said in overruled.items() if location and path[: len(location)] == location), None
             )
@@ -230,7 +231,7 @@ def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
 
 
 def _place(target: Any, part: str, override: str) -> Any:
-    """The key of a mapping, or the index of an existing list item."""
+    """Return the key of a mapping, or the index of an existing list item."""
     if isinstance(target, dict):
         return part
     if not isinstance(target, list):
@@ -243,23 +244,23 @@ def _place(target: Any, part: str, override: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message, shortened."""
+    """Write a value for a message, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # Python converts no number of more than 4,300 digits
+    except ValueError:  # Python does not convert numbers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str:
-    """The known key nearest to a misspelt one; "" if none is near."""
+    """Return the known key nearest to a misspelt one; "" if none is near."""
     known = _fields(model, location[:-1])
     near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
     return near[0] if near else ""
 
 
 def _nearest_value(given: Any, expected: object) -> str:
-    """`; did you mean assistant?` for a wrong value, if a valid one is near.
+    """Return `; did you mean assistant?` for a wrong value, if a valid one is near.
 
     Args:
         expected: the valid values as pydantic lists them, in quotes.
@@ -270,7 +271,7 @@ def _nearest_value(given: Any, expected: object) -> str:
 
 
 def _fields(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """The known keys at a place in the configuration."""
+    """Return the known keys at a place in the configuration."""
     current: Any = model
     for part in location:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""The interface through which a run reports progress and notes. A run never prints."""
+"""The interface through which a run reports progress and notes; a run never prints."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ class Observer(Protocol):
         ...
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        """More units, rows and tokens of the stage are done."""
+        """Further units, rows and tokens of the stage are done."""
         ...
 
     def end(self) -> None:
@@ -19,7 +19,7 @@ class Observer(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
+        """A run reports something that the user should know."""
         ...
 
 

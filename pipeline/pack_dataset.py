@@ -1,4 +1,4 @@
-"""Pack Hugging Face datasets, with the interface of `trl.pack_dataset`.
+"""Packs Hugging Face datasets, with the interface of `trl.pack_dataset`.
 
 Shapes: `N` documents (rows of the input), `D` pieces, `R` packed rows.
 """
@@ -18,10 +18,12 @@ DatasetT = TypeVar("DatasetT")
 
 _STRATEGIES = ("bfd", "bfd_split", "wrapped")
 _VERSION = 1
-"""Part of a packed dataset's fingerprint. Increase it when the same input would give other rows."""
+"""Version of the packed rows, part of a dataset's fingerprint. Increase it when the same input would give other
+rows.
+"""
 
 _BLOCK_TOKENS = 1 << 22
-"""Token positions written at once when all rows are packed together. Limits the memory beyond the plan."""
+"""Number of token positions written at once when all rows are packed together. It limits the memory beyond the plan."""
 
 _WRITING_OPTIONS = frozenset(
     {
@@ -62,7 +64,7 @@ def pack_dataset(
     Args:
         dataset: a Dataset, DatasetDict, IterableDataset or IterableDatasetDict of the `datasets` library.
             Empty and missing lists are skipped. The format is kept.
-        seq_length: the most tokens in a row, at least 2.
+        seq_length: maximum number of tokens in a row, at least 2.
         strategy: `bfd` (longer documents are truncated), `bfd_split` (they are cut into pieces) or `wrapped`
             (all documents are joined and cut every `seq_length` tokens).
         map_kwargs: options of the dataset's `map`, such as `batch_size`, `desc` or `num_proc`. `num_proc` applies
@@ -75,7 +77,7 @@ def pack_dataset(
 
     Raises:
         ConfigError: an option is unknown or out of range.
-        InputError: `dataset` is none of the four kinds.
+        InputError: `dataset` is not of one of the four kinds.
         ColumnError: a column does not hold lists, or two columns differ in the lengths of their lists. An
             IterableDataset raises it during iteration.
     """
@@ -83,7 +85,7 @@ def pack_dataset(
 
     if strategy not in _STRATEGIES:
         raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {', '.join(_STRATEGIES)}.")
-    plan_rows([], seq_length, strategy)  # refuse a wrong seq_length now, not at the first row
+    plan_rows([], seq_length, strategy)  # reject a wrong seq_length now, not at the first row
     options = dict(map_kwargs or {})
     if taken := set(options) & _OWN_OPTIONS:
         raise ConfigError(f"map_kwargs: {', '.join(sorted(taken))} cannot be set for packing. Leave it out.")
@@ -108,7 +110,7 @@ def pack_dataset(
 
 
 def _options_of_split(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The options that `DatasetDict.map` passes to the `map` of one split."""
+    """Return the options that `DatasetDict.map` passes to the `map` of one split."""
     own = {key: value for key, value in options.items() if key != "cache_file_names"}
     if file := (options.get("cache_file_names") or {}).get(name):
         own["cache_file_name"] = file
@@ -159,7 +161,9 @@ def _pack_table(dataset: Any, seq_length: int, strategy: Strategy, options: dict
 
 
 def _fingerprint(dataset: Any, seq_length: int, strategy: Strategy, rest: object) -> str:
-    """The fingerprint of the packed rows. The one that `map` computes would ignore this module's version."""
+    """Return the fingerprint of the packed rows. The fingerprint that `map` computes would ignore this module's
+    version.
+    """
     from datasets.fingerprint import Hasher
 
     named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, rest)
@@ -180,7 +184,7 @@ def _pack_window(table: pa.Table, seq_length: int, strategy: Strategy) -> pa.Tab
 
 
 def _pack_block(table: pa.Table, source: "ListSource", plan: LayoutPlan, strategy: Strategy) -> pa.Table:
-    """The packed rows whose consecutive numbers are in `table`."""
+    """Return the packed rows whose consecutive numbers are in `table`."""
     numbers = table.column(0)
     return source.rows(plan, numbers[0].as_py(), numbers[-1].as_py() + 1, strategy)
 

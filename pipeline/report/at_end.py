@@ -1,4 +1,4 @@
-"""The report at the end of every run: like `packtrain report`, but over fewer documents."""
+"""Makes the report at the end of every run: like `packtrain report`, but from fewer documents."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from .files import write_report
 from .options import ReportOptions
 
 DOCUMENTS = 500_000
-"""Maximum number of documents that the comparison of lengths reads, which takes about a second."""
+"""Maximum number of documents that the comparison of lengths reads; that takes about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class AtEnd:
     """Path or URL of the page."""
     advice: str | None
     warning: str | None = None
-    """Which source loses much at the run's length."""
+    """Names sources that lose much at the run's length; "" if none does."""
 
 
 def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
@@ -29,7 +29,7 @@ def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
     observer.begin("report", 0, "")
     try:
         made = report_at_end(dataset)
-    except Exception as error:  # of any kind, because the dataset is already finished
+    except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.end()
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "

@@ -13,7 +13,7 @@ HTML, JSON = "report.html", "report.json"
 
 
 def report_html(report: Report) -> bytes:
-    """The page as HTML."""
+    """Return the page as HTML."""
     from .draw.page import report_page
     from .draw.shell import render
 
@@ -21,7 +21,7 @@ def report_html(report: Report) -> bytes:
 
 
 def report_json(report: Report) -> bytes:
-    """All numbers as JSON; NaN and infinity become null."""
+    """Return all numbers as JSON; NaN and infinity become null."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 
@@ -46,7 +46,7 @@ def write_beside(report: Report, path: Path) -> tuple[str, str]:
     """Write the page to a path, and the numbers beside it.
 
     Raises:
-        OutputError: the name does not end in .html, or the file cannot be written.
+        OutputError: the path does not end in .html, or the file cannot be written.
     """
     if path.suffix != ".html":
         raise OutputError(f"--output: {path} must end in .html; the numbers go beside it as .json")

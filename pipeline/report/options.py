@@ -7,8 +7,9 @@ from ...stages.forecast.sweep import CANDIDATES
 
 SEVEN_BILLION = ReportShape("6.7 billion parameters", 6.7e9, 32, 4096)
 SWEPT = 2_000_000
-"""Documents that the comparison of lengths reads by default: about 100 MB and four seconds. With `overlong: split`, two
-seconds more per 100 million tokens, to find lines and turns."""
+"""Number of documents that the comparison of lengths reads by default. It takes about 100 MB and four seconds, and with
+`overlong: split` two more seconds per 100 million tokens, to find lines and turns.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +19,15 @@ class ReportOptions:
     lengths: tuple[int, ...] = CANDIDATES
     """Lengths to compare; the configured one is added."""
     max_length_limit: int | None = None
-    """The longest length to advise; longer ones are still compared."""
+    """The longest length that the report may advise; longer ones are still compared."""
     batch: int = 8
     """Documents per padded batch, and per unpacked optimizer step."""
     world_size: int = 8
-    """Number of ranks to show the balance for."""
+    """Numbers of ranks for which to show the balance."""
     shape: ReportShape = SEVEN_BILLION
     device_flops: float = 4e14
     """Floating-point operations per second of the device: by default an H100 at 40 % of its bf16 peak."""
     documents: int | None = SWEPT
     """Maximum number of documents that the comparison of lengths reads, evenly chosen; None for all."""
     rows: int = 6
-    """Packed rows to show as text."""
+    """Number of packed rows to show as text."""

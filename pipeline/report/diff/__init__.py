@@ -1,1 +1,1 @@
-"""What changed between two datasets."""
+"""Compares two finished datasets."""

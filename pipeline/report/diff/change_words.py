@@ -1,4 +1,4 @@
-"""Changes in words: a sign, the difference, and its share of the old value."""
+"""Writes changes in words: a sign, the difference, and its share of the old value."""
 
 import json
 import re
@@ -13,7 +13,7 @@ LONGEST = 120
 
 
 def signed(a: float, b: float) -> str:
-    """`▲ +1,234 (+12.3 %)`, `▼ −5 (−0.4 %)`, `▲ +7 (new)`, or `=` for no change."""
+    """Write a change as `▲ +1,234 (+12.3 %)`, `▼ −5 (−0.4 %)`, `▲ +7 (new)`, or `=` for no change."""
     if a == b:
         return "="
     sign = "▲ +" if b > a else "▼ −"
@@ -21,7 +21,7 @@ def signed(a: float, b: float) -> str:
 
 
 def relative(a: float, b: float) -> str:
-    """`+12.3 %`, `−8 %`, `under 0.1 %`, `new` from 0, or `gone` to 0."""
+    """Write the relative change: `+12.3 %`, `−8 %`, `under 0.1 %`, `new` if it was 0, `gone` if it is 0 now."""
     if a == b:
         return "="
     if not a:
@@ -32,13 +32,13 @@ def relative(a: float, b: float) -> str:
 
 
 def _percent(part: float, sign: str = "") -> str:
-    """A share with its sign, or `under 0.1 %` if it is tiny, because `+< 0.1 %` would read badly."""
+    """Write a share with its sign. A tiny one becomes `under 0.1 %`, because `+< 0.1 %` would read badly."""
     text = share(part)
     return f"under {text[2:]}" if text.startswith("<") else f"{sign}{text}"
 
 
 def figure(value: float | None, unit: str) -> str:
-    """A measure's value; `–` if there is none."""
+    """Write a measure's value; `–` if there is none."""
     if value is None:
         return "–"
     if unit == "share":
@@ -49,7 +49,7 @@ def figure(value: float | None, unit: str) -> str:
 
 
 def change_of(measure: Measure) -> str:
-    """How a measure changed. Shares change in percentage points."""
+    """Say how a measure changed; shares change in percentage points."""
     a, b = measure.a, measure.b
     if a is None or b is None:
         return "new" if a is None else "gone"
@@ -71,7 +71,7 @@ def _points(difference: float) -> str:
 
 
 def value_of(value: Any) -> str:
-    """A setting's value on one line; a number with its commas, `–` for nothing."""
+    """Write a setting's value on one line; numbers with thousands separators, `–` for a missing value."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -85,7 +85,7 @@ def value_of(value: Any) -> str:
 
 
 def setting_text(setting: Setting) -> str:
-    """A changed setting for the headline: `max_length 2,048 → 4,096`."""
+    """Write a changed setting for the headline: `max_length 2,048 → 4,096`."""
     key = setting.key.removeprefix("truncate.").removeprefix("pack.")
     if setting.section == "versions":
         key = f"{key}'s version"
@@ -96,7 +96,7 @@ def setting_text(setting: Setting) -> str:
 
 
 def than(a: float, b: float) -> str:
-    """B compared with A, before a plural: `12.3 % more`, `8 % fewer`, `2.61 times as many`, `as many`."""
+    """Compare B with A in words that precede a plural: `12.3 % more`, `8 % fewer`, `2.61 times as many`, `as many`."""
     if a == b:
         return "as many"
     if not a or not b:
@@ -107,5 +107,5 @@ def than(a: float, b: float) -> str:
 
 
 def rows_word(side: Side) -> str:
-    """What the dataset's rows are called: rows or pairs."""
+    """The word for the dataset's rows: rows or pairs."""
     return "pairs" if side.preference else "rows"

@@ -28,7 +28,7 @@ class Side:
     splits: list[str]
     rows: int
     tokens: int
-    """Packed tokens, with padding and copies."""
+    """Packed tokens, including padding and copies."""
     labels: int
     """Trained tokens."""
     shards: int
@@ -41,8 +41,9 @@ class InputChange:
     """One input file that differs."""
 
     what: str
-    """`added`, `removed`, `renamed` (same bytes, other name), `appended` (it starts with the old file), `grown` (the
-    blocks that can be compared are the same, and there are more), or `changed`."""
+    """`added`, `removed`, `renamed` (same bytes, other name), `appended` (the new file starts with the old one),
+    `grown` (the new file is longer, and all blocks that can be compared are the same), or `changed`.
+    """
     source: str
     file: str
     was: str | None
@@ -50,7 +51,7 @@ class InputChange:
     bytes_a: int | None
     bytes_b: int | None
     rows: int | None = None
-    """For an appended or grown file, how many rows at its start are the same."""
+    """For an appended or grown file, the number of rows at its start that are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class InputsChange:
     bytes_a: int
     bytes_b: int
     counts: dict[str, int]
-    """Kind of change → number of files."""
+    """Number of files by kind of change."""
     changes: list[InputChange]
-    """The first changes."""
+    """The first changes; `counts` has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,14 @@ class LengthsChange:
     """Which tokens are counted."""
     a: Histogram
     b: Histogram
-    """Histogram of B, with the bins of `a`."""
+    """Histogram of B, with the same bins as A's."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceExamples:
-    """Counts of one source's packed examples, matched by id. The first five add up to all examples in A or B."""
+    """Counts of one source's packed examples, matched by id. The first five counts add up to all examples that are in A
+    or B.
+    """
 
     source: str
     only_a: int
@@ -169,11 +172,11 @@ class ExamplesChange:
     compared: str
     """What was compared, in words."""
     sources: list[SourceExamples]
-    """One per source; if there are several, the sum of all comes first."""
+    """Counts of each source; if there are several sources, the sum of all comes first."""
     contents: Contents | None
     """Examples matched by content; None if no rows were read."""
     shown: dict[str, list[ShownExample]]
-    """`only_a`, `only_b`, `tokens`, `labels`, `copies` or `moved` → its first examples."""
+    """The first examples of each kind: `only_a`, `only_b`, `tokens`, `labels`, `copies` or `moved`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +192,13 @@ class Comparison:
     a: Side
     b: Side
     identical: bool
-    """Whether the manifests' hashes are equal, so that all bytes are."""
+    """Whether the manifests' hashes are equal, and therefore all bytes."""
     same_rows: bool
     """Whether all shards have the same bytes, in the same order."""
     settings: list[Setting]
     inputs: InputsChange
     ledger: list[LedgerLine]
-    """Every line that is not 0 in both, changed or not."""
+    """Every ledger line that is not 0 in both datasets, whether or not it changed."""
     packing: list[Measure]
     lengths: LengthsChange | None = None
     examples: ExamplesChange | None = None

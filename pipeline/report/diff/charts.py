@@ -19,7 +19,7 @@ _BAR = 34
 
 
 def token_changes(lines: Sequence[LedgerLine]) -> list[tuple[str, int]]:
-    """The ledger lines that changed the number of packed tokens, largest first. They add up to the total change.
+    """Return the ledger lines that changed the number of packed tokens, largest first. They add up to the total change.
 
     Args:
         lines: the lines of all sources together.
@@ -32,12 +32,12 @@ def token_changes(lines: Sequence[LedgerLine]) -> list[tuple[str, int]]:
 
 
 def plain_change(change: int) -> str:
-    """`▲ +1,234`, `▼ −5`, `0`."""
+    """Write a change as `▲ +1,234`, `▼ −5` or `0`."""
     return signed(0, change).partition(" (")[0] if change else "0"
 
 
 def tokens_chart(lines: Sequence[LedgerLine]) -> Chart | None:
-    """The changes in packed tokens, one bar per ledger line. None if there are none.
+    """Chart the changes in packed tokens, one bar per ledger line. None if nothing changed.
 
     Args:
         lines: the lines of all sources together.
@@ -84,7 +84,7 @@ def tokens_chart(lines: Sequence[LedgerLine]) -> Chart | None:
 
 
 def shares_chart(found: Comparison) -> Chart | None:
-    """Trained share of packed tokens by source. None for preference pairs, or if the shares are equal."""
+    """Chart the trained share of packed tokens by source. None for preference pairs, or if the shares are equal."""
     names = list(dict.fromkeys(line.source for line in found.ledger))[:_MOST]
     if found.a.preference or not names:
         return None
@@ -138,7 +138,7 @@ _STACK = (
 
 
 def examples_chart(found: ExamplesChange) -> Chart | None:
-    """Examples of each source: same, changed, gone and new. None if all are the same."""
+    """Chart the examples of each source: same, changed, gone and new. None if all are the same."""
     sources = found.sources[: _MOST + 1]
     if not found.shown:
         return None

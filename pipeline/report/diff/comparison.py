@@ -1,4 +1,4 @@
-"""Compare two finished datasets."""
+"""Compares two finished datasets."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def compare(a: str | Path, b: str | Path, *, quick: bool = False, observer: Obse
 
     Args:
         a, b: their folders or URLs.
-        quick: open no shard, and compare examples by id and length only.
+        quick: compare examples only by id and length, without opening shards.
 
     Raises:
         InputError: a dataset is missing, unfinished or damaged, or one has packed rows and the other preference pairs.

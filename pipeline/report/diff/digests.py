@@ -1,4 +1,4 @@
-"""Digests of each example in a dataset's rows: of its tokens, of its trained tokens, and their counts.
+"""Computes, from a dataset's rows, digests of each example's tokens and trained tokens, and counts both.
 
 A digest is a sum over tokens, each mixed with its position in the document. So it depends neither on the order of rows
 nor on where documents are cut. Digests take about 70 bytes per document, in anonymous files if there are many.
@@ -27,9 +27,9 @@ from ...pack.documents import NAME
 from ...store.anonymous_files import nameless
 
 IN_MEMORY = 1 << 20
-"""With more documents than this, arrays are files."""
+"""With more documents than this, arrays are kept in files."""
 TOKENS_AT_ONCE = 1 << 17
-"""Tokens digested at once, few enough for a processor's cache."""
+"""Number of tokens digested at once: few enough for the processor's cache."""
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _PARTS = ("prompt_ids", "chosen_ids", "rejected_ids")
 _Words = NDArray[np.uint64]
@@ -39,7 +39,7 @@ class Digests:
     """Digests of N packed documents, in the order of `documents.parquet`.
 
     Args:
-        names: for renamed files, (source, file) → the (source, file) to use in ids instead.
+        names: maps the (source, file) of renamed files to the (source, file) to use in ids instead.
     """
 
     def __init__(self, dataset: Finished, names: "Mapping[tuple[str, str], tuple[str, str]] | None" = None) -> None:
@@ -57,7 +57,7 @@ class Digests:
         self.tokens: NDArray[np.int64] = _array(count, np.int64)
         """(N,) tokens of one copy in the rows; the average, if copies are cut differently."""
         self.trained: NDArray[np.int64] = _array(count, np.int64)
-        """(N,) trained tokens of one copy, counted likewise."""
+        """(N,) trained tokens of one copy in the rows; the average, if copies are cut differently."""
         self.copies: NDArray[np.int32] = _array(count, np.int32)
         self.split: NDArray[np.int8] = _array(count, np.int8)
         self.digests: _Words = _array(count, np.uint64)
@@ -66,7 +66,7 @@ class Digests:
         self._read_documents(names or {})
 
     def read_rows(self, observer: Observer) -> None:
-        """Fill in everything that only the rows say.
+        """Fill in everything that can only be learned from the rows.
 
         Raises:
             IntegrityError: a shard is missing or damaged, or has documents that `documents.parquet` lacks.
@@ -92,7 +92,7 @@ class Digests:
             self.trained[here] //= whole
 
     def rows_of(self, places: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """`id`, `source` and `file` of the documents at some positions, which must be ascending."""
+        """Read `id`, `source` and `file` of the documents at some positions, which must be ascending."""
         out: list[dict[str, Any]] = []
         first = 0
         with pq.ParquetFile(self._path()) as file:
@@ -173,7 +173,7 @@ class Digests:
         np.add.at(self.tokens, places, sizes)
         np.add.at(self.trained, places, np.add.reduceat(pieces.trained, begins, dtype=np.int64))
         self.split[places] = split
-        # The number of copies is the number of pieces with the smallest start seen.
+        # The number of copies is the number of pieces that have the smallest start found.
         before = firsts[places]
         np.minimum.at(firsts, places, pieces.starts)
         now = firsts[places]
@@ -182,7 +182,7 @@ class Digests:
 
 
 class _Pieces:
-    """The pieces of some packed rows."""
+    """Return the pieces of some packed rows."""
 
     salts: _Words | None = None
 
@@ -198,7 +198,7 @@ class _Pieces:
 
 
 class _Pairs:
-    """The prompt, chosen and rejected completion of some pairs, each as a piece."""
+    """Return the prompt, chosen and rejected completion of some pairs, each as a piece."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         flat = [view(batch.column(name).flatten()) for name in _PARTS]
@@ -211,14 +211,14 @@ class _Pairs:
         self.owners = np.concatenate([owners] * 3)[there]
         self.tokens = np.concatenate(flat)
         self.salts: _Words | None = kinds[there].astype(np.uint64)
-        # The chosen completion is never empty, so it counts as the pair's start, which counts the copies.
+        # The chosen completion is never empty, so it serves as the pair's start, by which copies are counted.
         self.starts = np.where(kinds[there] == 1, 0, 1).astype(np.int32)
         self.trained = np.repeat(kinds[there] > 0, self.sizes)
         self.positions = ranges(0, self.sizes)
 
 
 def _lots(batch: pa.RecordBatch, preference: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch, in chunks of about `TOKENS_AT_ONCE` tokens."""
+    """Yield the rows of a batch, in chunks of about `TOKENS_AT_ONCE` tokens."""
     sizes = sum(_sizes(batch.column(name)) for name in (_PARTS if preference else ("input_ids",)))
     if not batch.num_rows:
         return
@@ -235,7 +235,7 @@ def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
 
 
 def _joined(low: _Words, high: _Words, copies: _Words) -> _Words:
-    """One digest from two sums over all copies. The remainder is 0 if all copies are cut alike."""
+    """Make one digest from two sums over all copies. The remainder is 0 if all copies are cut alike."""
     rest = (low % copies) ^ ((high % copies) << np.uint64(32))
     return mix(low // copies ^ mix(high // copies + GOLDEN) ^ rest)
 
@@ -246,7 +246,7 @@ def _renamed(id: str, source: str, file: str, names: Mapping[tuple[str, str], tu
 
 
 def _array(count: int, kind: Any) -> Any:
-    """(count,) zeros."""
+    """Return (count,) zeros; a mapped file if there are many."""
     if count <= IN_MEMORY:
         return np.zeros(count, kind)
     size = count * np.dtype(kind).itemsize

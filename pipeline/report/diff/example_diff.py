@@ -1,4 +1,4 @@
-"""Which examples are packed in A, in B, or in both, and how long they are."""
+"""Finds the examples that are packed in A, in B, or in both, and compares their lengths."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def examples_change(
     """Compare the packed examples of two datasets of one kind.
 
     Args:
-        quick: open no shard, and compare ids and lengths only.
+        quick: compare only ids and lengths, without opening shards.
 
     Raises:
         IntegrityError: a file that is needed is missing or damaged.
@@ -140,8 +140,8 @@ class _Join:
     def _compared(self) -> str:
         if self.quick:
             said = (
-                "Examples are compared by id and by length before any cut. No rows were read, so different text of "
-                "the same length counts as the same."
+                "Examples are compared by id and by length before any cut. No rows were read, so examples with "
+                "different text of the same length count as the same."
             )
         else:
             said = (
@@ -157,7 +157,8 @@ class _Join:
         if not (total.only_a or total.only_b or total.tokens or total.labels or total.copies or total.moved):
             said = f"the same {plural(both, 'example')} with the same tokens"
             if self.quick:
-                return f"Both have the same {plural(both, 'example')}, with the same lengths; no rows were compared."
+                return f"Both datasets have the same {plural(both, 'example')}, with the same lengths; rows were not "
+                "compared."
             return f"Both have {said} and the same labels."
         parts = [f"{exact(total.same)} {'of the same length' if self.quick else 'the same'}"]
         for number, what in (
@@ -180,7 +181,7 @@ class _Join:
 
 
 def _figures(side: Digests, place: int, quick: bool) -> list[int | str | None]:
-    """Tokens, trained tokens, copies and split of an example; None for what is absent or unknown."""
+    """Return tokens, trained tokens, copies and split of an example; None for values that are absent or unknown."""
     if place < 0:
         return [None] * 4
     if quick:
@@ -194,7 +195,7 @@ def _of_bucket(keys: NDArray[np.uint64], bucket: int, buckets: int) -> _Places:
 
 
 def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64], bucket: int, buckets: int) -> int:
-    """How many digests of A can be paired with equal ones of B."""
+    """Count the digests of A that can be paired with an equal one of B."""
     mine, yours = (np.unique(side[_of_bucket(side, bucket, buckets)], return_counts=True) for side in (a, b))
     _, one, other = np.intersect1d(mine[0], yours[0], assume_unique=True, return_indices=True)
     return int(np.minimum(mine[1][one], yours[1][other]).sum())
@@ -220,7 +221,7 @@ def _lengths(a: Digests, b: Digests, quick: bool) -> LengthsChange:
 
 def _said(a: dict[str, float], b: dict[str, float], mean_a: float, mean_b: float) -> str:
     if not a or not b:
-        return "One of the two has no examples." if a or b else "Neither has examples."
+        return "One of the two datasets has no examples." if a or b else "Neither dataset has examples."
     if a == b and mean_a == mean_b:
         return f"Lengths are the same in both: the median has {exact(a['p50'])} tokens, the longest {exact(a['max'])}."
     return (

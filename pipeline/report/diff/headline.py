@@ -1,4 +1,4 @@
-"""The result of a diff in one sentence."""
+"""Writes the result of a diff in one sentence."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,12 @@ def headline(
     identical: bool,
     same_rows: bool,
 ) -> str:
-    """The first sentence of a diff, in the terminal and on the page."""
+    """Return the first sentence of a diff, for the terminal and the page."""
     if identical:
         return f"A and B are the same dataset, byte for byte: manifest {a.manifest[:16]}."
     causes = causes_of(settings, inputs)
     if same_rows:
-        what = f"; what differs: {listed(causes)}." if causes else "; only files beside the rows differ."
+        what = f"; differences: {listed(causes)}." if causes else "; only files beside the rows differ."
         return f"The rows of A and B are identical{what}"
     if a.plan == b.plan:
         return (
@@ -35,7 +35,7 @@ def headline(
 
 
 def causes_of(settings: Sequence[Setting], inputs: InputsChange) -> list[str]:
-    """What was configured or read differently, most important first."""
+    """List what was configured or read differently, most important first."""
     real = [one for one in settings if not one.spelling]
     out = []
     for kind, what in ((None, "added"), ("", "removed")):
@@ -53,14 +53,14 @@ def causes_of(settings: Sequence[Setting], inputs: InputsChange) -> list[str]:
     others = [one for one in real if one.section != "configuration"]
     if any(
         (one.section, one.key) == ("tokenizer", "hash") for one in others
-    ):  # the others follow from another tokenizer
+    ):  # the other differences follow from the tokenizer's
         others = [one for one in others if one.key != "pad_id" and not one.key.startswith("around.")]
     out += [setting_text(one) for one in others]
-    return out or [f"{setting_text(one)}, which mean the same" for one in settings]
+    return out or [f"{setting_text(one)} (these mean the same)" for one in settings]
 
 
 def listed(causes: Sequence[str]) -> str:
-    """The first causes, and how many more there are."""
+    """Name the first causes, and how many more there are."""
     shown = "; ".join(causes[:MOST])
     more = len(causes) - MOST
     return f"{shown}; {exact(more)} more {'change' if more == 1 else 'changes'}" if more > 0 else shown

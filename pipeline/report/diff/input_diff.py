@@ -1,4 +1,4 @@
-"""Which input files differ, by content."""
+"""Compares the input files of two datasets by content."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .changes import InputChange, InputsChange
 MOST = 200
 """Maximum number of changes that are listed; all are counted."""
 _Key = tuple[str, str]
-"""(source, file)."""
+"""Identifies an input: (source, file)."""
 
 
 def inputs_change(a: Finished, b: Finished) -> InputsChange:
@@ -54,7 +54,7 @@ def inputs_change(a: Finished, b: Finished) -> InputsChange:
 
 
 def renames(a: Finished, b: Finished) -> dict[_Key, _Key]:
-    """Files of B that A has under another name only → their name in A. Files with equal content are left out."""
+    """Map files of B that A has only under another name to their name in A. Files with equal content are left out."""
     mine, yours = _listed(a), _listed(b)
     gone, new = ([key for key in here if key not in there] for here, there in ((mine, yours), (yours, mine)))
     times = Counter(one["hash"] for one in [*mine.values(), *(yours[key] for key in new)])
@@ -71,22 +71,23 @@ def _listed(dataset: Finished) -> dict[_Key, Mapping[str, Any]]:
 
 
 class _Cuts:
-    """How both runs cut their inputs into blocks, as far as their notes say."""
+    """Read from the notes of both runs how they cut their inputs into blocks."""
 
     def __init__(self, a: Finished, b: Finished) -> None:
         self._datasets = a, b
         self._files: tuple[dict[_Key, InputFile], dict[_Key, InputFile]] | None = None
 
     def grown(self, key: _Key) -> tuple[str, int | None]:
-        """(`appended`, rows) if B's file starts with all of A's; (`grown`, rows) if only some of A's blocks could be
-        compared; else (`changed`, None)."""
+        """Return (`appended`, rows) if B's file starts with all of A's; (`grown`, rows) if only some of A's blocks
+        could be compared and these are the same; else (`changed`, None).
+        """
         if self._files is None:
             self._files = _noted(self._datasets[0]), _noted(self._datasets[1])
         one, other = (files.get(key) for files in self._files)
         if one is None or other is None or not one.blocks:
             return "changed", None
         if one.not_taken or any(block.take is not None for block in one.blocks):
-            return "changed", None  # only part of the file was cut into blocks
+            return "changed", None  # blocks cover only a part of the file
         last = one.blocks[-1]
         kept = one.blocks[:-1]
         if len(other.blocks) < len(one.blocks) or any(
@@ -107,7 +108,7 @@ def _begins_with(file: InputFile, block: Block) -> bool:
         if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns) or block.end > file.size:
             return False
         if block.place is not None or block.spooled is not None or block.end <= block.start:
-            return False  # the block's range does not count bytes of the file
+            return False  # the block's range does not count the file's own bytes
         data = read_range(file.path, block.start, min(block.end + 1, file.size))
         size = block.end - block.start
         # If the old last line had no line end, it would be longer now.

@@ -1,4 +1,4 @@
-"""Compare the ledgers of two datasets line by line, and their splits figure by figure."""
+"""Compares the ledgers of two datasets line by line, and their splits figure by figure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -41,11 +41,11 @@ LABELS = {
     "template_dropped": "left out by the template",
     "prompts_rewritten": "prompts rendered otherwise alone",
 }
-"""Field of `SourceLedger` → words, in the order of a diff."""
+"""Words for each field of `SourceLedger`, in the order of a diff."""
 
 
 def ledger_change(a: Ledger, b: Ledger) -> list[LedgerLine]:
-    """Every line that is not 0 in both: first the sum of several sources, then each source."""
+    """Return every line that is not 0 in both: the sum of all sources first, if there are several, then each source."""
     names = [*a.sources, *(name for name in b.sources if name not in a.sources)]
     pairs = [(name, a.sources.get(name, SourceLedger()), b.sources.get(name, SourceLedger())) for name in names]
     if len(pairs) > 1:
@@ -66,7 +66,7 @@ def _lines(source: str, a: SourceLedger, b: SourceLedger) -> Iterator[LedgerLine
 
 
 def packing_change(a: Manifest, b: Manifest) -> list[Measure]:
-    """The figures of all splits of both datasets, changed or not."""
+    """Return the figures of all splits of both datasets, changed or not."""
     splits = [*a.splits, *(name for name in b.splits if name not in a.splits)]
     out = []
     for split in splits:

@@ -11,7 +11,7 @@ from .sections import changed_in_all, has_several, ledger_grid, sections
 
 
 def diff_page(found: Comparison) -> Page:
-    """The page of a diff: all changes, from the configuration to single examples."""
+    """Make the page of a diff: all changes, from the configuration to single examples."""
     a, b = found.a, found.b
     facts = [
         ("tokens", f"{large(a.tokens)} → {large(b.tokens)}"),

@@ -1,4 +1,4 @@
-"""A diff's questions and the tables that answer them, for the page and the terminal."""
+"""Writes the questions of a diff and the tables that answer them, for the page and the terminal."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from .changes import Comparison, ExamplesChange, InputChange, LedgerLine, Length
 from .charts import plain_change, token_changes
 
 NAMED = 5
-"""Maximum number of examples of a kind, and input files, to name without `full`."""
+"""Maximum number of examples of each kind, and of input files, that are named without `full`."""
 MOST_SOURCES = 4
-"""With more sources than this, only the sum's ledger is shown without `full`."""
+"""With more sources than this, only the sum of their ledgers is shown without `full`."""
 KINDS = {
     "only_a": "only in A",
     "only_b": "only in B",
@@ -21,11 +21,11 @@ KINDS = {
     "copies": "in both, packed a different number of times",
     "moved": "in both, in another split",
 }
-"""Kind of `ExamplesChange.shown` → its name."""
+"""Name of each kind in `ExamplesChange.shown`."""
 
 
 def sections(found: Comparison, *, full: bool) -> list[PageSection]:
-    """All sections, from the configuration to single examples.
+    """Return all sections, from the configuration to single examples.
 
     Args:
         full: include what did not change, and all named examples.
@@ -42,22 +42,22 @@ def sections(found: Comparison, *, full: bool) -> list[PageSection]:
 
 
 def sides_grid(found: Comparison) -> Grid:
-    """The two datasets."""
+    """Make a table of the two datasets."""
     return Grid("Both datasets", ("", "A", "B", "change"), _sides_rows(found))
 
 
 def settings_grid(caption: str, settings: Sequence[Setting]) -> Grid:
-    """A table of the keys that differ, with both values."""
+    """Make a table of the keys that differ, with both values."""
     return Grid(caption, ("key", "A", "B"), [_setting_row(one) for one in settings], text_columns=3)
 
 
 def inputs_grid(caption: str, changes: Sequence[InputChange]) -> Grid:
-    """A table of the input files that differ."""
+    """Make a table of the input files that differ."""
     return Grid(caption, ("source", "file", "what", "A", "B"), [_input_row(one) for one in changes], text_columns=3)
 
 
 def ledger_grid(caption: str, lines: Sequence[LedgerLine], *, several: bool, folded: bool = False) -> Grid:
-    """A table of ledger lines.
+    """Make a table of ledger lines.
 
     Args:
         several: whether to add a column with the source.
@@ -117,12 +117,12 @@ def _became(found: Comparison, full: bool) -> PageSection:
 
 
 def changed_in_all(found: Comparison) -> list[LedgerLine]:
-    """The ledger lines that differ in the sum of all sources."""
+    """Return the ledger lines that differ in the sum of all sources."""
     return [line for line in found.ledger if line.change and line.source == found.ledger[0].source]
 
 
 def _fate(total: Sequence[LedgerLine], changed: Sequence[LedgerLine]) -> str:
-    """What changed the number of packed tokens, or else what differs."""
+    """Say what changed the number of packed tokens; if it is the same, say what else differs."""
     if not changed:
         return "Both ledgers are the same."
     if not total:
@@ -190,7 +190,7 @@ def _examples(found: Comparison, full: bool) -> list[PageSection]:
 
 
 def _sides_rows(found: Comparison) -> list[list[str]]:
-    """One line per figure."""
+    """Make a table with one line per figure."""
     a, b = found.a, found.b
     rows = [
         ["folder", a.where, b.where],
@@ -210,13 +210,13 @@ def _sides_rows(found: Comparison) -> list[list[str]]:
 
 
 def _setting_row(one: Setting) -> list[str]:
-    """A key that differs, with both values."""
+    """Make the table row of a key that differs, with both values."""
     where = "" if one.section == "configuration" else f"{one.section}: "
     return [where + one.key, value_of(one.a), value_of(one.b)]
 
 
 def _input_row(one: InputChange) -> list[str]:
-    """The table row of one changed input file."""
+    """Make the table row of one changed input file."""
     what = one.what
     if one.was is not None:
         what += f" from {one.was}"
@@ -227,7 +227,7 @@ def _input_row(one: InputChange) -> list[str]:
 
 
 def _example_row(one: ShownExample) -> list[str]:
-    """An example's figures, as A → B if they differ."""
+    """Make the table row of an example; figures that differ are written as A → B."""
     return [
         one.id if one.was is None else f"{one.id} (was {one.was})",
         _pair(one.tokens_a, one.tokens_b),
@@ -238,12 +238,12 @@ def _example_row(one: ShownExample) -> list[str]:
 
 
 def kind_title(kind: str, found: ExamplesChange) -> str:
-    """The name of a kind of examples."""
+    """Name a kind of examples."""
     return "in both, of another length" if kind == "tokens" and found.contents is None else KINDS[kind]
 
 
 def _sources_of(found: ExamplesChange) -> tuple[tuple[str, ...], list[list[str]]]:
-    """(head, rows) of the table of examples by source, with fewer columns if no rows were read."""
+    """Return (head, rows) of the table of examples by source; it has fewer columns if no rows were read."""
     columns = {"source": "source", "same": "same", "tokens": "other tokens", "labels": "other labels"}
     if found.contents is None:
         columns = {"source": "source", "same": "same length", "tokens": "other length"}
@@ -255,7 +255,7 @@ def _sources_of(found: ExamplesChange) -> tuple[tuple[str, ...], list[list[str]]
 
 
 def length_rows(found: LengthsChange) -> list[list[str]]:
-    """Count, mean and quantiles of lengths, one line each."""
+    """Make a table with the count, mean and quantiles of lengths."""
     one, other = found.a, found.b
     rows: list[tuple[str, float, float]] = [("examples", one.count, other.count), ("mean", one.mean, other.mean)]
     rows += [(name, one.quantiles.get(name, 0.0), other.quantiles.get(name, 0.0)) for name in QUANTILES]

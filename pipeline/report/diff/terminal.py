@@ -24,7 +24,7 @@ from .sections import (
 )
 
 LINES = 60
-"""Maximum number of lines of a brief diff; a usual one has 40."""
+"""Maximum number of lines of a brief diff; most have about 40."""
 _SETTINGS = 6
 _INPUTS = 3
 _LEDGER = 6
@@ -36,9 +36,9 @@ _NAME = 40
 _ELSEWHERE = ("bytes_read", "tokens_packed", "labels_trained", "labels_head", "labels_not_asked", "asked_encoded",
               "asked_repeated", "asked_truncated", "asked_dropped", "turns_trained", "turns_without_end",
               "straddles", "boundaries")  # fmt: skip
-"""Ledger fields that the first table has already, or that follow from others."""
+"""Ledger fields that the first table already shows, or that follow from others."""
 _FIGURES = ("fill", "gap to the bound", "trained share")
-"""Figures of a split that the first table lacks."""
+"""Figures of a split that the first table does not show."""
 
 
 def print_comparison(console: Console, found: Comparison, *, full: bool = False) -> None:
@@ -113,7 +113,7 @@ def _ledger(found: Comparison) -> tuple[int, list[Block]]:
 
 
 def _by_source(lines: Sequence[LedgerLine]) -> str:
-    """The sources that changed most."""
+    """Name the sources that changed most."""
     apart = sorted((line for line in lines if line.source != ALL), key=lambda line: -abs(line.change))
     named = [f"{clipped(line.source, _NAME)} {signed(line.a, line.b)}" for line in apart[:_SOURCES]]
     more = len(apart) - len(named)
@@ -136,7 +136,7 @@ def _measure(one: Measure, splits: bool) -> str:
 
 
 def _examples(found: ExamplesChange) -> list[Block]:
-    """The sentence on examples, and a line for each kind."""
+    """Print the sentence on examples, and a line for each kind of difference."""
     blocks: list[Block] = [Words(found.sentence)]
     for kind, examples in found.shown.items():
         number = sum(getattr(one, kind) for one in found.sources[:1])
@@ -156,7 +156,7 @@ def _example(one: ShownExample) -> str:
 
 
 def inspect_hints(found: Comparison, examples: ExamplesChange) -> list[str]:
-    """Commands that explain why an example is missing from one dataset although both read its source's files."""
+    """Print commands that explain why an example is missing from one dataset although both read its source's files."""
     other = {one.source for one in found.inputs.changes}
     hints = []
     for kind, side, lacks in (("only_a", found.b, "B"), ("only_b", found.a, "A")):

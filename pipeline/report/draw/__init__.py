@@ -1,1 +1,1 @@
-"""A report as a page and as tables in a terminal."""
+"""Draws a report as a page, and as tables in a terminal."""

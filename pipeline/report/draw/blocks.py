@@ -1,4 +1,4 @@
-"""The document that a page and a terminal both show: sections with charts, tables and text, without any HTML."""
+"""The document that both a page and a terminal show: sections with charts, tables and text, without any HTML."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ class Grid:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     folded: bool = False
-    """Whether the page shows it only when the reader opens it."""
+    """Whether the page shows the table only when the reader opens it."""
     text_columns: int = 1
-    """Number of columns, from the left, that hold words. The others hold numbers, aligned right."""
+    """Number of columns, counted from the left, that hold words. The others hold numbers, aligned right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Chart:
     """A plotly figure, with the same content in words and as a table."""
 
     name: str
-    """Id of its element: letters, digits and hyphens, unique on the page."""
+    """Id of the chart's HTML element: letters, digits and hyphens, unique on the page."""
     title: str
     alt: str
     """Alternative text: what the chart shows, and what stands out."""
@@ -34,7 +34,7 @@ class Chart:
     height: int = 380
     """Height in pixels."""
     wide: bool = True
-    """Whether it takes the full width. Narrow charts stand side by side if there is room."""
+    """Whether the chart takes the full width. Narrow charts stand side by side if there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Words:
 
     text: str
     code: bool = False
-    """Whether it is text to copy, shown without wrapping."""
+    """Whether this is text to copy, which is shown without wrapping."""
     style: str = ""
-    """A style of rich, for the terminal."""
+    """Style for the terminal, as rich names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,24 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Groups of blocks of which the reader sees one at a time. Without JavaScript, and on paper, all are shown."""
+    """Groups of blocks; the reader chooses which one to see. Without JavaScript, and on paper, all are shown."""
 
     name: str
-    """Id of its element, like a chart's."""
+    """Id of the switch's HTML element; see `Chart`."""
     label: str
-    """What the reader chooses, such as `Source`."""
+    """Label of the choice, such as `Source`."""
     panels: Sequence[tuple[str, Sequence["Block"]]]
-    """(name of the choice, its blocks)."""
+    """(name, blocks) of each choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Details that the page shows only when the reader opens them. Without JavaScript, charts inside become words."""
+    """Details that the page shows only when the reader opens them. Without JavaScript, words replace the charts
+    inside.
+    """
 
     title: str
-    """What is inside."""
+    """Title that says what is inside."""
     blocks: Sequence["Block"]
 
 
@@ -87,7 +89,7 @@ Block = Grid | Chart | Words | Markup | Heading | Switch | Fold
 
 
 def walk(blocks: Sequence[Block]) -> Iterator[Block]:
-    """All blocks, including those in folds and panels."""
+    """Yield all blocks, including those in folds and panels."""
     for block in blocks:
         yield block
         if isinstance(block, Fold):
@@ -102,7 +104,7 @@ class PageSection:
     """A question, its answer in words, and the blocks that show it."""
 
     name: str
-    """HTML id of the element."""
+    """Id of the section's HTML element."""
     title: str
     sentence: str
     blocks: Sequence[Block] = ()
@@ -110,7 +112,7 @@ class PageSection:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page."""
+    """A page."""
 
     title: str
     lead: str

@@ -15,19 +15,21 @@ from .palette import DASHES, PATTERNS, SERIES
 MOST_SERIES = 6
 """Maximum number of lines that a reader can tell apart in one chart."""
 FEW = 20
-"""A series with fewer values has no shape. It is drawn only if there is room, and may exceed the axis."""
+"""A series with fewer values than this has no shape. It is drawn only if there is room, and may exceed the axis."""
 LEAST_SERIES = 4
 """Number of the largest series that are drawn even if they have few values."""
 QUANTILES = ("min", "p5", "p25", "p50", "p75", "p95", "p99", "max")
 
 
 def place(length: float) -> float:
-    """A length's position on a logarithmic axis. plotly's axis itself is linear, because bars need widths."""
+    """Return a length's position on a logarithmic axis. The axis that plotly gets is linear, because bars need
+    widths.
+    """
     return math.log2(max(length, 0.5))
 
 
 def length_axis(low: float, high: float, ticks: int = 12) -> dict[str, Any]:
-    """A logarithmic axis from one length to another, with about `ticks` ticks at powers of two."""
+    """Make a logarithmic axis from one length to another, with about `ticks` ticks at powers of two."""
     first, last = math.floor(place(low)), math.ceil(place(high))
     step = max(1, -(-(last - first) // ticks))
     powers = [power for power in range(first, last + 1, step) if power >= 0]
@@ -45,24 +47,24 @@ def _tick(length: int) -> str:
 
 
 def note(text: str, **keys: Any) -> dict[str, Any]:
-    """An annotation without an arrow. Its text must not come from data."""
+    """Make an annotation without an arrow. Its text must not come from data."""
     return {"text": text, "showarrow": False, "font": {"size": 12}, **keys}
 
 
 def panel_title(text: str, top: float = 1.0, shift: int = 6) -> dict[str, Any]:
-    """A panel's title above its left end, which is easier to read than a rotated axis title."""
+    """Put a panel's title above its left end, where it is easier to read than a rotated axis title."""
     font = {"size": 12, "color": "@quiet"}
     return note(text, xref="paper", yref="paper", x=0, xanchor="left", y=top, yanchor="bottom", yshift=shift, font=font)
 
 
 def legend_under(height: int, top: int = 24) -> dict[str, float]:
-    """The position of a one-line legend right below the axis labels, in a figure of any height in pixels."""
+    """Place a one-line legend right below the axis labels, for a figure of the given height in pixels."""
     plot = max(height - top - 72, 24)
     return {"y": -30 / plot}
 
 
 def percent_axis(most: float, **keys: Any) -> dict[str, Any]:
-    """An axis from 0 to a share, for traces in percent."""
+    """Make an axis from 0 to a share, for traces in percent."""
     top = min(max(most * 108, 1e-3), 103.0) if most <= 1 else most * 108
     return {"range": [0, top], "ticksuffix": " %", "nticks": 6, **keys}
 
@@ -77,13 +79,13 @@ def histogram_chart(
     sort: str = "shown",
     undrawn: Collection[str] = (),
 ) -> Chart | None:
-    """A histogram: bars for one series, steps for several. None if there are no values.
+    """Draw a histogram: bars for one series, steps for several. None if there are no values.
 
     Args:
         what: what is counted, such as `documents`.
         unit: the values' unit; with `percent`, values are shares.
-        sort: what the series are, such as `sources`, to say which are left out.
-        undrawn: series that only the table has; the others keep their colours.
+        sort: the word for the series, such as `sources`, for the sentence on those that are left out. series that only
+        the table shows; the others keep their colours.
     """
     filled = [(label, one) for label, one in series if one.count and len(one.edges) == len(one.counts) + 1]
     if all(label in undrawn for label, _ in filled):
@@ -132,13 +134,13 @@ def histogram_chart(
 
 
 def only_value(series: Sequence[Histogram]) -> float | None:
-    """The single value of all series; None if values differ, or there are none."""
+    """Return the value that all series have; None if values differ, or there are none."""
     ends = {one.quantiles.get(name) for one in series if one.count for name in ("min", "max")}
     return ends.pop() if len(ends) == 1 else None
 
 
 def quantile_grid(title: str, series: Sequence[tuple[str, Histogram]], unit: str, percent: bool = False) -> Grid:
-    """Count, mean and quantiles of each series."""
+    """Make a table with the count, mean and quantiles of each series."""
     rows = [
         [
             label + ("" if one.exact else " (about)"),
@@ -152,25 +154,25 @@ def quantile_grid(title: str, series: Sequence[tuple[str, Histogram]], unit: str
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """Names from data for a sentence: the first few, and how many more."""
+    """Write names from data for a sentence: the first few, and how many more there are."""
     said = ", ".join(map(plain_words, names[:most]))
     return said if len(names) <= most else f"{said} and {len(names) - most:,} more"
 
 
 def plain_words(text: str) -> str:
-    """Text from data for a sentence, shortened if long."""
+    """Write text from data for a sentence, shortened if it is long."""
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def bars(
     name: str, values: Sequence[float], tips: Sequence[str], style: dict[str, Any], texts: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Horizontal bars, one per axis label.
+    """Draw horizontal bars, one per axis label.
 
     Args:
         tips: the bars' hover texts.
         style: the result of `bar_style`.
-        texts: labels behind the bars.
+        texts: labels after the ends of the bars.
     """
     trace = {
         "type": "bar",
@@ -186,7 +188,7 @@ def bars(
 
 
 def bar_style(role: str, pattern: str = "") -> dict[str, Any]:
-    """A bar in a role's colour, hatched if a pattern is given."""
+    """Return the style of a bar: a role's colour, hatched if a pattern is given."""
     marker: dict[str, Any] = {"color": f"@{role}", "line": {"color": "@card", "width": 1}}
     if pattern:
         marker["pattern"] = {"shape": pattern, "bgcolor": f"@{role}", "fgcolor": "@card", "size": 7, "solidity": 0.25}
@@ -194,7 +196,7 @@ def bar_style(role: str, pattern: str = "") -> dict[str, Any]:
 
 
 def category_axis(labels: Sequence[str]) -> dict[str, Any]:
-    """The axis of horizontal bars at 0, 1, 2, …, the first on top. Labels come from data, so two may be equal."""
+    """Make the axis of horizontal bars at 0, 1, 2, …, the first on top. Labels come from data, so two may be equal."""
     names = ["<br>".join(map(plain_label, _lines(label))) for label in labels]
     return {
         "tickvals": list(range(len(labels))),
@@ -206,7 +208,7 @@ def category_axis(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(label: str) -> list[str]:
-    """The label on at most two lines, so that a phone has room for the bars."""
+    """Break a label into at most two lines, so that a phone has room for the bars."""
     lines = wrap(label[:200], 19) or [""]
     return [*lines[:1], *([lines[1] if len(lines) == 2 else f"{lines[1][:18]}…"] if len(lines) > 1 else [])]
 
@@ -216,13 +218,13 @@ def _value(value: float, percent: bool) -> str:
 
 
 def spreads(one: Histogram) -> bool:
-    """Whether the bins grow."""
+    """Whether the bins grow with the values."""
     widths = [high - low for low, high in pairwise(one.edges)]
     return bool(widths) and max(widths) > 4 * min(widths)
 
 
 def _span(drawn: Sequence[Histogram], logarithmic: bool) -> tuple[float, float]:
-    """The range from the first to the last bin that is not empty."""
+    """Return the range from the first to the last bin that is not empty."""
     lows, highs = [], []
     for one in drawn:
         full = [at for at, number in enumerate(one.counts) if number]
@@ -299,5 +301,5 @@ def _steps(
 
 
 def series_style(at: int) -> tuple[str, str]:
-    """(role, pattern) for the bars of a series without a colour of its own."""
+    """Return (role, pattern) for the bars of a series that has no fixed colour."""
     return SERIES[at % len(SERIES)], PATTERNS[at % len(PATTERNS)]

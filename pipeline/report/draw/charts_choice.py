@@ -1,4 +1,4 @@
-"""Charts on max_length: what each length loses and costs, by strategy."""
+"""Draws the charts on max_length: what each length loses and costs, by strategy."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,14 +15,14 @@ from .markup import escaped, plain_label, sentence
 from .palette import STRATEGY_STYLES
 
 _TENFOLD = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 1000)
-"""Multiples of this configuration's work that an axis labels."""
+"""Multiples of this configuration's work at which the axis has labels."""
 _BAND = (0.0, 0.26)
 _ABOVE = (0.44, 1.0)
-"""Vertical shares of the first chart: document lengths below, losses above, on one horizontal axis."""
+"""How the first chart is divided vertically: document lengths below, losses above, with a common horizontal axis."""
 
 
 def choice_blocks(choice: Choice) -> list[Block]:
-    """Charts and tables of the section."""
+    """Return the charts and tables of the section."""
     if not choice.points:
         return [Words("There are no documents to compare.")]
     blocks: list[Block] = []
@@ -46,12 +46,12 @@ def choice_blocks(choice: Choice) -> list[Block]:
 
 
 def strategy_words(strategy: str) -> str:
-    """A strategy's name in legends."""
+    """Return a strategy's name for legends."""
     return {"padding_free": "padding-free"}.get(strategy, strategy)
 
 
 def kept(point: Point) -> float:
-    """The share of trained tokens that is kept."""
+    """Return the share of trained tokens that is kept."""
     whole = point.labels + point.labels_lost
     return point.labels / whole if whole else 1.0
 
@@ -73,14 +73,14 @@ def _configured(choice: Choice) -> Point | None:
 def _curves(
     choice: Choice, value: Callable[[Point], float], say: Callable[[float], str], what: str, **keys: Any
 ) -> list[dict[str, Any]]:
-    """A line for each strategy. Strategies with identical lines share one."""
+    """Draw a line for each strategy. Strategies with identical lines share one."""
     alike: dict[tuple[tuple[int, float], ...], list[str]] = {}
     for strategy in _strategies(choice):
         line = tuple((point.max_length, value(point)) for point in _of_strategy(choice, strategy))
         alike.setdefault(line, []).append(strategy)
     traces = []
     for line, names in alike.items():
-        # The configured strategy, if it is among them, gives the style.
+        # the configured strategy, if it is among them, decides the style
         first = choice.strategy if choice.strategy in names else names[0]
         role, dash, symbol = STRATEGY_STYLES.get(first, ("quiet", "solid", "circle"))
         name = plain_label(", ".join(map(strategy_words, names)), 60)
@@ -103,7 +103,7 @@ def _curves(
 
 
 def _lines(choice: Choice) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(shapes, annotations above the plot) that mark this configuration and the advice."""
+    """Return (shapes, annotations above the plot) that mark this configuration and the advised one."""
     marks = [(choice.max_length, "┃", "this configuration", "solid", "@ink")]
     advice = choice.advice
     if advice is not None and advice.max_length == choice.max_length:
@@ -149,7 +149,7 @@ def _lost(choice: Choice) -> Chart:
     }
     if one.count and len(one.edges) == len(one.counts) + 1:
         whole = max(sum(one.counts), 1)
-        # On this logarithmic axis, bins of equal width need heights per width.
+        # On this logarithmic axis bins differ in width, so heights are counts per width.
         heights = [number / whole * 100 for number in one.counts]
         if not spreads(one):
             heights = [
@@ -194,7 +194,7 @@ def _lost(choice: Choice) -> Chart:
 
 
 def _outside(lengths: Histogram, low: int, high: int) -> str:
-    """A note if no document length lies between two lengths; else empty."""
+    """Return a note if no document length lies between two lengths; else ""."""
     full = [pair for pair, number in zip(pairwise(lengths.edges), lengths.counts, strict=True) if number]
     if any(upper > low and lower < high for lower, upper in full) or not full:
         return ""
@@ -246,8 +246,8 @@ def _work(choice: Choice) -> Chart:
     against = "this configuration" if own is not None and own.flops > 0 else "the most"
     best = min(choice.points, key=lambda point: point.flops / max(point.labels, 1))
     alt = (
-        f"Lines: the work of an epoch against {against}, by length and strategy. The least for each trained token is "
-        f"{strategy_words(best.strategy)} at {best.max_length:,}."
+        f"Lines: the work of an epoch against {against}, by length and strategy. The least work per trained token is "
+        f"with {strategy_words(best.strategy)} at {best.max_length:,}."
     )
     grid = _matrix(
         choice, f"Floating-point operations of an epoch, with {choice.shape.name}", lambda point: flops(point.flops)
@@ -315,7 +315,7 @@ def _cut(choice: Choice) -> Chart:
 
 
 def _matrix(choice: Choice, caption: str, cell: Callable[[Point], str]) -> Grid:
-    """A table with a row per length and a column per strategy."""
+    """Make a table with a row per length and a column per strategy."""
     names = _strategies(choice)
     cells = {(point.max_length, point.strategy): cell(point) for point in choice.points}
     lengths = sorted({point.max_length for point in choice.points})
@@ -324,7 +324,7 @@ def _matrix(choice: Choice, caption: str, cell: Callable[[Point], str]) -> Grid:
 
 
 def _lengths_grid(choice: Choice) -> Grid:
-    """A table of the configured strategy at each length."""
+    """Make a table of the configured strategy at each length."""
     head = [
         "max_length",
         "trained tokens kept",

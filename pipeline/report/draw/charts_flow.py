@@ -1,4 +1,4 @@
-"""Charts on what happened to the data: the ledger as a flow, reasons, and rejected rows."""
+"""Draws the charts on what happened to the data: the ledger as a flow, reasons, and rejected rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,15 +14,15 @@ from .markup import escaped, plain_label, table_of
 from .palette import KINDS
 
 MOST_SOURCES = 24
-"""Maximum number of sources with a chart of their own; the tables have all."""
+"""Maximum number of sources that get a separate chart; the tables show all."""
 MOST_FLOWING = 16
-"""Maximum number of sources drawn separately in the chart of all; the smaller ones are drawn as one."""
+"""Maximum number of sources drawn separately in the chart of all sources; the smaller ones are drawn as one."""
 _ROLES = set(KINDS)
 
 
 def flow_blocks(flow: Flow) -> list[Block]:
-    """Charts and tables of the section."""
-    # The sum is recognized by its position, because a source may have the same name.
+    """Return the charts and tables of the section."""
+    # The sum of all sources is recognised by its position, because a source may have the same name.
     several = len(flow.fates) > 1
     panels: list[tuple[str, Sequence[Block]]] = [
         ("all sources" if several and not at else fate.source, _fate(at, fate, whole=several and not at))
@@ -195,7 +195,7 @@ def _reject_rows(rejects: Iterable[Reject]) -> Iterable[list[str]]:
 
 
 def file_link(path: str | None) -> str | None:
-    """A link to a local file, safe as an attribute; None if the path is not absolute."""
+    """Return a link to a local file, safe as an attribute; None if the path is not absolute."""
     if path is None or not path.startswith("/") or "\0" in path or not PurePosixPath(path).is_absolute():
         return None
     return "file:///" + quote(path.lstrip("/").encode("utf-8", "surrogatepass"), safe="/")

@@ -1,4 +1,4 @@
-"""Charts on the packing: rows, balance over ranks, what it saves; then batch sizes."""
+"""Draws the charts on packing: rows, balance over ranks, what packing saves; and the tables of batch sizes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _PATTERNS = {"padded": "/", "padding_free": "."}
 
 
 def packing_blocks(packing: Packing) -> list[Block]:
-    """Charts and tables of the section."""
+    """Return the charts and tables of the section."""
     # The training split comes first.
     splits = sorted(packing.splits, key=lambda one: one.split != "train")
     blocks: list[Block] = [_splits(packing, splits)] if splits else []
@@ -33,13 +33,13 @@ def packing_blocks(packing: Packing) -> list[Block]:
 
 
 def _beside(packing: Packing) -> list[Block]:
-    """What packing gains if padding-free batches take about as long."""
+    """Say what packing gains where padding-free batches take about as long."""
     said = beside_time(packing)
     return [Words(said)] if said is not None else []
 
 
 def _rows(packing: Packing, splits: Sequence[SplitPacking]) -> list[Block]:
-    """Histograms of fill and of documents per row."""
+    """Draw histograms of fill and of documents per row."""
     fill = "Fill of a row, padding to align included" if padded(packing) else "Fill of a row"
     fills = [(one.split, one.fills) for one in splits]
     documents = [(one.split, one.documents) for one in splits]
@@ -51,7 +51,7 @@ def _rows(packing: Packing, splits: Sequence[SplitPacking]) -> list[Block]:
 
 
 def _waiting(packing: Packing) -> list[Block]:
-    """How long ranks wait for the slowest, and whether document lengths drift over the epoch."""
+    """Show how long ranks wait for the slowest, and whether document lengths drift over the epoch."""
     blocks: list[Block] = []
     if packing.balance:
         blocks.append(_balance(packing))
@@ -69,7 +69,7 @@ def _waiting(packing: Packing) -> list[Block]:
 
 
 def padded(packing: Packing) -> bool:
-    """Whether rows contain padding for `pack.align`, which fill leaves out."""
+    """Whether rows contain padding for `pack.align`; fill does not count it."""
     return any(one.tokens > round(one.fill * one.rows * packing.max_length) + 1 for one in packing.splits)
 
 
@@ -193,7 +193,7 @@ def _balance(packing: Packing) -> Chart:
 
 
 def batch_blocks(batch: BatchSize) -> list[Block]:
-    """Tables of the section on batch sizes."""
+    """Return the tables of the section on batch sizes."""
     labels = batch.labels_a_row / batch.examples_a_row if batch.examples_a_row else 0.0
     facts = Grid(
         "On average",

@@ -1,4 +1,4 @@
-"""Charts on what is trained: shares and lengths by source, and rows as text."""
+"""Draws the charts on what is trained: shares and lengths by source, and rows as text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +21,16 @@ from .text_rows import pairs_markup, rows_markup
 
 MOST_BARS = 20
 READABLE = 0.15
-"""Share of the longest bar below which a number does not fit into its bar on a phone."""
+"""On a phone, a number does not fit into its bar if the bar is shorter than this share of the longest one."""
 _COUNTED = (
-    "A turn without end token gives the model nothing to learn to stop by. A turn is cut if its example's length limit "
+    "From a turn without an end token the model does not learn to stop. A turn is cut if its example's length limit "
     "falls inside it. Boundaries separate trained from untrained text; a token that lies across one is trained."
 )
-"""Explains the columns of the table of counts."""
+"""Text that explains the columns of the table of counts."""
 
 
 def training_blocks(training: Training) -> list[Block]:
-    """Charts and tables of the section, then rows as text."""
+    """Return the charts and tables of the section, then rows as text."""
     sources = sorted(training.sources, key=lambda one: -one.tokens)
     blocks: list[Block] = []
     if sources:
@@ -80,7 +80,7 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     layout = {
         "barmode": "stack",
         "bargap": 0.3,
-        # With a handful of tokens, ticks are whole numbers.
+        # with only a few tokens, ticks are whole numbers
         "xaxis": {"tickformat": "~s", "range": [0, most * 1.03], "nticks": 6, **({"dtick": 1} if most < 6 else {})},
         "yaxis": category_axis([one.source for one in drawn]),
         "annotations": [panel_title("tokens, and the share that is trained")],
@@ -89,8 +89,8 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     }
     largest = drawn[0]
     alt = (
-        f"Bars: packed tokens by source, the trained part first. The largest, {plain_words(largest.source)}, brings "
-        f"{large(largest.tokens)} tokens, of which {share(_part(largest))} are trained."
+        f"Bars: packed tokens by source, the trained part first. The largest source, {plain_words(largest.source)}, "
+        f"has {large(largest.tokens)} tokens, of which {share(_part(largest))} are trained."
     )
     rows = [
         [one.source, f"{one.tokens:,}", share(one.tokens / whole), f"{one.labels:,}", share(_part(one))]

@@ -1,4 +1,4 @@
-"""Charts and tables on trust: what the dataset was made from and with, and how to reproduce it."""
+"""Draws the charts and tables on trust: what the dataset was made from, by which versions, and how to reproduce it."""
 
 from ....schemas.report import Stage, Trust
 from ....schemas.units import duration, plural, rate, size
@@ -8,11 +8,11 @@ from .markup import escaped, plain_label, table_of
 
 MOST_STAGES = 24
 HASH = 12
-"""Characters of a hash in a table: enough to distinguish files, and short enough for a phone."""
+"""Number of characters of a hash in a table: enough to distinguish files, and few enough for a phone."""
 
 
 def trust_blocks(trust: Trust) -> list[Block]:
-    """Fingerprints, a chart of stages, tables, and the configuration."""
+    """Return fingerprints, a chart of stages, tables, and the configuration."""
     facts = [
         ("manifest", trust.manifest),
         ("plan", trust.plan),
@@ -50,7 +50,7 @@ def trust_blocks(trust: Trust) -> list[Block]:
 
 
 def _short(value: str) -> str:
-    """The start of a hash, with the whole hash as its tooltip."""
+    """Write the start of a hash, with the whole hash as its tooltip."""
     if len(value) <= HASH:
         return escaped(value)
     return f'<code class="whole" title="{escaped(value)}">{escaped(value[:HASH])}…</code>'
@@ -74,7 +74,7 @@ def _stages(stages: list[Stage]) -> Chart:
         "x": [one.seconds for one in drawn],
         "marker": bar_style("one"),
         "text": said,
-        # Inside a long bar, because a phone has no room behind it.
+        # inside a long bar, because a phone has no room after its end
         "textposition": "auto",
         "insidetextanchor": "end",
         "insidetextfont": {"color": "@card"},

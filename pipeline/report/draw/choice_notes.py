@@ -1,4 +1,4 @@
-"""Notes on the comparison of lengths: what it leaves out, and where it differs from a run."""
+"""Writes the notes on the comparison of lengths: what it leaves out, and where it differs from a run."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,15 @@ _WITH = "padded, padding-free and bfd"
 
 
 def own_way(choice: Choice) -> str:
-    """The configured strategy, and how it treats long documents. For `none`, that is `bfd`, which packs the same
-    tokens."""
+    """Name the configured strategy, and how it treats long documents. `none` is called `bfd`, which packs the same
+    tokens.
+    """
     strategy = choice.strategy if choice.strategy in {one.strategy for one in choice.points} else "bfd"
     return f"{strategy} with overlong: {choice.overlong}" if strategy == "bfd" else strategy
 
 
 def notes_on(points: Sequence[Point], config: RunConfig, stats: LengthStats, documents_in_all: int) -> list[str]:
-    """The notes that apply, one sentence each."""
+    """Return the notes that apply, one sentence each."""
     out = []
     if stats.held_out:
         more = documents_in_all / max(len(stats.lengths), 1)
@@ -37,13 +38,16 @@ def notes_on(points: Sequence[Point], config: RunConfig, stats: LengthStats, doc
     elif config.truncate.overlong == "drop":
         out.append(f"With {_WITH}, documents longer than a row are left out, as configured.")
     elif config.truncate.overlong == "error":
-        out.append(f"With {_WITH}, documents longer than a row are truncated here; as configured, they stop a run.")
+        out.append(
+            f"With {_WITH}, documents longer than a row are truncated in this comparison; in a run they are an "
+            "error, as configured."
+        )
     out += _alignment(points, config)
     limit = config.pack.window_tokens or WINDOW_TOKENS
     if documents_in_all > len(stats.lengths) > 0 and stats.tokens / len(stats.lengths) * documents_in_all > limit:
         out.append(
-            f"A run plans windows of {exact(limit)} tokens, this comparison all documents at once: a run has at most "
-            "a few more rows per window."
+            f"A run plans windows of {exact(limit)} tokens, but this comparison plans all documents at once: a run "
+            "has at most a few more rows per window."
         )
     return [one[:1].upper() + one[1:] for one in out]
 

@@ -1,4 +1,4 @@
-"""Escape text for the page, and make tables of it. All text from data passes through here."""
+"""Escapes text for the page, and makes tables. All text from data passes through here."""
 
 import html
 import re
@@ -8,43 +8,45 @@ from ....schemas.escape import escape, escape_line
 from .blocks import Grid
 
 CLIP = 1_000
-"""Default limit of a text, in characters."""
+"""Default maximum number of characters of a text."""
 SHORT = 34
-"""A cell of at most so many characters is kept on one line."""
+"""A cell with at most this many characters is kept on one line."""
 LABEL = 44
 """Maximum number of characters of a chart label."""
 
 
 def clipped(text: str, limit: int = CLIP) -> str:
-    """The text, or its start and its length if it is too long."""
+    """Return the text; if it is too long, its start and its length."""
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
 def escaped(text: str, limit: int = CLIP) -> str:
-    """Text escaped for HTML, also for attribute values."""
+    """Escape text for HTML, including attribute values."""
     return html.escape(escape(clipped(text, limit)))
 
 
 def sentence(text: str) -> str:
-    """A paragraph's text as HTML. Numbers stay with their units, and text in backticks becomes code."""
+    """Write a paragraph's text as HTML. Numbers stay on one line with their units, and text in backticks becomes
+    code.
+    """
     joined = re.sub(r"(?<=\d) (?=[%×kMGTPEZ](?![a-z]))", "\u00a0", escaped(text, 5_000))
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", joined)
 
 
 def plain_label(text: str, limit: int = LABEL) -> str:
-    """Text escaped for chart labels and hover texts, where plotly interprets some tags, entities and `%{…}`."""
+    """Escape text for chart labels and hover texts, where plotly interprets some tags, entities and `%{…}`."""
     line = escape_line(text[: limit + 1])
     line = line if len(line) <= limit else f"{line[: limit - 1]}…"
     return html.escape(line, quote=False).replace("%{", "&#37;{")
 
 
 def table(grid: Grid) -> str:
-    """A grid with text cells as HTML."""
+    """Write a grid with text cells as HTML."""
     return table_of(grid, [[escaped(cell) for cell in row] for row in grid.rows])
 
 
 def table_of(grid: Grid, rows: Sequence[Sequence[str]]) -> str:
-    """A grid whose cells are given as HTML. It scrolls in a box of its own, which the keyboard can reach."""
+    """Write a grid whose cells are given as HTML. It scrolls in its own box, which the keyboard can reach."""
     head = "".join(f'<th scope="col"{_side(grid, at)}>{escaped(cell)}</th>' for at, cell in enumerate(grid.head))
     body = "".join(f"<tr>{''.join(_cell(grid, at, cell) for at, cell in enumerate(row))}</tr>\n" for row in rows)
     whole = (

@@ -20,7 +20,7 @@ QUESTIONS = {
     "batch": "What batch size?",
     "trust": "Can I trust it?",
 }
-"""Section → its question."""
+"""The question of each section."""
 _BLOCKS: dict[str, Callable[[Any], list[Block]]] = {
     "choice": choice_blocks,
     "flow": flow_blocks,
@@ -32,7 +32,7 @@ _BLOCKS: dict[str, Callable[[Any], list[Block]]] = {
 
 
 def report_page(report: Report) -> Page:
-    """The page of a report. A missing section gives the reason."""
+    """Make the page of a report. Where a section is missing, it says why."""
     sections = []
     for name, title in QUESTIONS.items():
         content = getattr(report, name)
@@ -46,7 +46,7 @@ def report_page(report: Report) -> Page:
 
 
 def _said(content: Any) -> str:
-    """A section's answer, and which split it covers if the figures at the top cover more."""
+    """Return a section's answer; if the figures at the top cover more splits, it says which split it covers."""
     if isinstance(content, Choice):
         return _with_advice(content)
     if isinstance(content, Packing) and len(content.splits) > 1:
@@ -55,13 +55,13 @@ def _said(content: Any) -> str:
 
 
 def main_split(packing: Packing) -> str:
-    """The split to train on."""
+    """Return the split to train on."""
     names = [one.split for one in packing.splits]
     return "train" if "train" in names else names[0]
 
 
 def _with_advice(choice: Choice) -> str:
-    """The sentence, plus the advised length if it is another one."""
+    """Return the sentence, plus the advised length if it differs from the configured one."""
     advice = choice.advice
     if advice is None or (advice.max_length, advice.strategy) == (choice.max_length, choice.strategy):
         return choice.sentence
@@ -84,7 +84,7 @@ def _lead(report: Report) -> str:
 
 
 def _when(made: str) -> str:
-    """2026-02-03T04:05:06Z → 2026-02-03 04:05 UTC; other text is unchanged."""
+    """Write 2026-02-03T04:05:06Z as 2026-02-03 04:05 UTC; other text is unchanged."""
     if len(made) >= 16 and made[10] == "T" and made[4] == made[7] == "-":
         return f"{made[:10]} {made[11:16]} UTC"
     return made

@@ -1,7 +1,7 @@
-"""The page's colours by role, in a light and a dark scheme, with dashes, symbols and patterns that say the same.
+"""The page's colours by role, in a light and a dark scheme, with dashes, symbols and patterns of the same meaning.
 
 A figure names a colour by its role: `@lost`, or `@lost/40` for 40 % opacity. The page's script inserts the scheme's
-colour, so charts follow when the reader changes the scheme.
+colour, so charts change with the scheme.
 """
 
 ROLES: dict[str, tuple[str, str]] = {
@@ -20,13 +20,13 @@ ROLES: dict[str, tuple[str, str]] = {
     "untrained": ("#7d8490", "#8d949f"),
     "lost": ("#c2410c", "#f28b57"),
     "created": ("#7446b3", "#b898ef"),
-    # Ways to batch.
+    # Ways to make batches.
     "padded": ("#b4530f", "#f0a066"),
     "padding_free": ("#7d6600", "#d6bd4c"),
     "wrapped": ("#7446b3", "#b898ef"),
     "bfd": ("#0b5cab", "#7cbaf5"),
     "bfd_split": ("#0d7a5f", "#45c49f"),
-    # Series without a colour of their own, such as sources and splits.
+    # Series without a fixed colour, such as sources and splits.
     "one": ("#0b5cab", "#7cbaf5"),
     "two": ("#b4530f", "#f0a066"),
     "three": ("#0d7a5f", "#45c49f"),
@@ -58,7 +58,7 @@ KINDS = {
     "lost": "✕ lost",
     "created": "+ created",
 }
-"""Kind of flow → its name. The sign works without the colour."""
+"""Name of each kind of flow, with a sign that works without colour."""
 
 
 def scheme(dark: bool) -> dict[str, str]:
@@ -67,14 +67,14 @@ def scheme(dark: bool) -> dict[str, str]:
 
 
 def variables() -> str:
-    """The roles as CSS properties, for browsers with and without `light-dark()`."""
+    """Return the roles as CSS properties, for browsers with and without `light-dark()`."""
     plain = "".join(f"--{role}:{light};" for role, (light, _) in ROLES.items())
     both = "".join(f"--{role}:light-dark({light},{dark});" for role, (light, dark) in ROLES.items())
     return f":root{{{plain}}}\n@supports (color:light-dark(#000,#fff)){{:root{{{both}}}}}\n"
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours as WCAG 2 defines it, from 1 to 21."""
+    """Return the contrast of two colours as WCAG 2 defines it, from 1 to 21."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

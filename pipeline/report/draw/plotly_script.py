@@ -1,7 +1,8 @@
-"""plotly's script, changed in three places so that a browser needs a third of the time for it.
+"""Changes plotly's script in three places, so that a browser loads it in a third of the time.
 
-Nothing is removed; modules that our charts do not use are just not started. The changes expect the form that esbuild
-gives plotly.js in versions 3.0, 3.1, 3.3, 4.0 and 4.1. A script of another form is used unchanged, and opens later.
+Nothing is removed, but modules that our charts do not use are not started. The changes expect the form that esbuild
+gives plotly.js in versions 3.0, 3.1, 3.3, 4.0 and 4.1. A script of another form is used unchanged; the page then opens
+more slowly.
 """
 
 import re
@@ -20,14 +21,15 @@ _CLOSING = re.compile(r"(return Plotly;\s*\})\)\);?\s*\Z")
 _REGISTERED = re.compile(r"\.register\(\[([\w$]+\(\)(?:,[\w$]+\(\))*)\]\)")
 _MODULE = re.compile(r"([\w$]+)=([\w$]+)\(\(([\w$]+,[\w$]+)\)=>\{")
 _MODULE_SPAN = 4000
-"""A trace's module starts within so many characters before the trace's name."""
+"""A trace's module starts within this many characters before the trace's name."""
 _END = 200
-"""The closing brackets are within so many last characters."""
+"""The closing brackets are within this many characters of the end."""
 
 
 @cache
 def plotly_script() -> str:
-    """The plotly.js of the installed package, made faster. The package is not imported, which would take a second.
+    """Return the plotly.js of the installed package, made faster. The package is not imported, because that takes a
+    second.
 
     Raises:
         PacktrainError: the script was not found, or cannot be embedded in a page.
@@ -45,11 +47,11 @@ def plotly_script() -> str:
 
 
 def made_ready(text: str, traces: Sequence[str] = TRACES) -> str:
-    """The script with only these traces registered; unchanged if its form is unknown.
+    """Return the script with only these traces registered; unchanged if its form is unknown.
 
     1. Only `traces` are registered, so modules of the others (maps, 3D, …) never run.
-    2. The two outermost functions are put in brackets. That tells the engine that they are called at once, so it
-       compiles them while parsing, and does not parse five million characters twice.
+    2. The two outermost functions are put in brackets. This tells the engine that they are called at once, so it
+    compiles them while parsing, instead of parsing five million characters twice.
     3. Modules become functions instead of arrow functions, because engines parse only functions lazily.
     """
     modules = [_module(text, name) for name in traces]
@@ -68,7 +70,9 @@ def made_ready(text: str, traces: Sequence[str] = TRACES) -> str:
 
 
 def _module(text: str, trace: str) -> tuple[str, str] | None:
-    """(name, function that creates modules) of the module that defines a kind of traces; None if not found."""
+    """Return (name, function that creates modules) of the module that defines a kind of traces; None if it is not
+    found.
+    """
     place = text.find(f'moduleType:"trace",name:"{trace}"')
     before = list(_MODULE.finditer(text, max(place - _MODULE_SPAN, 0), max(place, 0)))
     return (before[-1][1], before[-1][2]) if before else None

@@ -38,16 +38,16 @@ def print_blocks(console: Console, blocks: Iterable[Block], *, wrap: bool = Fals
             case Words():
                 line = Text(escape_line(block.text), style=block.style)
                 console.print(line, soft_wrap=block.code or not wrap)
-            case Heading():  # the caption of the table below says the same
+            case Heading():  # the caption of the following table says the same
                 console.print()
             case Fold():
                 print_blocks(console, block.blocks, wrap=wrap)
             case _:
-                pass  # charts: other blocks have their numbers
+                pass  # charts are left out, because other blocks have their numbers
 
 
 def _table(grid: Grid) -> Table:
-    """A grid as a rich table. Columns without a name hold words, too; short names are not wrapped."""
+    """Make a rich table of a grid. Columns without a name also hold words; short names are not wrapped."""
     table = Table(show_edge=False, pad_edge=False)
     for at, name in enumerate(grid.head):
         words = at < grid.text_columns or not name

@@ -1,4 +1,6 @@
-"""Settings other than the length that would help: against lost trained tokens, and against rows closed early."""
+"""Finds settings other than the length that would help: against lost trained tokens, and against rows that close
+early.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,17 +13,19 @@ from ....stages.forecast.sweep import SweepOptions, sweep
 from ....stages.select.truncate import Keep
 
 LOSES = 0.01
-"""Lost share of trained tokens from which the report says what would keep them."""
+"""If at least this share of trained tokens is lost, the report says what would keep them."""
 
 
 def own_point(points: Sequence[Point], config: RunConfig) -> Point:
-    """The configuration's point. For `none` it is that of `bfd`, which packs the same tokens."""
+    """Return the configuration's point in the comparison. For `none` it is the point of `bfd`, which packs the same
+    tokens.
+    """
     strategy = "bfd" if config.pack.strategy == "none" else config.pack.strategy
     return next(one for one in points if (one.strategy, one.max_length) == (strategy, config.truncate.max_length))
 
 
 def remedies(stats: LengthStats, points: Sequence[Point], config: RunConfig) -> list[str]:
-    """Settings that keep more trained tokens at the configured length."""
+    """Name settings that keep more trained tokens at the configured length."""
     point, length = own_point(points, config), config.truncate.max_length
     total = point.labels + point.labels_lost
     overlong = config.truncate.overlong
@@ -44,7 +48,7 @@ def remedies(stats: LengthStats, points: Sequence[Point], config: RunConfig) -> 
 def closed_early(
     stats: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
 ) -> list[str]:
-    """How many rows there would be without `pack.max_docs`, if it costs rows."""
+    """Say how many rows there would be without `pack.max_docs`, if it costs rows."""
     point = own_point(points, config)
     if config.pack.max_docs is None or config.pack.strategy == "none" or not point.rows:
         return []

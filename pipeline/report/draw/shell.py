@@ -1,4 +1,4 @@
-"""A page as one HTML file: no network access, a strict content policy, and all data shown as text."""
+"""Writes a page as one HTML file: no network access, a strict content policy, and all data shown as text."""
 
 import base64
 import hashlib
@@ -35,14 +35,15 @@ BASE: dict[str, Any] = {
     "hovermode": "closest",
     "bargap": 0.06,
 }
-"""Base of every figure's layout, as `_AXIS` is of every axis; a figure's own keys win. plotly widens the margins if
-labels or a legend need more."""
+"""Defaults of every figure's layout, as `_AXIS` has those of every axis; a figure's own keys take precedence. plotly
+widens the margins if labels or a legend need more.
+"""
 _EMPTY = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="
-"""SHA-256 of no bytes: plotly adds an empty style element and inserts rules into it."""
+"""SHA-256 of an empty text: plotly adds an empty style element and inserts rules into it."""
 
 
 def render(page: Page) -> bytes:
-    """The bytes of the HTML file.
+    """Return the bytes of the HTML file.
 
     Raises:
         PacktrainError: plotly's script was not found.
@@ -75,7 +76,7 @@ def render(page: Page) -> bytes:
 
 @cache
 def _encoded(script: str) -> bytes:
-    """A script's bytes, cached because plotly's are five million."""
+    """Encode a script; cached, because plotly's has five million bytes."""
     return script.encode()
 
 
@@ -83,9 +84,9 @@ def _encoded(script: str) -> bytes:
 
 
 def _policy(style: str, scripts: Sequence[str]) -> str:
-    """A policy that allows exactly these scripts and style sheets, and loading nothing.
+    """Return a policy that allows exactly these scripts and style sheets, and forbids loading anything.
 
-    Style attributes are allowed because plotly sets them. They can load nothing, since all sources are forbidden.
+    Style attributes are allowed because plotly sets them. They cannot load anything, because all sources are forbidden.
     """
     allowed = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     return (
@@ -106,13 +107,13 @@ def _beside(name: str) -> str:
 
 @cache
 def _placeholders(script: str) -> str:
-    """Empty style elements with the ids of plotly's map styles, so that plotly does not add its own."""
+    """Return empty style elements with the ids of plotly's map styles, so that plotly does not add its own."""
     ids = re.findall(r'if\(!document\.getElementById\("([0-9a-f]{32,})"\)\)', script)
     return "".join(f'<style id="{one}"></style>' for one in ids)
 
 
 def _data(value: Any) -> str:
-    """JSON that cannot close its script element, whatever the data."""
+    """Write JSON that cannot close its script element, whatever the data."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -157,7 +158,7 @@ def _head(page: Page) -> str:
 
 
 def _contents(page: Page) -> str:
-    """All questions with their answers. The sections below show the details and do not repeat the answers."""
+    """Return all questions with their answers. The sections below show the details and do not repeat the answers."""
     return f'<nav aria-label="Answers"><ol>\n{"".join(map(_answer, page.sections))}</ol></nav>'
 
 
@@ -185,7 +186,7 @@ def _section(section: PageSection) -> str:
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    """The blocks' HTML. Consecutive narrow charts share a row."""
+    """Return the blocks' HTML. Consecutive narrow charts share a row."""
     out: list[str] = []
     beside = False
     for block in blocks:

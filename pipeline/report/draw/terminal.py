@@ -1,4 +1,4 @@
-"""The report in a terminal: each section's answer, with small tables."""
+"""Prints the report in a terminal: each section's answer, with small tables."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from .page import QUESTIONS
 from .printing import print_blocks, print_section
 
 _AROUND = 2
-"""Lengths shown below and above the configured one."""
+"""Number of lengths to show below and above the configured one."""
 _SOURCES = 8
 """Maximum number of sources in the table of losses."""
 _BAR = 16
@@ -29,9 +29,9 @@ def print_report(console: Console, report: Report) -> None:
     if report.sample is not None and not report.sample.exhaustive:
         seen, of_all = report.sample.rows, report.sample.rows_estimated
         words = (
-            f"From a sample of {seen:,} of about {of_all:,} rows. The rows and FLOPs of each length are those of the "
-            f"sample; multiply them by about {of_all / max(seen, 1):.3g} for all data. Shares are estimates, and a "
-            "longer document may be outside the sample."
+            f"From a sample of {seen:,} of about {of_all:,} rows. Rows and FLOPs of each length are those of the "
+            f"sample; multiply them by about {of_all / max(seen, 1):.3g} for all data. Shares are estimates, and the "
+            "data may have longer documents than the sample."
         )
         lead.append(Words(words, style="yellow"))
     print_blocks(console, lead, wrap=True)
@@ -76,7 +76,7 @@ def _choice(choice: Choice) -> list[Block]:
 
 
 def _sources(title: str, sources: Sequence[SourceLoss]) -> list[Block]:
-    """A table of what sources lose, largest loss first."""
+    """Make a table of what each source loses, largest loss first."""
     trained = any(one.labels for one in sources)
     hit = [one for one in sources if one.documents_cut or one.documents_lost]
     hit.sort(key=lambda one: (-lost(one, trained), -one.documents_cut / one.documents))
@@ -177,7 +177,7 @@ def _note(text: str) -> Words:
 
 
 def bar(part: float, width: int = _BAR) -> str:
-    """A share as a text bar, in steps of an eighth of a character."""
+    """Draw a share as a text bar, in steps of an eighth of a character."""
     eighths = round(min(max(part, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
@@ -190,4 +190,4 @@ _BLOCKS: dict[str, Callable[[Any], list[Block]]] = {
     "packing": _packing,
     "trust": _trust,
 }
-"""Section → the blocks below its answer."""
+"""The function that makes the blocks below each section's answer."""

@@ -1,4 +1,4 @@
-"""Packed rows as text, document by document, with trained text marked and a search by example id."""
+"""Shows packed rows as text, document by document, with trained text marked and a search by example id."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ _STRIPS = "<li>strips: each block is a document; its darker lower part is traine
 
 
 def rows_markup(rows: Sequence[ShownRow]) -> str:
-    """The rows as HTML, with a search field."""
+    """Write the rows as HTML, with a search field."""
     documents = sum(len(row.documents) for row in rows)
     return _searched("documents", documents, [_row(at, row) for at, row in enumerate(rows)], _STRIPS)
 
 
 def pairs_markup(pairs: Sequence[ShownPair]) -> str:
-    """Preference pairs as HTML, each with its three texts, and a search field."""
+    """Write preference pairs as HTML, each with its three texts, and a search field."""
     return _searched("pairs", len(pairs), [_pair(at, pair) for at, pair in enumerate(pairs)])
 
 
@@ -68,7 +68,7 @@ def _row(at: int, row: ShownRow) -> str:
         f"{plural(len(row.documents), 'document')}, {trained:,} tokens trained"
     )
     texts = [_document(f"row-{at}-{place}", place, document) for place, document in enumerate(row.documents, 1)]
-    # The first row shows one document unfolded, so that the reader sees at once what is trained.
+    # The first document of the first row is unfolded, so that the reader sees at once what is trained.
     shown = 0 if at else 1
     first, rest, more = "".join(texts[:shown]), "".join(texts[shown:]), "other " if shown else ""
     count = len(texts) - shown
@@ -82,7 +82,7 @@ def _row(at: int, row: ShownRow) -> str:
 
 
 def _strip(row: ShownRow, counts: str) -> str:
-    """The row as a strip, to scale: documents side by side, with trained tokens in the lower part."""
+    """Draw the row as a strip, to scale: documents side by side, with trained tokens in the lower part."""
     whole = max(row.capacity, row.tokens, 1)
     scale = 1000 / whole
     shapes = [_rectangle("pad", 0, 1000, 0)]

@@ -1,1 +1,1 @@
-"""A few rows of all inputs, for a plan that looks at a sample."""
+"""Takes a few rows of all inputs, for a plan that uses a sample."""

@@ -1,7 +1,7 @@
-"""The temporary folder of a sample, and the removal of folders that killed plans left behind.
+"""Makes the temporary folder of a sample, and removes folders that killed plans left behind.
 
-A killed process cannot clean up, and a sample may have gigabytes. So every folder has a lock file, whose lock the
-kernel releases when its process ends; the next plan removes folders without a lock holder.
+A killed process cannot clean up, and a sample may have gigabytes. So every folder has a lock file. The kernel releases
+the lock when its process ends, and the next plan removes folders that no process has locked.
 """
 
 import os
@@ -17,18 +17,18 @@ from ....schemas.files import lock
 _PREFIX = "packtrain-sample-"
 _LOCK = ".in-use"
 _YOUNG_SECONDS = 60.0
-"""A folder without a lock file, and younger than this, may just be being created."""
+"""Seconds: a younger folder without a lock file may be in the middle of its creation."""
 
 
 @contextmanager
 def sample_folder() -> Iterator[Path]:
-    """A folder for a sample below the system's temporary folder; removed afterwards."""
+    """Make a folder for a sample below the system's temporary folder; it is removed afterwards."""
     home = Path(tempfile.gettempdir())
     for left in home.glob(f"{_PREFIX}*"):
         _sweep(left)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        # Started programs do not inherit the lock; forked workers end with their driver.
+        # Programs that are started do not inherit the lock, and forked workers end with their driver.
         held = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             lock.lock(held)

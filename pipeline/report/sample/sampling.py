@@ -1,4 +1,4 @@
-"""A sample of the inputs: some rows of every source, as files for the ordinary encoder.
+"""Samples the inputs: writes some rows of every source to files for the ordinary encoder.
 
 No input is scanned or hashed as a whole, so the sample takes seconds however large the inputs are. Every source gets
 its share of the rows. Within a source, rows are taken in stretches from evenly spaced places.
@@ -39,14 +39,14 @@ from .sampling_rows import (
 STRETCH = 100
 """Maximum number of consecutive rows to take."""
 _PLACES = 100
-"""Least number of stretches per source, if it gives enough rows, because neighbouring rows are often alike."""
+"""Minimum number of stretches per source, if it has enough rows; neighbouring rows are often alike."""
 _LEAST = 20
-"""Least number of rows per source, however small its share: a source without rows would look broken."""
+"""Minimum number of rows per source, however small its share; a source without rows would look broken."""
 _PROBES = 16
 _FOOTERS = 64
 """Maximum number of files of a source whose row counts are read; the others are estimated."""
 _COUNTED = 64 << 20
-"""Up to so many bytes, lines are counted instead of estimated."""
+"""Up to this number of bytes, lines are counted instead of estimated."""
 _READ_ALL = 1.05
 """All rows are read if the inputs have at most this multiple of the requested rows."""
 
@@ -61,14 +61,14 @@ class Sampled:
     rows_estimated: float
     """Estimated rows of all inputs."""
     exhaustive: bool
-    """Whether the sample has all rows; then `config` is the user's."""
+    """Whether the sample has all rows; if so, `config` is the user's configuration."""
     inputs: list[Input] = field(default_factory=list)
     """The sampled inputs, without hashes."""
     origins: dict[str, tuple[str, str | None, Taken]] = field(default_factory=dict)
-    """Path of a sample's file → (name of its input, path of its input, what was taken)."""
+    """(name of the input, path of the input, what was taken) for the path of each file of the sample."""
 
     def true_rejects(self, rejects: Rejects) -> Rejects:
-        """Rejects of the sample, with the names of the real inputs. Instead of a line, they give a nearby byte."""
+        """Return the rejects of the sample, with the names of the real inputs and a nearby byte instead of a line."""
         shown = []
         for reject in rejects.shown:
             name, path, taken = self.origins.get(reject.path or "", (reject.file, reject.path, Taken()))
@@ -79,7 +79,7 @@ class Sampled:
         return Rejects(shown, rejects.file)
 
     def true_place(self, error: NoRowsError) -> NoRowsError:
-        """The error, with the name of the real input."""
+        """Return the error, with the name of the real input."""
         name, path, taken = self.origins.get(error.path, (error.path, None, Taken()))
         near = f"after byte {taken.starts[0][1]:,}, " if taken.starts else ""
         said = error.said.replace("none of its ", "of what was looked at, none of ", 1)
@@ -97,14 +97,14 @@ class _Source:
     rows: float
     """Rows of all pieces, limited by `max_rows`."""
     space: float
-    """Share of all rows that `max_rows` leaves."""
+    """Share of all rows that are within `max_rows`."""
     counted: bool = False
     """Whether the rows were counted, not estimated."""
 
 
 @contextmanager
 def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Iterator[Sampled]:
-    """A sample of about `rows` rows, which exists until the context ends.
+    """Make a sample of about `rows` rows, which exists until the context ends.
 
     Raises:
         ConfigError: `rows` is not positive; an input is missing.
@@ -147,7 +147,7 @@ def _share_tokenizers(cache: Path, own: Path) -> None:
 
 
 def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) -> _Source:
-    """Count or estimate the rows of each input."""
+    """Return a source's inputs, with their rows counted or estimated."""
     found = [one for input in find_inputs(source, base) for one in _here(input, source, cache, observer)]
     pieces = [look(one) for one in found]
     weights = [0.0] * len(pieces)
@@ -163,7 +163,7 @@ def _measure(source: SourceConfig, base: Path, cache: Path, observer: Observer) 
     _by_bytes(pieces, [index for index, piece in enumerate(pieces) if piece.leading], weights, _leading)
     if any(piece.leading for piece in pieces):
         observer.note(
-            f"sources.{source.name}: of compressed files and CSV only the first rows are sampled, which may differ "
+            f"sources.{source.name}: only the first rows of compressed files and CSV are sampled; they may differ "
             "from the others"
         )
     rows = sum(weights)
@@ -206,7 +206,7 @@ def _by_bytes(
 
 
 def _probe(some: list[SampledFile]) -> float:
-    """Estimated rows of some line files, from the length of lines at some places."""
+    """Estimate the rows of some line files, from the length of lines at some places."""
     read = lines = 0
     each = max(1, _PROBES // len(some))
     for piece in some:
@@ -216,7 +216,7 @@ def _probe(some: list[SampledFile]) -> float:
 
 
 def _leading(some: list[SampledFile]) -> float:
-    """Estimated rows of some files that can be read from the start only."""
+    """Estimate the rows of some files that can be read only from the start."""
     rows = size = 0
     for piece in some:
         with tempfile.TemporaryFile() as nowhere:
@@ -226,7 +226,7 @@ def _leading(some: list[SampledFile]) -> float:
 
 
 def _take(source: _Source, count: int, folder: Path, seed: int, out: Sampled) -> SourceConfig:
-    """Write the sample of a source, and say where it is."""
+    """Write the sample of a source, and return its configuration."""
     count = max(count, min(_LEAST, math.ceil(source.rows)))
     stretches = max(min(count, _PLACES), -(-count // STRETCH))
     chance = random.Random(seed)
@@ -271,7 +271,7 @@ def _take_piece(piece: SampledFile, places: Sequence[float], span: float, rows: 
     """Take rows from several places of one input.
 
     Args:
-        places: from 0 to 1.
+        places: where to take rows, from 0 to 1.
         span: the share of the input to take from each place.
         rows: the input's approximate number of rows.
     """

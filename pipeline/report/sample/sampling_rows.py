@@ -1,7 +1,7 @@
-"""Take evenly spaced rows from one input without reading all of it, as far as its format allows.
+"""Takes evenly spaced rows from one input without reading all of it, if its format allows that.
 
 Line files are searched for line starts near given places; Parquet row groups and Arrow batches are read by number.
-Compressed files, and CSV with its newlines inside quotes, can be read from the start only.
+Compressed files can be read only from the start, and so can CSV, which may have newlines inside quotes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from ...inputs.containers.separated import QuotedRows
 from ...inputs.places.paths import Found, InputKind
 
 PROBE = 1 << 16
-"""Bytes to read at a place to measure line lengths."""
+"""Number of bytes to read at a place to measure line lengths."""
 _CHUNK = 1 << 20
 MOST = 64 << 20
 """Maximum number of bytes of a chunk of rows; longer chunks are cut after their last whole row."""
 _READ_AHEAD = 1 << 20
-"""Least bytes of a compressed file to read for an estimate of its rows; it is read in steps of 64 KiB."""
+"""Minimum number of bytes of a compressed file to read for an estimate of its rows; it is read in steps of 64 KiB."""
 _GROUP = 128 << 20
-"""Row groups up to so many bytes are decoded whole; of larger ones, the first rows are taken."""
+"""Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
 
 _FROM_PLACES = (Container.JSONL, Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM)
-"""Containers whose rows can be taken from any place. The others are read from the start only."""
+"""Containers whose rows can be taken from any place. Others can be read only from the start."""
 
 Opener = Callable[[], BinaryIO]
 
@@ -57,7 +57,7 @@ class SampledFile:
 
     @property
     def leading(self) -> bool:
-        """Whether only the first rows can be taken."""
+        """Whether rows can be taken only from the start."""
         return self.packing is not None or self.container not in _FROM_PLACES
 
     @property
@@ -67,7 +67,7 @@ class SampledFile:
 
     @property
     def name(self) -> str:
-        """Name of the sample's file: the input's, without the suffix of a compression."""
+        """Name of the sample's file: the input's name, without the suffix of a compression."""
         path = self.found.path
         if self.packing is None:
             return path.name
@@ -97,7 +97,7 @@ def look(found: Found) -> SampledFile:
     try:
         with opened() as file:
             head = file.read(HEAD)
-    except Exception as error:  # every file system of fsspec raises its own errors
+    except Exception as error:  # each file system of fsspec raises its own errors
         raise InputError(f"{found.shown} cannot be read: {error}") from error
     if not head:
         raise InputError(f"{found.shown} is empty; remove it from the source's path, or fill it")
@@ -105,7 +105,7 @@ def look(found: Found) -> SampledFile:
 
 
 def line_bytes(piece: SampledFile, places: Sequence[float]) -> tuple[int, int]:
-    """(bytes, lines) read at some places of a line file, given from 0 to 1."""
+    """Return (bytes, lines) read at some places of a line file. Places are from 0 to 1."""
     size = piece.found.size
     read = lines = 0
     with piece.open() as file:
@@ -138,7 +138,7 @@ def take_lines(piece: SampledFile, places: Sequence[float], span: float, to: Bin
     """
     out, at = Taken(), 0
     size = max(piece.found.size, 1)
-    # The last search: from `looked`, the next line starts at `found`. Many places may fall into one long line.
+    # The last search: the first line after `looked` starts at `found`. Many places may fall into one long line.
     looked, found = size, 0
     with piece.open() as file:
         for place in places:
@@ -165,7 +165,7 @@ def take_lines(piece: SampledFile, places: Sequence[float], span: float, to: Bin
 
 
 def _line_start(file: BinaryIO, place: int) -> tuple[int | None, bytes]:
-    """(start of the first line at or after a place, what was read of it); None instead at the end of the file."""
+    """Return (start of the first line at or after a place, what was read of it); None at the end of the file."""
     file.seek(place - 1)
     at = place - 1
     while data := file.read(PROBE):
@@ -182,7 +182,7 @@ def _line_start(file: BinaryIO, place: int) -> tuple[int | None, bytes]:
 
 
 def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
-    """The whole lines from `begin` that start before `stop`. The file's last line may lack a line end."""
+    """Return the whole lines from `begin` on that start before `stop`. The file's last line may lack a line end."""
     file.seek(begin + len(data))
     read = bytearray(data)
     while begin + len(read) < stop and len(read) < MOST:
@@ -257,7 +257,7 @@ class _Rest:
 
 
 def _row_ends(data: bytes, *, quoted: bool) -> list[int]:
-    """The end, exclusive, of each row that ends within the data."""
+    """Return the end, exclusive, of each row that ends within the data."""
     out, at, inside = [], 0, False
     for line in data.split(b"\n")[:-1]:
         at += len(line) + 1
@@ -275,7 +275,7 @@ def _position(file: BinaryIO) -> int:
 
 
 def table_rows(piece: SampledFile) -> int:
-    """The number of rows of a table, from its footer or its batches.
+    """Return the number of rows of a table, from its footer or its batches.
 
     Raises:
         InputError: the file is damaged.
@@ -313,7 +313,7 @@ def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) 
 
 
 def _of_groups(parquet: Any, places: list[int], each: int) -> tuple[pa.Table, int]:
-    """Rows from several places of a Parquet file, read by row group."""
+    """Read rows from several places of a Parquet file, by row group."""
     tables, first = [], 0
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
@@ -331,7 +331,7 @@ def _of_groups(parquet: Any, places: list[int], each: int) -> tuple[pa.Table, in
 
 
 def _slices(table: pa.Table, places: list[int], each: int) -> tuple[pa.Table, int]:
-    """`each` rows from each place, without repeats."""
+    """Return `each` rows from each place, without repeats."""
     pieces, at = [], 0
     for place in places:
         start = max(at, min(place, table.num_rows))
@@ -342,7 +342,7 @@ def _slices(table: pa.Table, places: list[int], each: int) -> tuple[pa.Table, in
 
 
 def _arrow(piece: SampledFile) -> pa.Table:
-    """The whole table, memory-mapped."""
+    """Open the whole table, memory-mapped."""
     source = pa.memory_map(str(piece.found.path))
     if piece.container is Container.ARROW_FILE:
         return pa.ipc.open_file(source).read_all()

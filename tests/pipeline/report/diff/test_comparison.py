@@ -321,7 +321,7 @@ def test_a_renamed_file(make: Make) -> None:
     (change,) = found.inputs.changes
     assert (change.what, change.file, change.was) == ("renamed", "talk", "chat/chat")
     assert found.same_rows
-    assert found.sentence == "The rows of A and B are identical; what differs: 1 input file renamed."
+    assert found.sentence == "The rows of A and B are identical; differences: 1 input file renamed."
     assert numbers(total(found)) == {"same": PAIRS + TEXTS}
     assert found.examples is not None
     assert "renamed file" in found.examples.compared
@@ -355,7 +355,7 @@ def test_no_duplicates_to_drop_leaves_the_rows_as_they_are(make: Make) -> None:
     found = compare(make("base"), make("none twice", duplicates="drop"))
     assert found.same_rows
     assert not found.identical
-    assert found.sentence == "The rows of A and B are identical; what differs: duplicates keep → drop."
+    assert found.sentence == "The rows of A and B are identical; differences: duplicates keep → drop."
     assert all(line.change == 0 for line in found.ledger)
     assert numbers(total(found)) == {"same": PAIRS + TEXTS}
 
@@ -387,7 +387,7 @@ def test_a_default_that_is_spelled_out_is_no_change(make: Make) -> None:
     assert {one.key for one in found.settings} >= {"sources.chat.repeat", "pack.window_tokens"}
     assert found.same_rows
     assert not found.identical
-    assert "which mean the same" in found.sentence
+    assert "these mean the same" in found.sentence
 
 
 def test_padding_is_no_token(make: Make) -> None:
