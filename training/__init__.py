@@ -1,4 +1,4 @@
-"""From packed shards to batches of a trainer. Needs pyarrow, numpy, torch and pydantic, nothing else."""
+"""Turns packed shards into batches for a trainer. Needs only pyarrow, numpy, torch and pydantic."""
 
 from typing import TYPE_CHECKING, Any
 

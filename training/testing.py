@@ -1,4 +1,4 @@
-"""Checks for your own data: no row is lost or repeated, wherever a training stopped."""
+"""Checks on your own data that no row is lost or repeated, wherever training stopped."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ STATE_BYTES = 1024
 """Upper bound on the size of a state as JSON."""
 
 Pieces = Counter[tuple[bytes, bytes]]
-"""Documents counted by content: input ids and labels."""
+"""Number of documents by content: input ids and labels."""
 
 
 class Resumable(Protocol):
@@ -28,7 +28,7 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Number of ranks, workers and rows per step with which a dataset is read."""
+    """The number of ranks, workers and rows per step with which a dataset is read."""
 
     world_size: int
     rows_per_step: int
@@ -40,20 +40,21 @@ Make = Callable[[int, Shape], Resumable]
 
 
 def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> int:
-    """Stop at every step of every shape, go on in every shape, and require that exactly the rest is delivered.
+    """Stop at every step of every shape, continue in every shape, and check that exactly the remaining rows are
+    delivered.
 
-    What is compared are the documents in the batches, of all ranks together, with those that one rank with one row a
-    step delivers: every step must hold exactly the rows whose turn it is, whatever the shape, from wherever it
-    resumed; what fills up a last step must be filler. States must be equal on all ranks and small.
+    The documents in the batches of all ranks together are compared with those that one rank with one row per step
+    delivers: in every shape, and wherever it resumed, every step must hold exactly the next rows of the order. Rows
+    that fill up a last step must be padding or the first rows. States must be small, and equal on all ranks.
 
     Args:
-        every: stop after each so many steps only; large datasets take the square of their steps.
+        every: stop only after each this many steps; the time grows with the square of the number of stops.
 
     Returns:
-        How many steps were compared: never nothing, or the check would have proved nothing.
+        Number of steps that were compared; at least one, or the check would prove nothing.
 
     Raises:
-        AssertionError: says after which rows, in which shape, which step was wrong.
+        AssertionError: a step was wrong; the message says which step, in which shape, after which rows.
     """
     rows = [pieces for pieces, _ in _deliver(make, Shape(1, 1), None)]
     _require(bool(rows), "the loader delivered nothing at all")
@@ -64,12 +65,12 @@ def check_resumption(make: Make, shapes: Sequence[Shape], *, every: int = 1) -> 
         for state in stops:
             for other in shapes:
                 compared += _compare(make, other, state, rows)
-    _require(compared > 0, "no shape made a single step: there was nothing to compare")
+    _require(compared > 0, "no shape made a step, so there was nothing to compare")
     return compared
 
 
 def _compare(make: Make, shape: Shape, state: dict[str, Any] | None, rows: list[Pieces]) -> int:
-    """Compare what a loader delivers from a state to the end with the rows themselves."""
+    """Compare the rows that a loader delivers, from a state to the end, with the expected rows."""
     begin = position = state["rows"] if state else 0
     compared = 0
     where = f"{shape}, resumed after {begin:,} rows" if state else f"{shape}, from the beginning"
@@ -101,7 +102,7 @@ def _compare(make: Make, shape: Shape, state: dict[str, Any] | None, rows: list[
 
 
 def _deliver(make: Make, shape: Shape, state: dict[str, Any] | None) -> Iterator[tuple[Pieces, dict[str, Any]]]:
-    """Each step's documents over all ranks, and the state after it. All ranks must end together."""
+    """Yield each step's documents over all ranks, and the state after it. All ranks must end together."""
     loaders = [make(rank, shape) for rank in range(shape.world_size)]
     if state is not None:
         for loader in loaders:
@@ -115,7 +116,7 @@ def _deliver(make: Make, shape: Shape, state: dict[str, Any] | None) -> Iterator
 
 
 def pieces_of(batch: dict[str, Any]) -> Pieces:
-    """The documents of a flattened batch, without the empty ones that fixed shapes add."""
+    """Return the documents of a flattened batch, without the empty ones that fixed shapes add."""
     ids, labels = batch["input_ids"][0].numpy(), batch["labels"][0].numpy()
     bounds = batch["cu_seq_lens_q"].tolist()
     return Counter(

@@ -25,7 +25,7 @@ def find_tokenizer(path: str, base: Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise TokenizerError(f"tokenizer.path: {folder} is a file, not a folder")
+        raise TokenizerError(f"tokenizer.path: {folder} is a file; give the tokenizer's folder")
     if not _HUB_NAME.fullmatch(path):
         raise TokenizerError(
             f"tokenizer.path: the folder {folder} does not exist{_near(folder)}; nothing is downloaded: save a hub's "

@@ -67,7 +67,7 @@ def make_format(name: str, options: Options | None = None) -> Format[Any, Any]:
         ConfigError: there is no such format, or the options belong to another one.
     """
     if name not in FORMATS:
-        raise ConfigError(f"no prep format is called {name!r}; the formats are {', '.join(FORMATS)}")
+        raise ConfigError(f"no prep format is called {name!r}; choose from {', '.join(FORMATS)}")
     format_type = FORMATS[name]
     options = format_type.options_type() if options is None else options
     if type(options) is not format_type.options_type:

@@ -1,11 +1,13 @@
 """Attention that ends at document bounds: `packed_varlen` and `packed_block_mask`, registered with transformers.
 
-1. **Bounds** (`bounds`): which tokens form a document: from `cu_seq_lens_q`, else from `position_ids`, else an error.
-2. **Kernel** (`kernels`): what computes it here: torch's variable-length FlashAttention, the flash-attn package, or
-   a loop over documents where there is no CUDA. `choose` says which and why.
-3. **Function** (`varlen`, `block_mask`): what transformers calls in every layer. It raises where it would be wrong.
+1. **Bounds** (`bounds`): finds which tokens form a document, from `cu_seq_lens_q`, else from `position_ids`; else it
+raises an error.
+2. **Kernel** (`kernels`): computes attention: torch's variable-length FlashAttention, the flash-attn package, or a loop
+over documents where there is no CUDA. `choose` says which one, and why.
+3. **Function** (`varlen`, `block_mask`): transformers calls it in every layer. It raises an error where its result
+would be wrong.
 4. **Application** (`apply`): `use_packed(model)` sets it and checks that it is set.
-5. **Watching** (`calls`, `batches`): how often attention ran in a step, and whether a batch is well formed.
+5. **Watching** (`calls`, `batches`): counts how often attention ran in a step, and checks that a batch is well formed.
 """
 
 from typing import TYPE_CHECKING, Any

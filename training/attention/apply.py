@@ -1,4 +1,4 @@
-"""Set packed attention on a model, and make sure that it is set.
+"""Sets packed attention on a model, and makes sure that it is set.
 
 If a model cannot change its attention, transformers only warns and keeps the old one. So the setting is read back from
 the configuration and all configurations within it.
@@ -27,13 +27,13 @@ class Applied:
     """The attention that a model uses now."""
 
     name: str
-    """Its name in transformers."""
+    """Name of the attention in transformers."""
     kernel: str
-    """The kernel that computes it."""
+    """The kernel that computes the attention."""
     reason: str
     """Why this kernel or implementation was chosen."""
     cost: str
-    """What it costs beyond the documents' own attention, in words; empty if nothing."""
+    """In words, what it costs beyond the documents' own attention; empty if nothing."""
 
 
 def register() -> None:
@@ -62,12 +62,14 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     """Set a model's attention to one that keeps packed documents apart.
 
     Args:
-        model: of transformers; also within PEFT, DDP or torch.compile.
-        implementation: `packed_varlen`, `packed_block_mask`, or `auto`: the first if the model and the device allow.
-            `sdpa` and `eager` are set as given; run the probe to see whether they keep documents apart.
+        model: a model of transformers, possibly wrapped by PEFT, DDP or torch.compile.
+        implementation: `packed_varlen`, `packed_block_mask`, or `auto`, which takes the first if the model and the
+            device allow it. `sdpa` and `eager` are set as given; run the probe to see whether they keep documents
+            apart.
 
     Raises:
-        AttentionError: the model does not support this attention, or cannot change its own; says which and why.
+        AttentionError: the model does not support this attention, or cannot change its attention; the message says
+        which and why.
     """
     if implementation not in IMPLEMENTATIONS:
         raise AttentionError(f"attention: {implementation}: choose one of {', '.join(IMPLEMENTATIONS)}")
@@ -97,7 +99,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
 
 
 def unwrap(model: Any) -> Any:
-    """The model of transformers within PEFT, DDP, FSDP or torch.compile."""
+    """Return the model of transformers inside PEFT, DDP, FSDP or torch.compile."""
     while True:
         if hasattr(model, "_orig_mod"):  # torch.compile
             model = model._orig_mod
@@ -112,13 +114,13 @@ def unwrap(model: Any) -> Any:
 
 
 def what_varlen_cannot(model: Any, device: torch.device) -> str:
-    """Why variable-length kernels cannot compute a model's attention; empty if they can, as far as is known."""
+    """Say why variable-length kernels cannot compute a model's attention; empty if no reason is known."""
     kernel = _kernel(device)
     for layer in attention_layers(model):
         cap = getattr(layer, "attn_logit_softcapping", None)
         if cap is not None and not (kernel is not None and kernel.softcap):
             return f"its scores are soft-capped (attn_logit_softcapping={cap:g})"
-        size = getattr(layer, "head_dim", None)  # of the layer: layers of one model may differ (Gemma 4)
+        size = getattr(layer, "head_dim", None)  # of the layer, because layers of a model may differ (Gemma 4)
         if device.type == "cuda" and isinstance(size, int) and size > MOST_HEAD_DIM:
             return f"its heads have {size} dimensions, and FlashAttention takes at most {MOST_HEAD_DIM}"
     kinds = {kind for config in configs_of(model.config) for kind in getattr(config, "layer_types", None) or ()}
@@ -130,7 +132,7 @@ def what_varlen_cannot(model: Any, device: torch.device) -> str:
 
 
 def configs_of(config: Any) -> list[Any]:
-    """A configuration and all configurations within it."""
+    """Yield a configuration and all configurations within it."""
     found: list[Any] = []
     waiting = [config]
     while waiting:
@@ -172,8 +174,8 @@ def _set(model: Any, name: str) -> None:
         found = getattr(config, "_attn_implementation", None)
         if found != name:
             raise AttentionError(
-                f"{who}: attention: {name} could not be set; {part} still has {found!r}. It computes attention in code "
-                "of its own, which knows no document bounds"
+                f"{who}: attention: {name} could not be set; {part} still has {found!r}. It computes attention in its "
+                "own code, which ignores document bounds"
                 + (
                     f" (transformers says: {said.getvalue().strip().splitlines()[0]})"
                     if said.getvalue().strip()
@@ -184,13 +186,13 @@ def _set(model: Any, name: str) -> None:
 
 
 def _decodes(module: Any) -> bool:
-    """Whether a module is a causal attention layer of its own."""
+    """Whether a module is itself a causal attention layer."""
     return hasattr(module, "config") and hasattr(module, "layer_idx") and getattr(module, "is_causal", False) is True
 
 
 @contextlib.contextmanager
 def _messages() -> Iterator[io.StringIO]:
-    """Capture what transformers logs instead of printing it; our error says it better."""
+    """Capture the messages that transformers logs instead of printing them; our error is clearer."""
     logger, text = logging.getLogger("transformers"), io.StringIO()
     handler = logging.StreamHandler(text)
     before, logger.handlers = logger.handlers, [handler]

@@ -1,4 +1,4 @@
-"""Check that a batch is what packed attention needs, before it goes to the device; takes microseconds."""
+"""Checks that a batch is what packed attention needs, before it goes to the device; takes microseconds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,23 +9,23 @@ from ...schemas.errors import BatchError
 
 
 def check_batch(batch: Mapping[str, Any]) -> None:
-    """Raise if a batch would let documents see each other, or leave tokens out.
+    """Raise an error if a batch would let documents see each other, or leave tokens out.
 
-    Tensors on a device are not read, because that would wait for it: check batches as they come from the loader.
-    Bounds may repeat: batches of a fixed shape hold empty documents.
+    Tensors on a device are not read, because that would wait for it: check batches as they come from the loader. Bounds
+    may repeat, because batches of a fixed shape contain empty documents.
 
     Args:
         batch: `input_ids` (1, T) (or `inputs_embeds`), `cu_seq_lens_q` and `_k` int32 (D + 1,), `max_length_q` and
             `_k` ints, `position_ids` (1, T), `use_cache` False; no `attention_mask`.
 
     Raises:
-        BatchError: a key is missing or wrong; says which, and what it should be.
+        BatchError: a key is missing or wrong; the message says which, and what it should be.
     """
     if batch.get("attention_mask") is not None:
         raise BatchError(
             "the batch has an attention_mask: a mask of ones lets every document see all before it. Leave it out: "
-            "the bounds in cu_seq_lens_q are enough (with a collator or tokenizer's pad(), take PackedLoader's "
-            "batches as they come)"
+            "the bounds in cu_seq_lens_q are enough (do not pass PackedLoader's batches through a collator or a "
+            "tokenizer's pad())"
         )
     if batch.get("use_cache") is not False:
         raise BatchError(
@@ -81,7 +81,9 @@ def _check_bounds(name: str, bounds: Any, longest: Any, tokens: int) -> None:
 
 
 def _check_positions(positions: torch.Tensor, bounds: torch.Tensor) -> None:
-    """Positions must go up by one within a document: models that drop the bounds derive them from positions."""
+    """Check that positions increase by one within a document, because for models that drop the bounds these are derived
+    from positions.
+    """
     breaks = positions.diff() != 1
     starts = bounds[1:-1]
     starts = starts[(starts > 0) & (starts < len(positions))].long() - 1

@@ -34,7 +34,8 @@ def packed_block_mask(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Like `varlen.packed_varlen`, but accepts an `attention_mask`, (1, 1 or H, T, T), and cuts it at document bounds.
+    """Like `varlen.packed_varlen`, but accepts an `attention_mask` of shape (1, 1 or H, T, T), and cuts it at document
+    bounds.
 
     Raises:
         AttentionError: dropout, a cache, attention that looks ahead, or no bounds.
@@ -77,7 +78,8 @@ def packed_block_mask(
 
 
 def _only(mask: torch.Tensor | None, chosen: torch.Tensor, length: int) -> torch.Tensor:
-    """The mask of sparse attention (DeepSeek V3.2): `indices`, (1, T, k), lists the tokens that each token attends to.
+    """Return the mask of sparse attention (DeepSeek V3.2): `indices`, (1, T, k), lists the tokens that each token
+    attends to.
 
     If a token may see fewer than k others, `indices` also lists forbidden ones; the mask removes them.
     """
@@ -103,7 +105,7 @@ def block_mask(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs:
 
 
 def _block(bounds: Bounds, tokens: int, window: int | None) -> torch.Tensor:
-    """(T, T), true where a token may attend. Cached, because every layer asks for the same mask."""
+    """Return (T, T), true where a token may attend. Cached, because every layer asks for the same mask."""
     if torch.compiler.is_compiling():
         return _build(bounds.cu, tokens, window)
     held = _LAST.get("cu")

@@ -1,11 +1,11 @@
-"""Find where documents begin and end in a packed row, from the arguments of an attention layer.
+"""Finds where documents begin and end in a packed row, from the arguments of an attention layer.
 
 First choice: `cu_seq_lens_q`, which the loader makes and most models pass to every layer. Some models drop it
-(StableLM, Nemotron); then the bounds are derived from `position_ids`. Without either, an error is raised: attending
-over the whole row would silently mix documents.
+(StableLM, Nemotron); then the bounds are derived from `position_ids`. Without either, an error is raised, because
+attention over the whole row would silently mix documents.
 
-Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Equal neighbours are empty documents, which
-batches of a fixed shape contain (`batch.fix_shape`).
+Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Batches of a fixed shape (`collate.fix_shape`)
+contain empty documents, whose two bounds are equal.
 """
 
 import weakref
@@ -23,21 +23,23 @@ class Bounds:
     """The documents of a row, or of several rows one after another."""
 
     cu: torch.Tensor
-    """int32 (D + 1,), on the device of the queries."""
+    """int32 (D + 1,), where documents begin, then T; on the device of the queries."""
     longest: int
-    """Tokens of the longest document, or more. Kernels launch for this many; too few would leave tokens out."""
+    """Tokens of the longest document, or more. Kernels cover this many tokens; too small a number would leave tokens
+    out.
+    """
 
 
 def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> Bounds:
-    """Take the bounds from the arguments of a layer.
+    """Find the bounds in the arguments of a layer.
 
     Args:
-        kwargs: those of the attention function: `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `position_ids`.
-        rows, length: of the queries. Bounds of several rows count through all rows.
+        kwargs: arguments of the attention function: `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `position_ids`.
+        rows, length: shape of the queries. Bounds of several rows are counted through all rows.
         who: the model's name, for errors.
 
     Raises:
-        AttentionError: there are neither bounds nor positions, or they are for another number of tokens.
+        AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.
     """
     cu, cu_k = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
     if cu is not None:
@@ -49,23 +51,23 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
         if cu_k is not None and cu_k is not cu and cu_k.shape != cu.shape:
             raise AttentionError(
                 f"{who}: cu_seq_lens_q has {len(cu):,} entries and cu_seq_lens_k {len(cu_k):,}; in training, queries "
-                "and keys are the same documents"
+                "and keys belong to the same documents"
             )
         longest = kwargs.get("max_length_q")
         if longest is None:
             longest = int((cu[1:] - cu[:-1]).max())
-        elif not isinstance(longest, int):  # a tensor: reading it waits. An int stays symbolic in compiled code
+        elif not isinstance(longest, int):  # reading a tensor waits; an int stays symbolic in compiled code
             longest = int(longest)
         return Bounds(cu, longest)
     positions = kwargs.get("position_ids")
     if positions is not None:
-        if positions.ndim == 3:  # several kinds of positions, as in image models; the first kind is for text
+        if positions.ndim == 3:  # several kinds of positions, as in image models; the first is for text
             positions = positions[0]
         if positions.shape[-1] == length:
             return _of_positions(positions, rows)
         raise AttentionError(
-            f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; is there a "
-            "cache? Pass use_cache=False"
+            f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; if there "
+            "is a cache, pass use_cache=False"
         )
     raise AttentionError(
         f"{who}: attention got neither cu_seq_lens_q nor position_ids, so it cannot find where documents end. Pass "
@@ -75,7 +77,9 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
 
 
 def _of_positions(positions: torch.Tensor, rows: int) -> Bounds:
-    """A document begins wherever positions do not increase by one; this also works for pieces of documents."""
+    """Derive bounds from positions: a document begins wherever positions do not increase by one. This also works for
+    pieces of documents.
+    """
     if torch.compiler.is_compiling():
         return _derive(positions, rows)
     known = _LAST.get("key")
@@ -88,7 +92,7 @@ def _of_positions(positions: torch.Tensor, rows: int) -> Bounds:
 
 
 _LAST: dict[str, Any] = {}
-"""The bounds derived last: every layer asks for the same ones, and deriving them waits for the device."""
+"""Keep the bounds derived last, because every layer asks for the same ones, and deriving them waits for the device."""
 
 
 def _derive(positions: torch.Tensor, rows: int) -> Bounds:
@@ -102,9 +106,10 @@ def _derive(positions: torch.Tensor, rows: int) -> Bounds:
 
 
 def in_chunks(bounds: Bounds, tokens: int, chunk: int) -> Bounds:
-    """Documents cut every `chunk` tokens: chunked attention (Llama 4) is attention over these.
+    """Cut documents every `chunk` tokens: chunked attention (Llama 4) is attention within these chunks.
 
-    The size depends on shapes alone, and is filled up with empty documents, so that nothing waits for the device.
+    The result is filled up with empty documents to a size that depends only on shapes, so that nothing waits for the
+    device.
     """
     if bounds.longest <= chunk:
         return bounds

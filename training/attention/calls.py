@@ -1,6 +1,7 @@
-"""Count how often packed attention ran in a forward pass: a free proof that every layer used it.
+"""Counts how often packed attention ran in a forward pass, which proves at no cost that every layer used it.
 
-transformers falls back to other attention with at most a warning. Such a layer is missing from the count.
+transformers falls back to another attention with at most a warning. A layer with such a fallback is missing from the
+count.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Calls:
     def __init__(self, layers: frozenset[int]) -> None:
         self.calls = 0
         self.dtype: torch.dtype | None = None
-        """Of the values in the last call: the only place that shows autocast."""
+        """Dtype of the values in the last call, the only place where autocast shows."""
         self._layers = layers
 
     def see(self, module: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -29,7 +30,7 @@ class Calls:
 
 
 def count(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Count one call of a layer. Compiled code runs without Python and is not counted; see `is_compiled`."""
+    """Count one call of a layer. Compiled code runs without Python, so its calls are not counted; see `is_compiled`."""
     if torch.compiler.is_compiling():
         return
     for calls in _OPEN:
@@ -37,13 +38,13 @@ def count(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def layers_of(model: torch.nn.Module) -> frozenset[int]:
-    """The `layers` argument of `count_calls`, to compute once for many steps."""
+    """Return the `layers` argument of `count_calls`, to compute it once for many steps."""
     return frozenset(id(module) for module in model.modules())
 
 
 @contextmanager
 def count_calls(model: torch.nn.Module, layers: frozenset[int] | None = None) -> Iterator[Calls]:
-    """`with count_calls(model) as seen: model(**batch)`, then `seen.calls`.
+    """Count calls: `with count_calls(model) as seen: model(**batch)`, then read `seen.calls`.
 
     Run only the forward pass inside: checkpointing runs attention again in the backward pass.
     """
@@ -56,16 +57,17 @@ def count_calls(model: torch.nn.Module, layers: frozenset[int] | None = None) ->
 
 
 def expected_calls(model: torch.nn.Module) -> int:
-    """The number of self-attention layers that follow transformers' attention interface, judged by their attributes.
+    """Return the number of self-attention layers that follow transformers' attention interface, judged by their
+    attributes.
 
-    A layer that runs several times in a pass (such as Zamba's shared one) counts once here: `StepGuard` learns the true
-    number from the first step after the probe.
+    A layer that runs several times in a pass (such as Zamba's shared layer) counts once here; `StepGuard` learns the
+    true number from the first step after the probe.
     """
     return len(attention_layers(model))
 
 
 def attention_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that call the attention interface: those with `is_causal`, `layer_idx` and `config`."""
+    """Yield the modules that call the attention interface: those with `is_causal`, `layer_idx` and `config`."""
     found: list[torch.nn.Module] = []
     for module in model.modules():
         looks: Any = vars(module)

@@ -1,7 +1,7 @@
-"""What computes packed attention on this machine, and why.
+"""Chooses what computes packed attention on this machine, and says why.
 
-The signatures of the kernels have changed over time. This module alone decides how to call them, by their signature and
-not by version:
+The signatures of the kernels have changed over time. Only this module decides how to call them, from the signature and
+not from the version:
 
 - torch 2.10: `varlen_attn(..., is_causal)`, without scale and window.
 - torch 2.11: `scale`, `window_size`; causal is (-1, 0), a causal window of W is (W - 1, 0).
@@ -35,18 +35,18 @@ VARIABLE = "PACKTRAIN_ATTENTION_KERNEL"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of a kernel besides the tensors."""
+    """Arguments of a kernel besides the tensors."""
 
     cu: torch.Tensor
     longest: int
     scale: float
     window: int | None
-    """Number of tokens that each token sees, itself included."""
+    """Number of tokens that each token sees, including itself."""
     softcap: float | None = None
 
 
 Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Call], torch.Tensor]
-"""(queries (T, H, E), keys (T, G, E), values (T, G, V), other arguments) → (T, H, V)."""
+"""A function of queries (T, H, E), keys (T, G, E), values (T, G, V) and the other arguments that returns (T, H, V)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Kernel:
     """Name of the kernel, such as `torch varlen (FA2)`, `flash-attn 2`, `per document`."""
     usable: bool
     reason: str
-    """Why it is chosen, or cannot be used."""
+    """Why the kernel is chosen, or cannot be used."""
     run: Run | None = None
     softcap: bool = False
-    """Whether it can soft-cap scores, as Gemma 2 does."""
+    """Whether the kernel can soft-cap scores, as Gemma 2 does."""
 
 
 def choose(device: torch.device | str) -> Kernel:
-    """The kernel that `packed_varlen` uses on a device.
+    """Return the kernel that `packed_varlen` uses on a device.
 
     Raises:
         AttentionError: no kernel works on this CUDA device, or the environment variable names one that is missing.
@@ -101,7 +101,7 @@ def chosen(device: torch.device) -> Kernel:
 
 
 def choose_ahead() -> None:
-    """Fill the cache of `chosen` for all devices of this machine, before torch.compile traces attention."""
+    """Fill the cache of `chosen` for all devices of this machine before torch.compile traces attention."""
     chosen(torch.device("cpu"))
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -110,7 +110,7 @@ def choose_ahead() -> None:
 
 
 def survey(device: torch.device | str) -> list[Kernel]:
-    """All kernels for a device, best first, usable or not, with the reasons."""
+    """Return all kernels for a device, usable or not, with the reasons; best first."""
     device = torch.device(device)
     return [_PER_DOCUMENT] if device.type != "cuda" else _on_cuda(device.index)
 
@@ -153,7 +153,7 @@ def _flash_attn_kernel() -> Kernel:
     try:
         package = importlib.import_module("flash_attn")
         function = package.flash_attn_varlen_func
-    except (ImportError, AttributeError, OSError) as error:  # OSError: built for another torch
+    except (ImportError, AttributeError, OSError) as error:  # OSError if it was built for another torch
         return Kernel("flash-attn", False, f"not importable: {error}")
     softcap = "softcap" in inspect.signature(function).parameters
     version = getattr(package, "__version__", "2")
@@ -161,7 +161,7 @@ def _flash_attn_kernel() -> Kernel:
 
 
 def bind_torch(function: Callable[..., Any]) -> Run:
-    """torch's varlen_attn, of any version, as a `Run`."""
+    """Return torch's varlen_attn, of any version, as a `Run`."""
     names = inspect.signature(function).parameters
     windows, scales, groups = (name in names for name in ("window_size", "scale", "enable_gqa"))
 
@@ -189,7 +189,7 @@ def bind_torch(function: Callable[..., Any]) -> Run:
 
 
 def bind_flash_attn(function: Callable[..., Any]) -> Run:
-    """flash-attn's flash_attn_varlen_func, of any version 2, as a `Run`."""
+    """Return flash-attn's flash_attn_varlen_func, of any version 2, as a `Run`."""
     names = inspect.signature(function).parameters
 
     def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
@@ -207,7 +207,7 @@ def bind_flash_attn(function: Callable[..., Any]) -> Run:
 
 
 def _padded(run: Run) -> Run:
-    """Pad heads with zeros to one common multiple of 8, which kernels require; the zeros change nothing."""
+    """Pad heads with zeros to a common multiple of 8, as kernels require; the zeros do not change the result."""
 
     def padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
         head, carried = query.shape[-1], value.shape[-1]

@@ -1,4 +1,5 @@
-"""Find what an attention layer needs (window, chunks) from how transformers calls it, and refuse what is unsupported.
+"""Finds what an attention layer needs (window, chunks) from how transformers calls it, and refuses what is not
+supported.
 
 transformers expresses sliding windows and chunks in the mask, and `packed_varlen` builds no mask. Most layers also pass
 their window as an argument; for those that do not (Qwen2-MoE, PhiMoE), the configuration's `layer_types` are used.
@@ -14,11 +15,11 @@ import torch
 from ...schemas.errors import AttentionError
 
 _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
-"""Arguments that change scores in ways not supported here."""
+"""Arguments that change scores in ways that are not supported here."""
 
 
 def who(module: torch.nn.Module) -> str:
-    """The layer's name, for errors."""
+    """Return the layer's name, for errors."""
     index = getattr(module, "layer_idx", None)
     return type(module).__name__ if index is None else f"{type(module).__name__} of layer {index}"
 
@@ -32,10 +33,10 @@ def refuse(
     kwargs: dict[str, Any],
     known: tuple[str, ...] = (),
 ) -> None:
-    """Raise if attention within documents would compute something other than this layer's own attention.
+    """Raise an error if attention within documents would differ from this layer's own attention.
 
     Args:
-        known: arguments that change scores and that the caller handles.
+        known: arguments that change scores, but that the caller handles.
 
     Raises:
         AttentionError: a cache or cross-attention, dropout, attention that looks ahead, or an argument that changes
@@ -59,16 +60,16 @@ def refuse(
     for name in _UNKNOWN:
         if kwargs.get(name) is not None and name not in known:
             raise AttentionError(
-                f"{who(module)}: its attention takes {name}, which packed attention does not know; "
+                f"{who(module)}: its attention takes {name}, which packed attention does not support; "
                 "take another model, or pad its documents with PackedLoader(unpacked=True)"
             )
 
 
 def window_of(module: torch.nn.Module, given: int | None) -> int | None:
-    """The number of tokens that each token sees, itself included; None for all before it.
+    """Return the number of tokens that each token sees, including itself; None if it sees all earlier tokens.
 
     Args:
-        given: the window that the layer passed.
+        given: the window that the layer passes.
     """
     if given is not None:
         return int(given)
@@ -89,16 +90,18 @@ def window_of(module: torch.nn.Module, given: int | None) -> int | None:
 
 @cache
 def _masks_windows(code: str) -> bool:
-    """Whether a model's code uses masks with windows: Moshi has a window in its configuration, but ignores it."""
+    """Whether a model's code uses masks with windows. Moshi, for example, has a window in its configuration but ignores
+    it.
+    """
     source = sys.modules.get(code)
     try:
         return source is None or "create_sliding_window_causal_mask" in inspect.getsource(source)
-    except (OSError, TypeError):  # code without a file: believe the configuration
+    except (OSError, TypeError):  # the code has no file: trust the configuration
         return True
 
 
 def chunk_of(module: torch.nn.Module) -> int | None:
-    """Length of the chunks within which this layer attends; None if it does not use chunks (Llama 4 does)."""
+    """Return the length of the chunks within which this layer attends, as in Llama 4; None if it has no chunks."""
     config: Any = getattr(module, "config", None)
     kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if kinds is None or index is None or index >= len(kinds) or kinds[index] != "chunked_attention":
@@ -108,7 +111,8 @@ def chunk_of(module: torch.nn.Module) -> int | None:
 
 
 def refuse_mask(mask: torch.Tensor | None, name: str) -> None:
-    """Raise if a batch masks tokens. A mask of ones is accepted: some models (BART, BioGPT) make one by themselves.
+    """Raise an error if a batch masks tokens. A mask of ones is accepted, because some models (BART, BioGPT) make one
+    themselves.
 
     Args:
         mask: (B, T), false at padding.

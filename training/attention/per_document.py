@@ -1,9 +1,10 @@
-"""Attention, one document after another: exact on any device and in any dtype, and differentiable.
+"""Computes attention one document after another: exact on any device and in any dtype, and differentiable.
 
-Documents share nothing here, not even a matrix multiplication, so that the gradient of one with respect to another is
-zero to the bit. It costs a loop in Python: negligible on a CPU, too slow on a GPU.
+Documents share nothing here, not even a matrix multiplication, so the gradient of one with respect to another is
+exactly zero. The price is a loop in Python: negligible on a CPU, too slow on a GPU.
 
-Legend: T tokens, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L document.
+Legend: T tokens, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L tokens of a
+document.
 """
 
 from collections.abc import Sequence
@@ -29,11 +30,11 @@ def per_document(
 
     Args:
         query, key, value: (T, H, E), (T, G, E), (T, G, V).
-        bounds: 0, …, T, never falling. Documents of no tokens cost nothing.
-        scale: of the scores; by default 1/√E.
-        window: the number of tokens that each token sees, itself included.
-        softcap: scores s become c·tanh(s/c).
-        sinks: (H,), a score that takes part in the softmax and carries no value.
+        bounds: 0, …, T, never decreasing. Empty documents cost nothing.
+        scale: scale of the scores; by default 1/√E.
+        window: the number of tokens that each token sees, including itself.
+        softcap: c; scores s become c·tanh(s/c).
+        sinks: (H,), scores that take part in the softmax but carry no value.
         mask: (1 or H, T, T), the model's own: bool, true where a token may attend, or a number added to the scores.
 
     Returns:
@@ -43,7 +44,7 @@ def per_document(
     pieces, begin = [], 0
     for length, q, k, v in zip(
         lengths, query.split(lengths), key.split(lengths), value.split(lengths), strict=True
-    ):  # one split of each, so that the backward pass joins gradients once
+    ):  # split each tensor once, so that the backward pass joins gradients once
         if length:
             end = begin + length
             own = None if mask is None else mask[:, begin:end, begin:end]
@@ -87,7 +88,7 @@ def restricted(mask: torch.Tensor, seen: torch.Tensor, dtype: torch.dtype) -> to
 
 
 def causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(L, L), true where a token may attend: itself and earlier tokens within the window."""
+    """Return (L, L), true where a token may attend: itself and earlier tokens within the window."""
     here = torch.arange(length, device=device)
     back = here[:, None] - here[None, :]
     return (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -102,7 +103,9 @@ def _written_out(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Softmax in plain operations, in float32 or better: torch has no fused kernel with softcap or sinks."""
+    """Compute attention in plain operations, in float32 or better, because torch has no fused kernel with softcap or
+    sinks.
+    """
     groups = q.shape[1] // k.shape[1]
     k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
     exact = torch.promote_types(q.dtype, torch.float32)

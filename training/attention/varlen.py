@@ -37,7 +37,7 @@ def packed_varlen(
         kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T).
 
     Returns:
-        (B, T, H, V), and None where other functions return weights.
+        (B, T, H, V), and None in the place of attention weights.
 
     Raises:
         AttentionError: the layer needs something that this function does not compute.
@@ -87,7 +87,7 @@ def no_mask(
     use_vmap: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Called by transformers to build the mask for `packed_varlen`, which needs none.
+    """Called by transformers to build the mask for `packed_varlen`, which needs no mask.
 
     Raises:
         AttentionError: the batch has a mask, or the model adds its own conditions to it, which would be lost.
@@ -103,7 +103,9 @@ def no_mask(
 def _in_half(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Cast to bf16 or fp16. Norms kept in float32 (by PEFT, or of queries and keys) turn some of them into float32."""
+    """Cast to bf16 or fp16. Norms that stay in float32 (with PEFT, or of queries and keys) make some tensors
+    float32.
+    """
     kinds = {tensor.dtype for tensor in (query, key, value)}
     if len(kinds) == 1 and query.dtype in HALF:
         return query, key, value
@@ -124,7 +126,7 @@ def _in_half(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-    """Outside torch.compile, because the loop depends on the number of documents."""
+    """Runs outside torch.compile, because the loop depends on the number of documents."""
     run = chosen(query.device).run
     assert run is not None
     return run(query, key, value, call)

@@ -1,6 +1,6 @@
 """Reuses the arrays of batches once nothing refers to them.
 
-The allocator returns large arrays to the system, so a new one costs a page fault for every 4 KiB: without reuse,
+The allocator returns large arrays to the system, so each new array causes a page fault for every 4 KiB. Without reuse,
 batches of 32 rows of 4,096 tokens took five times as long.
 """
 
@@ -17,7 +17,7 @@ _KEPT = 64
 class Buffers:
     """A pool of int64 arrays. Thread-safe.
 
-    An array returns to the pool when the last tensor or view of it is gone, so nothing in use is overwritten.
+    An array returns to the pool when the last tensor or view of it is gone, so an array in use is never overwritten.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Buffers:
         self.__init__()  # type: ignore[misc]
 
     def take(self, size: int) -> NDArray[np.int64]:
-        """An uninitialised (1, size) array. Pass on this very array: a view would not keep it."""
+        """Return an uninitialised (1, size) array. Pass on this array itself, because a view would not keep it."""
         try:
             whole = self._idle.pop()
         except IndexError:
@@ -46,8 +46,8 @@ class Buffers:
             del table[id(reference)]
             idle.append(whole)
 
-        # Every view of `lent` has `whole` as its base, not `lent` itself; torch.from_numpy holds what it is given.
-        # A bare reference, because weakref.finalize costs as much as a third of a small batch.
+        # Every view of `lent` has `whole` as its base, not `lent` itself; torch.from_numpy holds the array that it is
+        # given. A plain weak reference is used, because weakref.finalize takes as long as a third of a small batch.
         reference = weakref.ref(lent, back)
         table[id(reference)] = reference
         return lent

@@ -13,20 +13,20 @@ from ...schemas.rows import IGNORE_INDEX
 from ..shards.arrow_shard import RowSpan
 
 Take = Callable[[int], NDArray[np.int64]]
-"""Returns an uninitialised (1, size) array."""
+"""A function that returns an uninitialised (1, size) array."""
 
 
 def fresh(size: int) -> NDArray[np.int64]:
-    """A new array."""
+    """Return a new array."""
     return np.empty((1, size), dtype=np.int64)
 
 
 def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fresh) -> dict[str, Any]:
-    """Concatenate rows to one sequence, with document boundaries in `cu_seq_lens`.
+    """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
 
     Args:
         seq_idx: also return the document number of each token.
-        take: where the arrays come from, such as `Buffers.take`.
+        take: makes the arrays, for example `Buffers.take`.
 
     Returns:
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
@@ -40,7 +40,7 @@ def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fres
         _joined([row.labels for row in rows], take),
         _joined([row.position_ids for row in rows], take),
         lengths,
-        max(lengths.tolist(), default=0),  # of few numbers, faster than the array's own
+        max(lengths.tolist(), default=0),  # faster than the array's own method, for few numbers
         seq_idx,
     )
 
@@ -50,7 +50,7 @@ class FixedShape:
     """The size to which every row is padded, so that all batches have the same shape."""
 
     length: int
-    """C: tokens of a row with padding. Also the `max_length` passed to attention."""
+    """Tokens of a row with padding (C). Also the `max_length` passed to attention."""
     docs: int
     """Maximum number of documents in a row."""
     pad_id: int = 0
@@ -89,17 +89,17 @@ def pinned(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def padding_share(rows: Sequence[RowSpan]) -> float:
-    """Share of a batch of `unpack` that is padding."""
+    """Return the share of a batch of `unpack` that is padding."""
     lengths = np.concatenate([row.seq_lengths for row in rows])
     return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
 
 
 def unpack(rows: Sequence[RowSpan], pad_id: int = 0) -> dict[str, Any]:
-    """One document per row, padded to the longest: for models that cannot separate packed documents.
+    """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
 
     Returns:
-        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; and
-        `use_cache` False. It undoes packing: the share of padding is what packing would have saved.
+        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; and `use_cache`
+        False. This undoes packing: the share of padding is what packing would have saved.
     """
     pieces = [
         (row, begin, begin + length)
@@ -152,11 +152,11 @@ def _batch(
 
 
 def _joined(arrays: Sequence[NDArray[np.int32]], take: Take) -> torch.Tensor:
-    """(1, T) int64, copied and converted in one pass over memory."""
+    """Return (1, T) int64, copied and converted in one pass over memory."""
     out = take(sum(map(len, arrays)))
     flat, begin = out[0], 0
     for array in arrays:
         end = begin + len(array)
         flat[begin:end] = array
         begin = end
-    return torch.from_numpy(out)  # the taken array itself, because `Buffers` watches it
+    return torch.from_numpy(out)  # the array from `take` itself, because `Buffers` watches it

@@ -39,8 +39,8 @@ class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # 
         self._handed = 0  # a second iteration starts again
 
     def set_epoch(self, epoch: int) -> None:
-        """Does nothing but a check: epochs continue within the loader. accelerate calls this on every rank before it
-        takes a batch.
+        """Only check that accelerate has not prepared the loader; epochs continue within the loader. accelerate calls
+        this on every rank before it takes a batch.
 
         Raises:
             ConfigError: accelerate has prepared the loader on several ranks. It would either send out the first rank's
@@ -57,7 +57,7 @@ class PackedIterable(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # 
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader began, and how many batches this worker has returned."""
+        """Return the state where the loader began, and how many batches this worker has returned."""
         return {"start": self._start, "handed": self._handed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -41,9 +41,9 @@ from .watchdog import Watchdog
 
 _LOG = logging.getLogger(__name__)
 _TASK_ROWS = 32
-"""Rows that a thread batches in one task; more would not fit into the processor's cache."""
+"""Number of rows that a thread batches in one task; more would not fit into the processor's cache."""
 _Made = tuple[Step | None, dict[str, Any]]
-"""A batch, and the step that it completes, if any."""
+"""A batch, and the step that it completes; None if it does not complete one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StepDocument:
 
     rank: int
     dataset: str
-    """Folder or URL."""
+    """Folder or URL of the dataset."""
     row: int
     """Number of the packed row in its dataset's split."""
     doc_id: int
@@ -67,7 +67,7 @@ class PackedLoader:
     """Iterates over one rank's batches of a packed dataset, or of a mixture of several.
 
     Args:
-        data: folder or URL (any that fsspec knows) of what `packtrain run` wrote; or a list of `Source`.
+        data: folder or URL (of any kind that fsspec knows) that `packtrain run` wrote; or a list of `Source`.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
         split: `train` or `holdout`; each `Source` has its own.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
@@ -79,11 +79,11 @@ class PackedLoader:
         balance: group rows of similar cost (`Balance`), and assign each step's rows to the ranks by cost.
             `auto` chooses blocks, or none if ranks are balanced anyway (see `schedule.choice`); None keeps the order.
         model: shape of the model, for the costs.
-        mix_by, until: of a mixture with weights: what the weights are shares of, and where it ends.
-        num_workers: threads that make batches ahead; copies release the interpreter lock, so threads are enough. 0
-            makes each batch on demand, in the caller's thread and without a watchdog: faster where nothing else
-            computes, and no slower in a training while shards are in the page cache.
-        prefetch: least number of batches ahead per worker. Small ones are made several at a time.
+         mix_by, until: for a mixture with weights: what the weights are shares of, and where the mixture ends.
+         num_workers: number of threads that make batches ahead; threads are enough, because copying releases the
+             interpreter lock. With 0, each batch is made on demand, in the caller's thread and without a watchdog:
+             faster when nothing else computes, and no slower during training while shards are in the page cache.
+         prefetch: minimum number of batches ahead per worker. Small batches are made several at a time.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
@@ -92,10 +92,11 @@ class PackedLoader:
         seq_idx: also return the number of each token's document.
         pad_id: input id of padding.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
-            must be a multiple of ranks times this. The state advances with the last of them; `len` counts them all.
+        must be a multiple of the number of ranks times this. The state advances with the last batch of a step; `len`
+        counts all batches.
         cache, cache_bytes, storage_options: for remote shards; see `shard_files.open_shard_files`.
         verify: `first` compares each local file with its hash in the manifest when this process first opens it.
-        watchdog: when to warn, and when to give up, if a batch does not come.
+        watchdog: when to warn, and when to give up, if a batch takes long.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks (the message names numbers that can), or another
@@ -143,7 +144,7 @@ class PackedLoader:
         self._cache_bytes = cache_bytes
         for name, value, least in (("epochs", epochs, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)):
             if value < least:
-                raise ConfigError(f"{name}={value}: at least {least}")
+                raise ConfigError(f"{name}={value}: must be at least {least}")
         remote = {"cache": cache, "cache_bytes": cache_bytes, "storage_options": storage_options, "verify": verify}
         self.schedule = Schedule.of(
             [Source(data, split=split)] if isinstance(data, str | Path) else data,
@@ -167,7 +168,7 @@ class PackedLoader:
         self._dealt = balance is not None
         self._epochs = epochs
         self._ended = False
-        self._rows = self._tokens = 0  # handed out, by all ranks together
+        self._rows = self._tokens = 0  # returned by all ranks together
         self._buffers = Buffers()
         self.shape = self._fixed_shape(static_shapes)
         if unpacked:
@@ -182,7 +183,7 @@ class PackedLoader:
 
     @property
     def total_rows(self) -> int:
-        """Rows of all epochs, over all ranks."""
+        """Number of rows of all epochs, over all ranks."""
         return self.schedule.total
 
     @property
@@ -196,7 +197,7 @@ class PackedLoader:
         return self.steps.left(self._rows) * self.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rank's batches from the current state on. The state advances as batches are returned."""
+        """Yield the rank's batches from the current state on. The state advances as batches are returned."""
         steps, first = self.steps, self._rows
         count, width = steps.left(first), self.rows_per_step
         if not count and self._ended:
@@ -220,7 +221,7 @@ class PackedLoader:
         """Batches cannot be indexed.
 
         Raises:
-            ConfigError: always; torch's DataLoader does this with what it takes for a map-style dataset.
+            ConfigError: always; torch's DataLoader indexes whatever it takes for a map-style dataset.
         """
         raise ConfigError(
             "a PackedLoader makes batches itself, in order: iterate over it. For torch's DataLoader take "
@@ -248,14 +249,14 @@ class PackedLoader:
         self._rows, self._tokens = found.rows, found.tokens
 
     def batch(self, position: int) -> dict[str, Any]:
-        """This rank's rows of the step that begins at a position of the order, as one batch.
+        """Return this rank's rows of the step that begins at a position of the order, as one batch.
 
         Does not change the state.
         """
         return self._make(self.steps, position, 1)[0][1]
 
     def explain(self, step: int) -> list[StepDocument]:
-        """The documents of a step, with their ranks. Steps count from the beginning of the order.
+        """Return the documents of a step, with their ranks. Steps are counted from the beginning of the order.
 
         Raises:
             IndexError: the order has fewer steps.
@@ -285,16 +286,16 @@ class PackedLoader:
             yield from self._make(steps, first + number * self.rows_per_step, self.accumulate)
 
     def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
-        """Batches made ahead by threads, returned in order."""
+        """Yield batches in order; threads make them ahead."""
         width = self.rows_per_step
-        # A task of several small steps: going to a thread and back costs as much as eight rows.
+        # One task makes several small steps, because handing a task to a thread takes as long as eight rows.
         group = max(1, _TASK_ROWS * self.place.world_size // width)
         tasks = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // group))
         begin, end = first, first + count * width
         size = 1  # the first task is small, so that the first batch comes soon
         pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
         waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
-        ending = sys.is_finalizing  # bound here: module names are gone if the interpreter ends during a loop
+        ending = sys.is_finalizing  # local names, because module names are gone if the interpreter ends during a loop
         try:
             while waiting or begin < end:
                 while begin < end and len(waiting) < tasks:
@@ -304,7 +305,7 @@ class PackedLoader:
                 position, future = waiting.popleft()
                 yield from self.watchdog.wait(future, partial(self._whereabouts, position))
         finally:
-            # Not waited for: a hanging store would hide the error.
+            # do not wait for the threads, because a hanging store would hide the error
             if not ending():
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -312,7 +313,7 @@ class PackedLoader:
         return [made for position in positions for made in self._make(steps, position, self.accumulate)]
 
     def _make(self, steps: Steps, position: int, parts: int) -> list[_Made]:
-        """This rank's share of the step at a position, as `parts` batches."""
+        """Return this rank's share of the step at a position, as `parts` batches."""
         step = steps.at(position)
         mine = step.rank_rows[self.place.rank]
         share = len(mine) // parts
@@ -350,7 +351,7 @@ class PackedLoader:
             return None
         if self.unpacked:
             raise ConfigError(
-                "static_shapes and unpacked exclude each other: padded rows differ in length; leave one out"
+                "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
         most = self.corpus.max_docs
         if static_shapes is not True and static_shapes < most:
@@ -380,7 +381,7 @@ class PackedLoader:
         return ahead
 
     def _whereabouts(self, position: int) -> str:
-        """What a batch waits for, for the watchdog."""
+        """Say what a batch waits for, for the watchdog's message."""
         rows = self.schedule.global_order.near(position, min(position + self.rows_per_step, self.total_rows))
         urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
         more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""

@@ -1,8 +1,9 @@
-"""The stream: a configuration's sources → batches, packed on the fly in bounded windows, without stored shards.
+"""The stream: makes batches from a configuration's sources, packed on the fly in bounded windows, without stored
+shards.
 
-Every rank walks the same canonical sequence of packed rows: window after window, epoch after epoch. `rows_per_step`
-is global: each step takes the next `rows_per_step` rows of that sequence, and each rank lays out only its share. So all
-ranks make equally many steps, and a position is three numbers: epoch, window, row.
+Every rank walks the same canonical sequence of packed rows: window after window, epoch after epoch. `rows_per_step` is
+global: each step takes the next `rows_per_step` rows of that sequence, and each rank lays out only its share. So all
+ranks make the same number of steps, and a position is three numbers: epoch, window, row.
 
 This file only knows a protocol for windows; `packtrain.pipeline.stream.stream` makes them from a configuration, and is
 imported only then.
@@ -41,7 +42,7 @@ class _Span:
     last: int
 
     def part(self, low: int, high: int) -> "_Span":
-        """Rows low .. high - 1 of the window, clipped to this span."""
+        """Return rows low .. high - 1 of the window, clipped to this span."""
         size = self.last - self.first
         return _Span(self.window, self.first + min(max(low, 0), size), self.first + min(max(high, 0), size))
 
@@ -63,10 +64,10 @@ class PackedStream:
     Args:
         data: the configuration: the path of its YAML file, plain data, or a RunConfig; or your own windows.
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
-        split: `train` or `holdout`. This and the next four are not for your own windows.
+        split: `train` or `holdout`. This and the next four arguments do not apply to your own windows.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
         workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
-        cache_bytes: most bytes of encoded parts in the cache; None keeps all, for later epochs and runs.
+        cache_bytes: maximum bytes of encoded parts in the cache; None keeps all, for later epochs and runs.
         seed: seed of the order; by default the configuration's.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
@@ -74,7 +75,7 @@ class PackedStream:
         tail: the rows after the last full step are left out (`drop`), or a last step is filled with the first rows
             of the stream, untrained (`pad`) or as they are (`repeat`). The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
-        seq_idx: also hand out the number of each token's document.
+        seq_idx: also return the number of each token's document.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
@@ -101,14 +102,14 @@ class PackedStream:
         self.place = detect_rank(rank, world_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
         if epochs < 1:
-            raise ConfigError(f"epochs={epochs}: at least one")
+            raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
         if hasattr(data, "fingerprint"):
             self._windows = cast(Windows, data)
         else:
             from ...pipeline.stream.stream import (
-                LiveWindows,  # imported late: a trainer's image may lack the pipeline
+                LiveWindows,  # imported late, because a trainer's image may lack the pipeline
             )
 
             self._windows = LiveWindows(
@@ -125,9 +126,10 @@ class PackedStream:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the windows begun so far, since the start or the last resume.
+        """The ledger of the windows that were begun since the start or the last resume.
 
-        It counts whole windows, so it closes, and is equal on all ranks. Rows that the tail leaves out count as packed.
+        It counts whole windows, so its numbers add up, and it is equal on all ranks. Rows that the tail leaves out
+        count as packed.
         """
         return self._ledger
 
@@ -137,7 +139,7 @@ class PackedStream:
         return self._packing
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rank's batches from where the state stands. The state moves on as batches are returned.
+        """Yield the rank's batches from the current state on. The state advances as batches are returned.
 
         Raises:
             InputError, IntegrityError: see `pipeline.live.LiveWindows.walk`.
@@ -187,7 +189,7 @@ class PackedStream:
         self._forget()
 
     def explain(self) -> list[StreamDocument]:
-        """The documents of the step that was returned last, with their ranks."""
+        """Return the documents of the step that was returned last, with their ranks."""
         out = []
         share = self.rows_per_step // self.place.world_size
         before = 0
@@ -216,7 +218,7 @@ class PackedStream:
         self._counted = (-1, -1)
 
     def _spans(self, begun: list[StreamWindow]) -> Iterator[_Span]:
-        """The rows from the current state on, cut where a window or a step ends."""
+        """Yield the rows from the current state on, cut where a window or a step ends."""
         state = self._state
         row, room = state.row, self.rows_per_step
         for window in self._windows.walk(state.epoch, state.window, self.epochs):
@@ -224,7 +226,7 @@ class PackedStream:
             rows = len(window.tokens)
             if row > rows:
                 raise IntegrityError(
-                    f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state stands at row "
+                    f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state is at row "
                     f"{row:,}: the stream is not deterministic; please report it with the configuration"
                 )
             while row < rows:
@@ -235,7 +237,7 @@ class PackedStream:
             row = 0
 
     def _first_rows(self, count: int) -> list[_Span]:
-        """The first `count` rows of the stream, repeated if it has fewer."""
+        """Return the first `count` rows of the stream, repeated if it has fewer."""
         out: list[_Span] = []
         while count:
             before = count
@@ -250,7 +252,7 @@ class PackedStream:
         return out
 
     def _batch(self, step: list[_Span], real: int) -> dict[str, Any]:
-        """The rank's share of a step. Spans from row number `real` on are filling."""
+        """Return the rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
         low = self.place.rank * share
         row_spans: list[RowSpan] = []
@@ -292,7 +294,7 @@ class PackedStream:
 
 
 def _sum(one: Ledger, other: Ledger) -> Ledger:
-    """The sum of two ledgers, by source."""
+    """Return the sum of two ledgers, by source."""
     names = list(dict.fromkeys([*one.sources, *other.sources]))
     parts = {
         name: Ledger({str(i): ledger.sources[name] for i, ledger in enumerate((one, other)) if name in ledger.sources})
@@ -302,6 +304,6 @@ def _sum(one: Ledger, other: Ledger) -> Ledger:
 
 
 def _row_span(batch: pa.RecordBatch) -> RowSpan:
-    """All rows of a laid-out batch as one span of views."""
+    """Return all rows of a laid-out batch as one span of views."""
     names = ("input_ids", "labels", "position_ids", "seq_lengths")
     return RowSpan(*(view(batch.column(name).values, pa.int32()) for name in names))

@@ -15,9 +15,9 @@ class ShardsAhead:
 
     Args:
         global_order: the order.
-        total: its number of positions.
-        rows: least number of rows to look ahead.
-        room: bytes of the cache for shards that are not used yet.
+        total: number of positions of the order.
+        rows: minimum number of rows to look ahead.
+        room: bytes of the cache that shards which are not used yet may fill.
     """
 
     def __init__(self, global_order: GlobalOrder, total: int, rows: int, room: int) -> None:
@@ -36,7 +36,7 @@ class ShardsAhead:
         if begin >= min(position + self.rows // 2 + 1, self.total):
             return
         corpus, taken = self.global_order.corpus, 0
-        # In pieces, so that orders over many more shards than the cache holds are not searched in vain.
+        # Searched in pieces, because an order may have many more shards than the cache holds.
         while begin < min(position + self.rows, self.total) and taken < self.room:
             end = min(begin + 256, self.total)
             for row in self.global_order.near(begin, end).tolist():
@@ -47,7 +47,7 @@ class ShardsAhead:
                     self._pool.submit(self._fetch, part, shard)
                 self._asked[part, shard] = self._turn
             begin = end
-        # Shards not needed lately may have been evicted, and are requested again when needed.
+        # Shards that were not needed lately may have been evicted; they are requested again when needed.
         self._asked = {key: turn for key, turn in self._asked.items() if turn >= self._turn - 1}
         self._turn += 1
         self._until = begin
@@ -59,5 +59,5 @@ class ShardsAhead:
     def _fetch(self, part: int, shard: int) -> None:
         try:
             self.global_order.corpus.parts[part].fetch(shard)
-        except PacktrainError as error:  # reading the shard raises the error again
+        except PacktrainError as error:  # reading the shard will raise the error again
             _LOG.debug("fetching ahead: %s", error)

@@ -1,4 +1,6 @@
-"""The parts of a stream: windows of packed rows, its position, and how tightly the windows are packed."""
+"""The parts of a stream: its windows of packed rows, its position, and figures on how tightly the windows are
+packed.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +22,18 @@ class StreamWindow(Protocol):
 
     epoch: int
     number: int
-    """Number of the window in its epoch."""
+    """Number of the window within its epoch."""
     tokens: NDArray[np.int64]
     """(R,) tokens of each row."""
     certificate: Certificate
     ledger: Ledger
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Rows first .. last - 1, as `schemas.rows.PACKED`."""
+        """Return rows first .. last - 1, as `schemas.rows.PACKED`."""
         ...
 
     def documents(self, first: int, last: int) -> Sequence[Any]:
-        """The origins of the pieces in these rows; each has fields `row` and `tokens`, among others."""
+        """Return the origins of the pieces in these rows; each has fields `row` and `tokens`, among others."""
         ...
 
 
@@ -42,11 +44,11 @@ class Windows(Protocol):
 
     @property
     def fingerprint(self) -> dict[str, str]:
-        """What the rows depend on besides the seed, by topic."""
+        """Hashes of what the rows depend on besides the seed, by topic."""
         ...
 
     def walk(self, epoch: int, number: int, epochs: int) -> Iterator[StreamWindow]:
-        """The windows from a position to the end of epoch `epochs` - 1. A new walk ends the previous one."""
+        """Yield the windows from a position to the end of epoch `epochs` - 1. A new walk ends the previous one."""
         ...
 
     def stop(self) -> None:
@@ -54,7 +56,7 @@ class Windows(Protocol):
         ...
 
     def close(self) -> None:
-        """Free its resources."""
+        """Free the source's resources."""
         ...
 
 
@@ -66,20 +68,20 @@ class StreamState:
     seed: int
     epoch: int
     window: int
-    """Number in its epoch of the window that holds the next row."""
+    """Number of the window that holds the next row, within its epoch."""
     row: int
-    """The next row in that window."""
+    """Number of the next row within its window."""
     rows: int
-    """Rows returned by next(), over all ranks; rows planned ahead do not count."""
+    """Number of rows returned by next(), over all ranks; rows planned ahead do not count."""
     tokens: int
-    """Tokens of those rows."""
+    """Number of tokens in the returned rows."""
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "StreamState":
         """The inverse of `PackedStream.state_dict`.
 
         Raises:
-            ConfigError: it is from another version, or not a stream's state.
+            ConfigError: the data is from another version, or is not a stream's state.
         """
         return read_state(cls, state, "PackedStream", FORMAT)
 
@@ -105,14 +107,14 @@ class StreamPacking:
     bound: int = 0
     """Sum of the windows' lower bounds on rows."""
     tokens: int = 0
-    """Tokens without alignment padding."""
+    """Number of tokens, without alignment padding."""
     capacity: int = 0
     """Capacity of a row in tokens."""
     pieces: int = 0
 
     @property
     def fill(self) -> float:
-        """Share of the rows' capacity that holds tokens, 0 to 1."""
+        """Share of the rows' capacity that tokens fill, 0 to 1."""
         return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
 
     @property
@@ -121,7 +123,7 @@ class StreamPacking:
         return self.rows / self.bound - 1.0 if self.bound else 0.0
 
     def plus(self, plan: Certificate) -> "StreamPacking":
-        """Add a window."""
+        """Add the figures of a window."""
         return StreamPacking(
             windows=self.windows + 1,
             rows=self.rows + plan.rows,

@@ -45,14 +45,14 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]  # 
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """`input_ids`, `labels`, `position_ids` int64 (T,) and `seq_lengths` int64 (D,)."""
+        """Return `input_ids`, `labels`, `position_ids`, int64 (T,), and `seq_lengths`, int64 (D,)."""
         row = self.rows.row(index if index >= 0 else index + len(self))
         names = ("input_ids", "labels", "position_ids", "seq_lengths")
         return {name: torch.from_numpy(getattr(row, name).astype(np.int64)) for name in names}
 
 
 def collate(examples: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
-    """A `collate_fn`: rows of a PackedDataset → one flattened batch, see `collate.flatten`."""
+    """A `collate_fn` that turns rows of a PackedDataset into one flattened batch; see `collate.flatten`."""
     return flatten(
         [
             RowSpan(

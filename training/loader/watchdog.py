@@ -1,4 +1,4 @@
-"""Reports what a rank waits for, well before a collective of other ranks times out without a reason."""
+"""Reports what a rank waits for, well before collective operations of other ranks time out without naming a reason."""
 
 import logging
 import time
@@ -19,18 +19,20 @@ class Watchdog:
     """How long a batch may take. Collectives time out after ten minutes (NCCL) or thirty (gloo)."""
 
     report_after: float = 30.0
-    """Seconds until a warning says what is awaited; repeated after twice as long, and so on."""
+    """Seconds until a warning says what the rank waits for. The warning is repeated after twice that time, and so
+    on.
+    """
     give_up_after: float | None = 480.0
-    """Seconds until the waiting rank stops with an error; None for never."""
+    """Seconds until the waiting rank stops with an error; None waits forever."""
 
     def wait(self, future: "Future[_Result]", what: Callable[[], str]) -> _Result:
-        """The future's result.
+        """Wait for a future, and return its result.
 
         Args:
-            what: describes what is awaited; only called if it takes too long.
+            what: describes what the rank waits for; only called if it takes too long.
 
         Raises:
-            StalledError: it did not come in time.
+            StalledError: the result did not come in time.
         """
         began = time.monotonic()
         report = self.report_after
@@ -39,13 +41,13 @@ class Watchdog:
             try:
                 return future.result(timeout=max(0.0, limit - (time.monotonic() - began)))
             except TimeoutError:
-                if future.done():  # it finished at the last moment, or the timeout is its own error
+                if future.done():  # the future finished at the last moment, or raised a timeout itself
                     return future.result()
             waited = time.monotonic() - began
             if self.give_up_after is not None and waited >= self.give_up_after:
                 raise StalledError(
-                    f"{what()}; gave up after {duration(waited)}, so that this is known before other ranks time out. "
-                    "Look at the store that it names, or give Watchdog(give_up_after=...) more time"
+                    f"{what()}; gave up after {duration(waited)}, to report this before other ranks time out. Check "
+                    "the store that is named, or give Watchdog(give_up_after=...) more time"
                 )
             _LOG.warning("%s; %s by now", what(), duration(waited))
             report *= 2

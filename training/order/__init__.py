@@ -1,1 +1,1 @@
-"""Which row every rank reads at every step: a stateless order, mixtures, balance."""
+"""Decides which row every rank reads at every step: a stateless order, mixtures, balance."""

@@ -1,11 +1,11 @@
-"""Groups rows of similar cost, so that ranks that wait for each other do similar work.
+"""Groups rows of similar cost, so that the ranks of a step do similar amounts of work.
 
 1. The order is cut into blocks. A block's rows are sorted by cost and cut into groups.
-2. The groups are permuted, so that cost does not rise within a block, and so are the rows within each group, so that
-   the most expensive row is not always on the same rank.
+2. The groups are permuted, so that cost does not rise within a block. The rows within each group are permuted too, so
+that the most expensive row is not always on the same rank.
 
-A block holds the same rows as before. So a step of whole blocks equals that of the plain order, and the mean over a
-block's steps is unchanged; but the steps within a block differ more than in a random order.
+A block holds the same rows as before. So a step of whole blocks has the same rows as in the plain order, and the mean
+over a block's steps is unchanged. But the steps within a block differ more from each other than in a random order.
 """
 
 import math
@@ -20,14 +20,15 @@ from .cost import assign_to_ranks, whole_costs
 from .permutation import Permutation, epoch_key
 
 GROUP = 64
-"""Rows of a group: the number of ranks with one row each for which the choice is made."""
+"""Rows of a group: the automatic choice is made for this number of ranks with one row each."""
 SAMPLE = 4096
-"""Rows used to make the choice. With fewer, blocks above half of them are not tried."""
+"""Rows used for the automatic choice. If there are fewer, blocks larger than half of them are not tried."""
 IDLE = 1.05
-"""If the slowest rank takes at most this times the mean, rows are not grouped, because grouping makes steps less
-random."""
+"""If the slowest rank takes at most this many times the mean, rows are not grouped, because grouping makes steps less
+random.
+"""
 GOAL_ONE, GOAL_EIGHT = 1.10, 1.05
-"""Ratios that a block size must reach: with one row per rank, and with eight."""
+"""Ratios (slowest rank to mean) that a block size must reach: with one row per rank, and with eight."""
 LEAST_GAIN = 0.02
 """Minimum saving with one row per rank, as a share of the mean."""
 _DOUBLINGS = 5
@@ -37,8 +38,8 @@ _DOUBLINGS = 5
 class Balance:
     """Blocks of `block` consecutive positions, sorted by cost and cut into groups of `group`.
 
-    A step of at most `group` rows has rows of similar cost, if `group` is a multiple of the rows per step. With one row
-    per rank on more than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
+    If `group` is a multiple of the rows per step, all rows of a step have similar cost. With one row per rank on more
+    than 64 ranks, use a group as large as the number of ranks, and a block of eight groups.
     """
 
     block: int = 512
@@ -52,7 +53,7 @@ class Balance:
 def grouped(
     rows: NDArray[np.int64], costs: NDArray[np.float64], balance: Balance, key: int, first: int = 0
 ) -> NDArray[np.int64]:
-    """(N,) the rows of one block, grouped by cost.
+    """Return (N,) the rows of one block, grouped by cost.
 
     Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
     so a run does not always leave out the most expensive rows at its end.
@@ -78,19 +79,20 @@ def grouped(
 
 
 def slowest(costs: NDArray[np.float64], ranks: int, share: int = 1, *, dealt: bool = True) -> NDArray[np.float64]:
-    """(S,) for each whole step, the cost of its slowest rank divided by the mean of its ranks; 1 if all are equal.
+    """Return (S,) for each whole step, the cost of its slowest rank divided by the mean of its ranks; 1 if all are
+    equal.
 
     Args:
         costs: (N,) the costs of rows, in their order.
         share: rows per rank.
-        dealt: whether rows are assigned by cost (`assign_to_ranks`); else each rank takes `share` consecutive ones.
+        dealt: whether rows are assigned by cost (`assign_to_ranks`); else each rank takes `share` consecutive rows.
     """
     steps = whole_costs(costs)[: len(costs) // (ranks * share) * ranks * share].reshape(-1, ranks * share)
     if dealt and share > 1:
         steps = np.array([step[assign_to_ranks(step, ranks)] for step in steps], dtype=np.int64)
     sums = steps.reshape(-1, ranks, share).sum(axis=2)
     totals = sums.sum(axis=1)
-    # Ranks without any work count as equal.
+    # ranks without any work count as equal
     ratios = np.ones(len(sums))
     np.divide(sums.max(axis=1) * ranks, totals, out=ratios, where=totals > 0)
     return ratios
@@ -98,18 +100,20 @@ def slowest(costs: NDArray[np.float64], ranks: int, share: int = 1, *, dealt: bo
 
 @dataclass(frozen=True, slots=True)
 class BalanceChoice:
-    """Whether rows are grouped, and the gain. All figures are means of `slowest` over the sample's steps."""
+    """The automatic choice: whether rows are grouped, and the gain. All figures are means of `slowest` over the
+    sample's steps.
+    """
 
     balance: Balance | None
     """The chosen grouping; None if plain order is nearly as good, or if there are too few rows."""
     rows: int
-    """Rows of the sample."""
+    """Number of rows of the sample."""
     ranks: int
-    """Ranks that the figures are for; equal to the rows of a group."""
+    """Number of ranks that the figures are for; equal to the rows of a group."""
     plain: float
-    """One row per rank, in plain order. 1 if the sample has no whole step."""
+    """Slowest rank over mean with one row per rank in plain order; 1 if the sample has no whole step."""
     balanced: float
-    """One row per rank, with `balance`; equal to `plain` if that is None."""
+    """The same figure with one row per rank and `balance`; equal to `plain` if `balance` is None."""
 
     def __str__(self) -> str:
         """The choice in one sentence."""
@@ -123,14 +127,14 @@ class BalanceChoice:
 
 
 def choose_balance(costs: NDArray[np.float64], group: int = GROUP) -> BalanceChoice:
-    """The smallest block that reaches the goals, found by trying blocks of 2, 4, ... 32 groups on a sample.
+    """Find the smallest block that reaches the goals, by trying blocks of 2, 4, ... 32 groups on a sample.
 
-    Smaller blocks keep the order closer to a random one. If none reaches the goals, the closest block is taken. The
+    Smaller blocks keep the order closer to a random one. If no block reaches the goals, the closest one is taken. The
     choice depends only on the arguments, because it is part of the order, which must be the same on every rank and for
     any number of ranks and rows per step.
 
     Args:
-        costs: (N,) the costs of the first rows of the plain order, about `SAMPLE` of them or all.
+        costs: (N,) the costs of about the first `SAMPLE` rows of the plain order, or of all rows.
         group: rows of a group; see `Balance`.
     """
     plain = _mean(slowest(costs, group))
@@ -147,7 +151,7 @@ def choose_balance(costs: NDArray[np.float64], group: int = GROUP) -> BalanceCho
 
 
 def _blocks(costs: NDArray[np.float64], balance: Balance) -> Iterator[NDArray[np.float64]]:
-    """The costs in the order that `balance` gives rows 0 .. N - 1."""
+    """Return the costs in the order that `balance` gives to rows 0 .. N - 1."""
     for begin in range(0, len(costs), balance.block):
         rows = np.arange(begin, min(begin + balance.block, len(costs)))
         key = epoch_key(0, begin // balance.block, "choice")
@@ -155,5 +159,5 @@ def _blocks(costs: NDArray[np.float64], balance: Balance) -> Iterator[NDArray[np
 
 
 def _mean(ratios: NDArray[np.float64]) -> float:
-    # Rounded, so that machines that add in different orders choose alike.
+    # Rounded, so that machines that add in different orders make the same choice.
     return math.fsum(ratios.tolist()) / len(ratios) if len(ratios) else 1.0

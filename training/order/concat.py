@@ -31,14 +31,15 @@ class ConcatRows:
 
     @property
     def max_length(self) -> int:
-        """Capacity of the longest rows, in tokens."""
+        """The largest capacity of a row, in tokens."""
         return max(part.max_length for part in self.parts)
 
     def longest(self, beyond: int | None = None) -> int:
-        """Tokens of the longest document (piece). For remote shards, which are not fetched, an upper bound.
+        """Return the tokens of the longest document (piece). Remote shards are not fetched; for them it is an upper
+        bound.
 
         Args:
-            beyond: if the bound is larger than this, the shards in question are fetched to make it exact.
+            beyond: if the bound is larger than this, the shards that may exceed it are fetched to make it exact.
         """
         return max(
             part.longest
@@ -60,23 +61,23 @@ class ConcatRows:
         return hashlib.blake2b("".join(part.fingerprint for part in self.parts).encode(), digest_size=16).hexdigest()
 
     def first_of(self, part: int) -> int:
-        """Number of the first row of a dataset."""
+        """Return the number of the first row of a dataset."""
         return self._starts[part]
 
     def locate(self, row: int) -> tuple[int, int]:
-        """(number of the dataset, number of the row in it)."""
+        """Return (number of the dataset, number of the row in it)."""
         part = bisect_right(self._starts, row) - 1
         return part, row - self._starts[part]
 
     def row(self, index: int) -> PackedRow:
-        """Row `index`. Raises IndexError beyond the last one."""
+        """Return row `index`. Raises IndexError beyond the last one."""
         if self._only is not None:
             return self._only.row(index)
         part, index = self.locate(index)
         return self.parts[part].row(index)
 
     def row_spans(self, rows: list[int]) -> list[RowSpan]:
-        """The rows in their order, with adjacent rows joined to one span."""
+        """Return the rows in their order, with adjacent rows joined to one span."""
         if self._only is not None:
             return list(self._only.row_spans(rows))
         row_spans: list[RowSpan] = []
@@ -85,18 +86,18 @@ class ConcatRows:
         return row_spans
 
     def tokens(self, rows: list[int]) -> int:
-        """Tokens of all these rows together. Opens no shard."""
+        """Return the number of tokens of all these rows together. Opens no shard."""
         if self._only is not None:
             return self._only.sizes.tokens(rows)
         return sum(self.parts[part].sizes.tokens([row]) for part, row in map(self.locate, rows))
 
     def url_of(self, index: int) -> str:
-        """Full address of the shard that holds row `index`."""
+        """Return the full address of the shard that holds row `index`."""
         part, index = self.locate(index)
         return self.parts[part].url_of(index)
 
     def costs(self, rows: NDArray[np.int64], shape: ModelShape) -> NDArray[np.float64]:
-        """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
+        """Return (N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
         if self._only is not None:
             return shape.weigh(*self._only.sizes.of(rows))
         costs = np.empty(len(rows), dtype=np.float64)

@@ -1,6 +1,7 @@
-"""The cost of training on a packed row, in model FLOPs: tokens cost matrix multiplications, documents cost attention.
+"""Computes the cost of training on a packed row, in model FLOPs: each token costs matrix multiplications, each document
+attention.
 
-Legend: `R` rows, `D` pieces of all of them, `B` rows of a step, `W` ranks.
+Legend: `R` rows, `D` pieces in all rows, `B` rows of a step, `W` ranks.
 """
 
 import numpy as np
@@ -10,17 +11,18 @@ from ...schemas.flops import SEVEN_BILLION, ModelShape
 from ...schemas.ragged import sums_of
 
 _ROUNDS = 12
-"""Passes of swaps. Twice as many would change the slowest rank by about one part in a thousand."""
+"""Number of passes of swaps. Twice as many would change the slowest rank by about one part in a thousand."""
 _ALIKE = 1000
 """Swapping ends when the slowest rank is within 1/1000 of the mean."""
 _SWAPS = 1 << 20
-"""Maximum number of swaps to compare at once. With more rows per rank, their sums even out without swaps."""
+"""Maximum number of swaps to compare at once. Ranks with more rows have nearly equal sums without swaps."""
 
 
 def row_costs(
     lengths: NDArray[np.integer], offsets: NDArray[np.integer], shape: ModelShape = SEVEN_BILLION
 ) -> NDArray[np.float64]:
-    """(R,) the cost of each packed row, in units of one token's matrix multiplications. An empty row costs nothing.
+    """Return (R,) the cost of each packed row, in units of one token's matrix multiplications. An empty row costs
+    nothing.
 
     Sums are computed in integers, so that all machines agree to the last bit.
 
@@ -35,13 +37,15 @@ def row_costs(
 
 
 def whole_costs(costs: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) costs as integers with a maximum of 2**40, so that their sums do not depend on the order of adding."""
+    """Return (N,) costs as integers with a maximum of 2**40, so that their sums do not depend on the order of
+    addition.
+    """
     dearest = costs.max(initial=0)
     return np.rint(costs / dearest * 2.0**40).astype(np.int64) if dearest > 0 else np.zeros(len(costs), np.int64)
 
 
 def assign_to_ranks(costs: NDArray[np.float64] | NDArray[np.int64], ranks: int) -> list[list[int]]:
-    """Assign rows to ranks: equally many each, with sums as equal as a few passes make them.
+    """Assign equally many rows to each rank, with sums of costs as equal as a few passes can make them.
 
     1. The rows, most expensive first, are cut into layers of one row per rank. In each layer, the rank with the
        smallest sum gets the most expensive row: longest processing time first (Graham, 1969), one layer at a time.
@@ -72,7 +76,7 @@ def assign_to_ranks(costs: NDArray[np.float64] | NDArray[np.int64], ranks: int) 
 
 
 def _layered(costs: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(W, B / W) rows of each rank, and (W, B / W) their costs."""
+    """Return (W, B / W) rows of each rank, and (W, B / W) their costs."""
     layers = np.argsort(-costs, kind="stable").reshape(-1, ranks)
     hands = np.empty((ranks, len(layers)), dtype=np.int64)
     sums = np.zeros(ranks, dtype=np.int64)
@@ -95,7 +99,7 @@ def _swapped(hands: NDArray[np.int64], costs: NDArray[np.int64]) -> NDArray[np.i
         order = np.argsort(-sums, kind="stable")
         upper, lower = order[:half], np.roll(order[::-1][:half], turn)
         gaps = sums[upper] - sums[lower]
-        # Swapping a row of the upper rank for one of the lower narrows the gap by twice their difference.
+        # Swapping a row of the upper rank for a row of the lower one narrows the gap by twice their difference.
         differences = costs[upper][:, :, None] - costs[lower][:, None, :]
         left = np.abs(gaps[:, None] - 2 * differences.reshape(half, -1))
         best = left.argmin(axis=1)

@@ -15,7 +15,7 @@ from .mixture import Mixture
 from .permutation import EpochOrder, epoch_key
 
 ORDER_BLOCK = 1024
-"""Positions computed together if rows are not grouped; one at a time would cost far more."""
+"""Number of positions computed together if rows are not grouped; one at a time would take far longer."""
 _KEPT_BLOCKS = 8
 
 
@@ -24,7 +24,7 @@ class GlobalOrder:
 
     Args:
         corpus: the rows.
-        orders: the order of each of its datasets.
+        orders: the order of each dataset of the corpus.
         mixture: which dataset a position belongs to; None if there is only one.
         balance: None for no grouping.
     """
@@ -44,8 +44,9 @@ class GlobalOrder:
         self.seed = seed
         self.balance = balance
         self.shape = shape
-        # Blocks begin at multiples of their size over all epochs, as steps do, but end with an epoch, so that each
-        # epoch has the same rows. A mixture, whose datasets end their epochs at different places, is one epoch.
+        # Like steps, blocks begin at multiples of their size, counted over all epochs. But they end with an epoch, so
+        # that each epoch has the same rows. A mixture counts as one epoch, because its datasets end their epochs at
+        # different places.
         self._period = len(corpus) if mixture is None else mixture.total
         self._size = balance.block if balance is not None else ORDER_BLOCK
         self._blocks: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
@@ -58,7 +59,7 @@ class GlobalOrder:
         vars(self).update(state, _lock=Lock(), _blocks=OrderedDict())
 
     def at(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1; positions continue over epochs."""
+        """Return (last - first,) the rows at positions first .. last - 1; positions continue over epochs."""
         pieces = []
         position = first
         while position < last:
@@ -70,9 +71,9 @@ class GlobalOrder:
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int64), *pieces])
 
     def near(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows around positions first .. last - 1, before grouping by cost.
+        """Return (last - first,) the rows around positions first .. last - 1, before grouping by cost.
 
-        Grouping moves rows only within blocks, so these are the rows needed soon, except for a block at the edges.
+        Grouping moves rows only within blocks, so these are the rows needed soon, except for one block at each edge.
         """
         pieces = []
         while first < last:
@@ -83,11 +84,11 @@ class GlobalOrder:
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(N,) costs of rows, in units of one token's matrix multiplications."""
+        """Return (N,) costs of rows, in units of one token's matrix multiplications."""
         return self.corpus.costs(rows, self.shape)
 
     def _block(self, epoch: int, block: int) -> NDArray[np.int64]:
-        """The rows of one block of positions within an epoch, grouped if there is a balance.
+        """Return the rows of one block of positions within an epoch, grouped if there is a balance.
 
         The latest blocks are cached.
         """
@@ -109,7 +110,7 @@ class GlobalOrder:
         return rows
 
     def _ordered(self, epoch: int, begin: int, end: int) -> NDArray[np.int64]:
-        """The rows at places begin .. end - 1 of an epoch, before grouping."""
+        """Return the rows at places begin .. end - 1 of an epoch, before grouping."""
         if self.mixture is None:
             first = epoch * self._period
             return self.orders[0](first + begin, first + end)

@@ -1,11 +1,11 @@
-"""Several packed datasets read as one: which dataset and which of its rows is at a position.
+"""Reads several packed datasets as one: computes which dataset, and which of its rows, is at a position.
 
-1. The first dataset, with weight a of weights that sum to d, has k·a/d of the first k positions, rounded to the nearest
-   integer. That is as even as possible (Bresenham's line), and not random.
+1. Let the first dataset's weight be a, and the sum of all weights d. Of the first k positions it gets k·a/d, rounded to
+the nearest integer. That is as even as possible (Bresenham's line), and not random.
 2. The remaining positions are renumbered and divided among the other datasets in the same way.
 
-This is integer arithmetic, so every position costs the same, and all machines agree. If the weights are the datasets'
-numbers of rows, all end at the last position, with each row used once.
+This is integer arithmetic, so all positions take the same time, and all machines agree. If the weights are the
+datasets' numbers of rows, all datasets end at the last position, and each row is used once.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ class MixBy(StrEnum):
     """What the weights of a mixture refer to."""
 
     TOKENS = "tokens"
-    """Tokens of the rows."""
+    """Weights are shares of tokens."""
     ROWS = "rows"
-    """Packed rows."""
+    """Weights are shares of packed rows."""
 
 
 class Until(StrEnum):
     """When a mixture with weights ends."""
 
     FIRST = "first"
-    """As soon as any source has been read for its epochs."""
+    """As soon as any source has been read for its number of epochs."""
     ALL = "all"
-    """When every source has been read for its epochs; shorter ones are repeated until then."""
+    """When every source has been read for its number of epochs; shorter sources are repeated until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,17 @@ class Source:
     where: str | Path
     """Folder or URL that `packtrain run` wrote."""
     weight: float | None = None
-    """Its share of the mixture; only proportions count. None for all sources: each is read for its epochs, spread
-    evenly, and all end together."""
+    """The source's share of the mixture; only proportions count. If it is None for all sources, each source is read for
+    its number of epochs, spread evenly, and all end together.
+    """
     epochs: int | None = None
-    """How often the dataset is read; None for the loader's number of epochs."""
+    """Number of times that the dataset is read; None for the loader's number of epochs."""
     split: str = "train"
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Positions divided among S datasets in proportion.
+    """Divides positions among S datasets in proportion to their weights.
 
     Args:
         weights: (S,) positive integers.
@@ -67,7 +68,7 @@ class Mixture:
     total: int
 
     def counts(self, position: int) -> list[int]:
-        """(S,) how many of the first `position` positions belong to each dataset. They add up to `position`."""
+        """Return (S,) how many of the first `position` positions belong to each dataset. They add up to `position`."""
         counts = []
         left, weight = position, sum(self.weights)
         for mine in self.weights[:-1]:
@@ -77,10 +78,11 @@ class Mixture:
         return [*counts, left]
 
     def owners(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the dataset at each position. A dataset's positions map to consecutive positions of its own
-        order."""
+        """Return (last - first,) the dataset at each position. A dataset's positions map to consecutive positions of
+        its own order.
+        """
         out = np.full(last - first, len(self.weights) - 1, dtype=np.int64)
-        left = np.arange(last - first)  # positions not taken by a dataset yet
+        left = np.arange(last - first)  # positions that no dataset has taken yet
         weight = sum(self.weights)
         for number, mine in enumerate(self.weights[:-1]):
             # Positions are too large to multiply in 64 bits; offsets from the first one are small.
@@ -95,16 +97,16 @@ class Mixture:
 
 
 def even(rows: Sequence[int]) -> Mixture:
-    """Datasets with these numbers of rows, spread evenly so that all end together."""
+    """Mix datasets with these numbers of rows evenly, so that all end together."""
     return Mixture(tuple(rows), sum(rows))
 
 
 def weighted(shares: Sequence[float], limits: Sequence[int], until: Until) -> Mixture:
-    """Datasets in given shares of the rows.
+    """Mix datasets in given shares of the rows.
 
     Args:
         shares: (S,) positive; only the proportions count.
-        limits: (S,) rows that each dataset has.
+        limits: (S,) number of rows of each dataset.
 
     Raises:
         ConfigError: a share is not a positive number, or too small compared with the others.

@@ -4,19 +4,21 @@ from ...schemas.errors import ConfigError
 
 
 def nearest(number: int, factor: int) -> str:
-    """The multiples of `factor` next to a number, for a message: one if there is none below, else two."""
+    """Write the multiples of `factor` next to a number, for a message; only the larger one if the smaller would be
+    0.
+    """
     low = number // factor * factor
     return f"{low:,} or {low + factor:,}" if low > 0 else f"{factor:,}"
 
 
 def divisible(rows_per_step: int, world_size: int, accumulate: int = 1) -> int:
-    """`rows_per_step`, if it divides equally among ranks and their batches.
+    """Return `rows_per_step`, if it can be divided equally among ranks and their batches.
 
     Raises:
-        ConfigError: it does not; names the nearest numbers that do.
+        ConfigError: it cannot; the message names the nearest numbers that can.
     """
     if accumulate < 1:
-        raise ConfigError(f"accumulate={accumulate}: at least 1")
+        raise ConfigError(f"accumulate={accumulate}: must be at least 1")
     shares = world_size * accumulate
     if rows_per_step >= 1 and rows_per_step % shares == 0:
         return rows_per_step

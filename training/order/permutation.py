@@ -1,9 +1,10 @@
-"""The order in which rows are read: a keyed bijection, with O(1) cost for any position of any epoch and no storage.
+"""Computes the order in which rows are read: a keyed bijection that takes O(1) time for any position of any epoch, and
+no storage.
 
 1. A position passes through a Feistel network (Luby and Rackoff, 1988) over the smallest power of two that holds
    the rows, with a strong mixer (SplitMix64's finaliser) as its round function.
-2. A result outside the rows passes through again until it is inside (cycle walking; Black and Rogaway, 2002): on
-   average less than twice, because the power of two is less than twice the rows.
+2. A result outside the rows passes through again until it is inside (cycle walking; Black and Rogaway, 2002). That
+takes fewer than two passes on average, because the power of two is less than twice the number of rows.
 """
 
 from dataclasses import dataclass
@@ -15,32 +16,35 @@ from numpy.typing import NDArray
 from ...schemas.splitmix import GOLDEN, mix
 
 SHUFFLE_BLOCK = 4096
-"""Neighbouring rows of `Order.BLOCKS`."""
+"""Number of neighbouring rows in a block of `Order.BLOCKS`."""
 ROUNDS = 6
-"""Three make a pseudorandom permutation in theory; with six, tests of a million positions find no pattern."""
+"""Number of rounds of the Feistel network. In theory three give a pseudorandom permutation; with six, tests of a
+million positions find no pattern.
+"""
 
 
 class Order(StrEnum):
     """How an epoch is ordered. Part of the loader's state."""
 
     SEQUENTIAL = "sequential"
-    """Order of the shards, which packing has already shuffled; the same every epoch."""
+    """The order of the shards, the same in every epoch; packing has already shuffled the rows."""
     FULL = "full"
     """A permutation of all rows, different every epoch."""
     BLOCKS = "blocks"
-    """Blocks of neighbouring rows in permuted order, with the rows within each block permuted: remote shards are read
-    one after another, and epochs still differ."""
+    """Blocks of neighbouring rows in permuted order, with the rows within each block permuted. Remote shards are read
+    one after another, and epochs still differ.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
-    """The row of one dataset at each position; positions continue over the epochs.
+    """Gives the row of one dataset at each position; positions continue over the epochs.
 
-    Tests pin it by golden vectors, because a change would break every resumed training.
+    Tests compare it with fixed results, because a change would break every resumed training.
     """
 
     size: int
-    """Rows of an epoch."""
+    """Number of rows of an epoch."""
     seed: int
     order: Order
     first_sequential: bool
@@ -49,7 +53,7 @@ class EpochOrder:
     """Distinguishes datasets of a mixture, so that each has its own keys."""
 
     def __call__(self, first: int, last: int) -> NDArray[np.int64]:
-        """(last - first,) the rows at positions first .. last - 1."""
+        """Return (last - first,) the rows at positions first .. last - 1."""
         pieces = []
         while first < last:
             epoch, begin = divmod(first, self.size)
@@ -96,7 +100,7 @@ class Permutation:
             raise ValueError(f"a permutation of {self.size} rows: the size must be 1 to 2**62")
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(N,) the image of each position. Positions must be in 0 .. size - 1."""
+        """Return (N,) the image of each position. Positions must be in 0 .. size - 1."""
         if self.size == 1:
             return np.zeros_like(positions)
         bits = max(2, (self.size - 1).bit_length())
@@ -110,7 +114,9 @@ class Permutation:
 
 
 def _network(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
-    """One pass. The halves may differ in width by a bit; they swap places and widths every round."""
+    """Pass positions through the network once. The halves may differ in width by a bit; they swap places and widths
+    every round.
+    """
     left_bits, right_bits = np.uint64((bits + 1) // 2), np.uint64(bits // 2)
     left, right = x >> right_bits, x & _mask(right_bits)
     for key in keys:
@@ -121,7 +127,7 @@ def _network(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray
 
 
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:
-    """A 64-bit key for one purpose in one epoch, unrelated to other keys."""
+    """Return a 64-bit key for one purpose in one epoch, unrelated to other keys."""
     state = np.array([seed % 2**64], dtype=np.uint64)
     with np.errstate(over="ignore"):
         for word in (epoch % 2**64, *purpose.encode()):

@@ -1,4 +1,4 @@
-"""The rank of this process in a training job."""
+"""Finds the rank of this process in a training job."""
 
 import os
 import sys
@@ -21,7 +21,8 @@ class RankInfo:
 
 
 def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankInfo:
-    """The given rank; else from torch.distributed, torchrun's or Slurm's environment; else a single rank.
+    """Return the given rank; else the one from torch.distributed, or from the environment of torchrun or Slurm; else a
+    single rank.
 
     Raises:
         ConfigError: only one of the two was given, or the rank is out of range.

@@ -1,4 +1,4 @@
-"""What is read, in which order, and where it ends: everything about a loader that all ranks share."""
+"""The part of a loader that all ranks share: what is read, in which order, and where it ends."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from .state import LoaderState
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A canonical order of rows over all epochs, and where it begins."""
+    """A canonical order of rows over all epochs, and the state at its beginning."""
 
     corpus: ConcatRows
     global_order: GlobalOrder
@@ -47,7 +47,7 @@ class Schedule:
         until: Until,
         remote: dict[str, Any],
     ) -> "Schedule":
-        """Open the sources and choose what was left to the loader.
+        """Open the sources, and make the choices that were left to the loader.
 
         Raises:
             ConfigError: there is no source, one has no rows, or weights and epochs do not fit together.
@@ -70,7 +70,7 @@ class Schedule:
             first_sequential = all(part.shuffled for part in corpus.parts)
         choice = None
         if balance == "auto":
-            # In stored order if that is random: then the sample is in one shard.
+            # In stored order if that is random, because then the sample is in one shard.
             lying = Order.SEQUENTIAL if all(part.shuffled for part in corpus.parts) else Order.FULL
             sample = GlobalOrder(corpus, _orders(corpus, seed, lying, False), mixture, seed, None, model)
             rows = sample.at(0, min(SAMPLE, len(corpus) if mixture is None else mixture.total))
@@ -95,7 +95,9 @@ class Schedule:
         return cls(corpus, global_order, total, state, choice, auto_first)
 
     def adopt(self, state: LoaderState) -> "Schedule":
-        """This schedule with the automatic choices of a state, because another version might choose differently."""
+        """Return this schedule with the automatic choices of a state, because another version might choose
+        differently.
+        """
         start = self.start
         if self.choice is not None:
             start = replace(start, balance_block=state.balance_block, balance_group=state.balance_group)
@@ -115,7 +117,7 @@ class Schedule:
         total = max(self.total, len(self.corpus) * epochs if self.global_order.mixture is None else 0)
         if state.rows > total or state.tokens > state.rows * self.corpus.max_length:
             raise ConfigError(
-                f"the state stands after {state.rows:,} rows of {state.tokens:,} tokens, but the order has {total:,} "
+                f"the state is after {state.rows:,} rows of {state.tokens:,} tokens, but the order has {total:,} "
                 f"rows of at most {self.corpus.max_length:,} tokens; it is damaged, so resume from another checkpoint"
             )
 
@@ -127,10 +129,10 @@ def _mix(sources: Sequence[Source], corpus: ConcatRows, epochs: int, by: MixBy, 
         return even(limits)
     if len(weights) != len(sources):
         raise ConfigError(
-            "some sources of the mixture have a weight and others have none; give all of them one, or none"
+            "some sources of the mixture have a weight and others do not; give all of them a weight, or none"
         )
     if by is MixBy.TOKENS:
-        # By the average tokens per row: fewer rows of sources with fuller rows.
+        # By the average tokens per row: sources with fuller rows get fewer rows.
         weights = [
             weight * len(part) / max(part.tokens_in_all, 1) for weight, part in zip(weights, corpus.parts, strict=True)
         ]

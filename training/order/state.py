@@ -1,4 +1,4 @@
-"""The position of a loader: small, equal on all ranks, valid for any number of ranks and workers."""
+"""The position of a loader. It is small, equal on all ranks, and valid for any number of ranks and workers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -26,13 +26,13 @@ class LoaderState:
     order: str
     first_epoch_sequential: bool
     balance_block: int
-    """Rows of a block within which rows are grouped by cost; 0 for no grouping."""
+    """Number of rows of a block within which rows are grouped by cost; 0 for no grouping."""
     balance_group: int
     epochs: int
     rows: int
-    """Rows returned by next(), over all ranks; rows fetched ahead do not count."""
+    """Number of rows returned by next(), over all ranks; rows fetched ahead do not count."""
     tokens: int
-    """Tokens of those rows, over all ranks."""
+    """Number of tokens in the returned rows, over all ranks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a checkpoint."""
@@ -43,7 +43,7 @@ class LoaderState:
         """The inverse of `to_dict`.
 
         Raises:
-            ConfigError: it is from another version, or not a loader's state.
+            ConfigError: the data is from another version, or is not a loader's state.
         """
         return read_state(cls, data, "PackedLoader", FORMAT)
 
@@ -70,7 +70,7 @@ def read_state(kind: type[_State], data: Any, of: str, version: int) -> _State:
         of: name of the object that the state belongs to, for messages.
 
     Raises:
-        ConfigError: the data is from another version, or not a state of this kind; names the field.
+        ConfigError: the data is from another version, or not a state of this kind; the message names the field.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"this is not the state of a {of}, but {_shown(data)}; give what its state_dict() returned")

@@ -1,4 +1,4 @@
-"""Which rows a step has, and which rank gets which. A step has the same rows on any number of ranks."""
+"""Decides which rows a step has, and which rank gets each. A step has the same rows on any number of ranks."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,9 +28,9 @@ class Step:
     rows: NDArray[np.int64]
     """(B,) the rows."""
     real: int
-    """How many of the rows count; the others fill up the last step."""
+    """Number of rows that count; the others fill up the last step."""
     tokens: int
-    """Tokens of the rows that count."""
+    """Number of tokens in the rows that count."""
     rank_rows: list[list[int]]
     """For each rank, indices into `rows`."""
 
@@ -50,15 +50,15 @@ class Steps:
     """Number of positions."""
     tail: Tail
     dealt: bool = True
-    """Whether a step's rows are assigned to the ranks by cost; else each rank takes consecutive ones."""
+    """Whether a step's rows are assigned to the ranks by cost; else each rank takes consecutive rows."""
 
     def left(self, position: int) -> int:
-        """Number of steps from a position on."""
+        """Return the number of steps from a position on."""
         whole, rest = divmod(max(0, self.total - position), self.rows_per_step)
         return whole + (1 if rest and self.tail is not Tail.DROP else 0)
 
     def at(self, position: int) -> Step:
-        """The step that begins at a position of the order."""
+        """Return the step that begins at a position of the order."""
         real = min(self.rows_per_step, self.total - position)
         rows = self.global_order.at(position, position + real)
         tokens = self.global_order.corpus.tokens(rows.tolist())

@@ -1,13 +1,13 @@
-"""Proof that documents packed into one row do not see each other, on the same model and callable that train.
+"""Proves that documents packed into one row do not see each other, on the same model and callable that train.
 
-1. **Documents** (`documents`): random tokens, made into a batch by the loader's own code.
-2. **Quiet** (`quiet`): the model without dropout, restored exactly afterwards.
+1. **Documents** (`documents`): random tokens, which the loader's own code makes into a batch.
+2. **Quiet** (`quiet`): switches off the model's dropout, and restores the model exactly afterwards.
 3. **Checks**: static (`static`); the exact gradient probe (`gradient`), or by perturbation (`perturbation`);
    each document compared with itself alone (`equivalence`).
-4. **Diagnosis** (`diagnosis`): which single setting causes a leak.
+4. **Diagnosis** (`diagnosis`): finds the single setting that causes a leak.
 5. **Report** (`report`): a table, and `require()`, which raises.
 
-And in training itself: `guard.StepGuard` for every step, `first_batch.compare_first_batch` for the first real one.
+During training, `guard.StepGuard` checks every step, and `first_batch.compare_first_batch` the first real batch.
 """
 
 from typing import TYPE_CHECKING, Any

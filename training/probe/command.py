@@ -1,6 +1,7 @@
-"""`packtrain probe MODEL`: whether an architecture keeps packed documents apart, before you plan a run with it.
+"""`packtrain probe MODEL`: finds out whether an architecture keeps packed documents apart, before you plan a run with
+it.
 
-Needs no tokenizer, no data, no GPU, and no weights: only code decides what leaks. With `tiny`, a model of any size is
+Needs no tokenizer, data, GPU or weights, because only code decides what leaks. With `tiny`, a model of any size can be
 probed on a laptop.
 """
 
@@ -22,7 +23,7 @@ from .report import ProbeReport
 from .tiny import shrink
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-"""Files in which transformers keeps weights."""
+"""Names of files in which transformers stores weights."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -36,22 +37,22 @@ def probe_model(
     tiny: bool = False,
     data: Path | None = None,
 ) -> tuple[ProbeReport, Applied, str]:
-    """Build the model and probe it, the way that the trainer would.
+    """Build the model and probe it as the trainer would.
 
     Args:
-        where: a folder with config.json, and weights or not.
+        where: a folder with config.json, with or without weights.
         attention: as in the trainer's configuration.
-        dtype: of weights; default bfloat16 on CUDA, float32 elsewhere.
-        random: weights at random even where there are some.
-        tiny: a tiny model of the same architecture, at random.
-        data: a packed dataset whose longest document and whose rows the probe is also made with.
+        dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
+        random: use random weights, even if the folder has weights.
+        tiny: use a tiny model of the same architecture, with random weights.
+        data: a packed dataset; the probe also tests documents and rows as long as its longest.
 
     Returns:
-        The report, what attention was applied, and how the model was made, in words.
+        The report, the attention that was applied, and a description of how the model was made.
 
     Raises:
         InputError, IntegrityError: see `PackedRows`.
-        ConfigError: no model there, one that transformers does not know as a causal language model, or too large.
+        ConfigError: there is no model, transformers does not know it as a causal language model, or it is too large.
         AttentionError: the attention cannot be applied.
     """
     try:
@@ -60,12 +61,12 @@ def probe_model(
         raise ConfigError("the probe needs transformers; pip install 'packtrain[train]'") from None
     folder = where.parent if where.name == "config.json" else where
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{where}: no config.json there; give the folder of a model, as save_pretrained writes it")
+        raise ConfigError(f"{where}: there is no config.json; give the folder of a model, as save_pretrained writes it")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}")
-    logging.set_verbosity_error()  # this process does nothing else, and the table says what matters
+    logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
     logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -92,7 +93,7 @@ def probe_model(
                 model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
     except ConfigError:
         raise
-    except Exception as error:  # architectures raise anything on a configuration that they cannot build
+    except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         raise ConfigError(f"{folder}: transformers cannot build this model: {first_line(error)}") from error
     model.to(place)
     applied = use_packed(model, attention)
@@ -107,7 +108,7 @@ def probe_model(
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a model's folder holds weights; true of a name for the hub, of which nothing is known here."""
+    """Whether a model's folder holds weights; true for a name on the hub, because its files are not known here."""
     return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in WEIGHTS)
 
 

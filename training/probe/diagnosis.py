@@ -1,6 +1,6 @@
 """Finds the single setting that causes a leak: changes each one alone, and probes again.
 
-Every rank must make the same forward passes, so all ranks diagnose or none (`probing.probe` sees to it).
+Every rank must make the same forward passes, so either all ranks diagnose or none (`probing.probe` makes sure of that).
 """
 
 from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ class Diagnosis:
 
 
 def diagnose(model: Any, call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> Diagnosis:
-    """Change one setting after another until documents are isolated; else name the part of the model that carries state
-    over.
+    """Change one setting after another until documents are isolated. If none helps, name the part of the model that
+    carries state over.
     """
     batch = documents.packed()
     if _isolated(model, call, documents, device, dtype):
@@ -97,7 +97,7 @@ def _positions(batch: Batch, documents: RandomDocuments) -> torch.Tensor:
     ids = batch.get("input_ids", batch.get("inputs_embeds"))
     assert ids is not None
     rest = ids.shape[1] - sum(documents.lengths)
-    if rest < 0:  # one of them alone
+    if rest < 0:  # a single document
         return torch.arange(ids.shape[1], device=ids.device)[None]
     return torch.cat([torch.arange(length, device=ids.device) for length in (*documents.lengths, rest)])[None]
 

@@ -1,4 +1,4 @@
-"""Random documents, made into a batch by the loader's own code, so that the probe sees what training sees."""
+"""Makes random documents into a batch, by the loader's own code, so that the probe sees what training sees."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,16 +14,16 @@ Batch = dict[str, Any]
 Call = Callable[[Batch], Any]
 """The callable that trains: a batch → outputs with `logits` or `loss`."""
 Make = Callable[[Sequence[RowSpan]], Batch]
-"""Packed rows → input of the model. The loader's function is `batch.flatten`, or `batch.fix_shape`."""
+"""Turns packed rows into input of the model. The loader's functions are `collate.flatten` and `collate.fix_shape`."""
 
 
 class RandomDocuments:
     """Documents of random tokens in one packed row.
 
     Args:
-        config: of the model, for its vocabulary.
-        lengths: of the documents, in tokens.
-        make: what turns packed rows into a batch.
+        config: the model's configuration, for its vocabulary.
+        lengths: lengths of the documents, in tokens.
+        make: turns packed rows into a batch.
     """
 
     def __init__(self, config: Any, lengths: Sequence[int], seed: int, make: Make = flatten) -> None:
@@ -41,22 +41,22 @@ class RandomDocuments:
         return [int(one) for one in self._random.choice(self._ids, length)]
 
     def packed(self, trained: int | None = None, changed: int | None = None) -> Batch:
-        """All documents in one row.
+        """Return all documents in one row.
 
         Args:
             trained: the only document whose labels count; None for all.
-            changed: a document that is replaced by other tokens (the same ones each time).
+            changed: the document whose tokens are replaced by others (the same ones each time).
         """
         tokens = list(self.tokens)
         if changed is not None:
-            # Every token another one, so that whoever sees any of them sees a difference.
+            # Replace every token, so that a document that sees any of them sees a difference.
             size = len(self._ids)
             place = {int(one): index for index, one in enumerate(self._ids)}
             tokens[changed] = [int(self._ids[(place[one] + 1 + size // 3) % size]) for one in tokens[changed]]
         return self._batch(tokens, trained)
 
     def alone(self, document: int) -> Batch:
-        """One document in a row of its own."""
+        """Return one document alone in a row."""
         return self._batch([self.tokens[document]], None)
 
     def _batch(self, tokens: Sequence[Sequence[int]], trained: int | None) -> Batch:
@@ -75,7 +75,7 @@ class RandomDocuments:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """A batch with its tensors on a device. The bounds of queries and keys stay one shared tensor."""
+    """Move a batch's tensors to a device. The bounds of queries and keys stay one shared tensor."""
     moved: dict[int, Any] = {}
     for value in batch.values():
         if isinstance(value, torch.Tensor) and id(value) not in moved:
@@ -84,7 +84,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _ordinary(config: Any) -> Any:
-    """Token ids without a special meaning to the model: no padding, image or end tokens."""
+    """Return token ids without a special meaning to the model: no padding, image or end tokens."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     special: set[int] = set()
     for one in (config, text):

@@ -1,4 +1,6 @@
-"""Checks that packed documents give the same outputs as alone. Catches wrong positions, unlike isolation probes."""
+"""Checks that packed documents give the same outputs as alone. Unlike the isolation probes, this finds wrong
+positions.
+"""
 
 from dataclasses import dataclass
 
@@ -8,20 +10,20 @@ from .documents import Batch, Call, RandomDocuments, to_device
 from .outputs import logits_of, loss_of, nan_highest
 
 THRESHOLDS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-"""Largest allowed RMS of the difference, relative to that of the logits. Not 0, because a row of another length is
-rounded differently.
+"""Largest allowed RMS of the difference, relative to the RMS of the logits. Not 0, because rounding differs in rows of
+another length.
 """
 CPU_FLOAT32 = 1e-5
-"""Threshold on a CPU, which computes float32 in full precision: 33 architectures differ by 3e-7 at most. Rotary
+"""Threshold on a CPU, which computes float32 in full precision: 33 tested architectures differ by at most 3e-7. Rotary
 embeddings for another length change a model with random weights by as little as 3e-5.
 """
 SEEN = 32
-"""Maximum number of tokens per document to compare if documents are as long as in training."""
+"""Maximum number of tokens per document to compare when documents are as long as in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """Difference between a document's packed and unpacked outputs, for the document that differs most."""
+    """The difference between packed and unpacked outputs of the document that differs most."""
 
     value: float
     """Relative difference; see `THRESHOLDS`."""
@@ -37,11 +39,12 @@ class OutputDifference:
 def compare(
     call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool = False
 ) -> OutputDifference:
-    """Forward passes without gradients: one packed, and one a document (without logits, two a document).
+    """Make forward passes without gradients: one packed, and one per document (two per document if there are no
+    logits).
 
     Args:
-        chosen: ask for the logits of `SEEN` tokens a document, by `logits_to_keep` and without labels; those of all
-            tokens of long documents would not fit.
+        chosen: ask for the logits of only `SEEN` tokens per document, by `logits_to_keep` and without labels, because
+        the logits of all tokens of long documents would not fit into memory.
     """
     found: list[float] = []
     places = [(_places if chosen else torch.arange)(length) for length in documents.lengths]
@@ -69,8 +72,8 @@ def compare(
 
 
 def _places(length: int) -> torch.Tensor:
-    """Indices of the tokens to compare: all of a short document; of a long one both ends, and evenly spaced ones
-    between.
+    """Return the indices of the tokens to compare: all of a short document; both ends of a long one, and evenly spaced
+    tokens between.
     """
     return torch.linspace(0, length - 1, min(length, SEEN)).round().long()
 

@@ -1,6 +1,6 @@
-"""The first real batch: its loss, against the losses of its documents one by one.
+"""Compares the loss of the first real batch with the losses of its documents one by one.
 
-The probe has random documents of a few tokens. This has real lengths, real tokens and all documents of a batch.
+The probe uses random documents of a few tokens; this check has real lengths, real tokens and all documents of a batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,8 +44,8 @@ class FirstBatch:
         if self.relative <= limit:
             return self
         raise LeakError(
-            f"the first batch: loss {self.packed:.5f} packed, but {self.alone:.5f} when its {self.documents:,} "
-            f"documents go through one by one, {self.relative:.2%} apart, and {limit:.0%} is allowed. Packed "
+            f"the first batch: loss {self.packed:.5f} packed, but {self.alone:.5f} for its {self.documents:,} "
+            f"documents one by one, a difference of {self.relative:.2%}, where {limit:.0%} is allowed. Packed "
             "documents influence each other, or have wrong positions; run packtrain probe"
         )
 
@@ -53,15 +53,15 @@ class FirstBatch:
 def compare_first_batch(
     model: Any, batch: Mapping[str, Any], call: Callable[[Batch], Any] | None = None, most: int = MOST
 ) -> FirstBatch:
-    """One pass with all documents and one for each, without gradients and dropout.
+    """Make one pass with all documents and one for each, without gradients and dropout.
 
-    On several ranks all must call it, because passes of sharded models are collective: ranks with fewer documents
-    repeat their last.
+    On several ranks all must call it, because passes of sharded models are collective; ranks with fewer documents
+    repeat their last one.
 
     Args:
-        batch: a packed one, of the loader.
-        call: the callable that trains; default `model(**batch)`.
-        most: documents that are compared; in the packed pass the others are not trained.
+        batch: a packed batch from the loader.
+        call: the callable that trains; by default `model(**batch)`.
+        most: maximum number of documents to compare; the labels of others do not count in the packed pass.
     """
     call = call or (lambda batch: model(**batch))
     device = next(unwrap(model).parameters()).device
@@ -85,7 +85,7 @@ def compare_first_batch(
 
 
 def _trained(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Start and end of each document with trained labels."""
+    """Return start and end of each document with trained labels."""
     bounds = batch["cu_seq_lens_q"].tolist()
     labels = batch["labels"][0].cpu()
     return [
@@ -96,7 +96,7 @@ def _trained(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _cut(batch: Mapping[str, Any], begin: int, end: int) -> Batch:
-    """One document as a batch of its own."""
+    """Return one document as a separate batch."""
     bounds = torch.tensor([0, end - begin], dtype=torch.int32)
     cut = {name: batch[name][:, begin:end] for name in ("input_ids", "labels", "position_ids")}
     if "seq_idx" in batch:

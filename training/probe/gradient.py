@@ -1,11 +1,12 @@
-"""The exact probe: what a document's loss owes to the embeddings of the others is zero, to the bit.
+"""The exact probe: checks that the gradient of a document's loss with respect to the other documents' embeddings is
+exactly zero.
 
-The gradient of document d's loss with respect to the embeddings of document e is computed for all pairs, one backward
-pass a document. Off the diagonal stands 0 where documents do not see each other, and there is no threshold to choose.
-On the diagonal stands something, or the probe sees nothing.
+The gradient of document d's loss with respect to the embeddings of document e is computed for all pairs, with one
+backward pass per document. Off the diagonal it is 0 if documents do not see each other, so there is no threshold to
+choose. On the diagonal it must not be 0, or the probe does not work.
 
-The embeddings are taken where the model makes them, by a hook on its embedding; of compiled code, which does not
-notice hooks, they are passed in as `inputs_embeds`.
+A hook on the model's embedding layer captures the embeddings. Compiled code ignores hooks, so there they are passed in
+as `inputs_embeds`.
 """
 
 from collections.abc import Iterator
@@ -23,14 +24,14 @@ from .outputs import first_line, loss_of, nan_highest
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """How much each document's loss depends on every document."""
+    """How much each document's loss depends on each document."""
 
     matrix: tuple[tuple[float, ...], ...]
     """[d][e]: the largest absolute gradient of document d's loss with respect to document e's embeddings."""
 
     @property
     def leak(self) -> float:
-        """The largest value off the diagonal. NaN if any is."""
+        """The largest value off the diagonal; NaN if any of them is NaN."""
         others = [value for d, row in enumerate(self.matrix) for e, value in enumerate(row) if d != e]
         return max(others, key=nan_highest, default=0.0)
 
@@ -41,7 +42,7 @@ class Influence:
 
     @property
     def worst(self) -> tuple[int, int]:
-        """The pair that leaks most: (whose loss, whose embeddings)."""
+        """The pair that leaks most: (document of the loss, document of the embeddings)."""
         pairs = [(d, e) for d in range(len(self.matrix)) for e in range(len(self.matrix)) if d != e]
         return max(pairs, key=lambda pair: nan_highest(self.matrix[pair[0]][pair[1]]))
 
@@ -51,7 +52,7 @@ class NoGradientError(Exception):
 
 
 def influence(model: Any, call: Call, documents: RandomDocuments, device: torch.device) -> Influence:
-    """One forward and one backward pass a document, the same number on every rank.
+    """Make one forward and one backward pass per document, the same number on every rank.
 
     Raises:
         NoGradientError: the callable does not let gradients through to embeddings.
@@ -68,7 +69,7 @@ def influence(model: Any, call: Call, documents: RandomDocuments, device: torch.
             try:
                 (grad,) = torch.autograd.grad(loss, [embeddings], allow_unused=True)
             except (RuntimeError, AssertionError, AttributeError) as error:
-                # Re-entrant checkpointing, and engines that own the backward pass.
+                # re-entrant checkpointing, and engines that control the backward pass
                 raise NoGradientError(first_line(error)) from error
         if grad is None:
             raise NoGradientError("the loss does not depend on the captured embeddings")
@@ -101,11 +102,11 @@ def _passed_in(model: Any, call: Call, batch: Batch, labels: torch.Tensor) -> tu
 
 @contextmanager
 def _leaf(model: Any, taken: list[torch.Tensor]) -> Iterator[None]:
-    """Detach the graph at the embedding, so that gradients arrive at a tensor of our own."""
+    """Detach the graph at the embedding, so that gradients arrive at our own tensor."""
 
     def cut(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         taken.append(output.detach().clone().requires_grad_(True))
-        return taken[-1].clone()  # some models work on it in place
+        return taken[-1].clone()  # some models change it in place
 
     handle = _embedding(model).register_forward_hook(cut)
     try:

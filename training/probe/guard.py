@@ -13,15 +13,16 @@ from .limits import document_limit, row_limit
 
 
 class StepGuard:
-    """`with guard.step(batch): loss = forward(batch)`.
+    """Guards training steps: `with guard.step(batch): loss = forward(batch)`.
 
-    Batches are looked at as they come from the loader, on the CPU; of tensors on a device only shapes are, because to
-    read them is to wait. Compiled code runs without Python, so its calls cannot be counted: there the batch alone is
-    checked, and the probe has seen the rest.
+    Batches are checked as they come from the loader, on the CPU. Of tensors on a device only shapes are checked,
+    because reading them waits for the device. Compiled code runs without Python, so its calls cannot be counted; only
+    the batch is checked then, and the rest relies on the probe.
 
     Args:
-        model: the one that the probe has found isolated.
-        calls: of packed attention in a forward pass, from `ProbeReport.calls`; None to learn it from the first step.
+        model: the model that the probe has found isolated.
+        calls: number of calls of packed attention in a forward pass, from `ProbeReport.calls`; None to learn it from
+        the first step.
     """
 
     def __init__(self, model: Any, calls: int | None = None) -> None:
@@ -38,11 +39,11 @@ class StepGuard:
 
     @contextmanager
     def step(self, batch: Mapping[str, Any]) -> Iterator[None]:
-        """A context for the forward pass only, because checkpointing runs attention again in the backward pass.
+        """Return a context for the forward pass only, because checkpointing runs attention again in the backward pass.
 
         Raises:
-            LeakError: the batch is malformed, the model's attention has changed, or some layer did not use
-                it.
+            LeakError: the batch is malformed, the model's attention has changed, or some layer did not use packed
+            attention.
         """
         if self._counts is None:
             self._counts = self._name in (NAME, BLOCK_NAME) and not is_compiled(self._model)
@@ -87,13 +88,13 @@ class StepGuard:
             expected = self._expected if self._calls is None else self._calls
             raise LeakError(
                 f"step {self.steps + 1:,}: {self._name} ran {calls} times in the forward pass, and should have run "
-                f"{expected} times: some layer attended in another way, which knows no document bounds. Stop here, "
-                "and run packtrain probe"
+                f"{expected} times: some layer used another attention, which ignores document bounds. Stop here, and "
+                "run packtrain probe"
             )
 
 
 def _longest(batch: Mapping[str, Any]) -> int:
-    """Tokens of the longest document; for a batch on a device, the upper bound passed to kernels, to avoid a
+    """Return the tokens of the longest document; for a batch on a device the upper bound that kernels get, to avoid a
     synchronisation.
     """
     bounds = batch["cu_seq_lens_q"]

@@ -1,9 +1,9 @@
-"""Lengths at which a model begins to treat documents of one row together, as its configuration says.
+"""Finds, from a model's configuration, the lengths above which it does not treat the documents of one row separately.
 
-Below them a packed document is computed as it would be alone. Above them it depends on its neighbours, although
+Up to these lengths a packed document is computed as it would be alone. Above them it depends on its neighbours although
 attention keeps them apart: rotary frequencies are chosen once for a whole batch, by its longest document, or queries
-are scaled by their place in the row. Sparse attention that picks its best k tokens (DeepSeek V3.2, Doge) is not such a
-case: it picks within a document.
+are scaled by their place in the row. Sparse attention that picks its best k tokens (DeepSeek V3.2, Doge) is safe,
+because it picks within a document.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ class Limit:
 
 
 def row_limit(model: Any) -> Limit | None:
-    """The longest packed row in which every document is computed as it would be alone; None where there is no limit.
+    """Return the longest packed row in which every document is computed as it would be alone; None if there is no
+    limit.
 
-    Llama 4 scales queries by their place in the whole row, which begins to matter after `floor_scale` tokens.
+    Llama 4 scales queries by their place in the whole row, which has an effect after `floor_scale` tokens.
     """
     for config in configs_of(unwrap(model).config):
         if getattr(config, "attn_temperature_tuning", False) and not all(
@@ -38,10 +39,11 @@ def row_limit(model: Any) -> Limit | None:
 
 
 def document_limit(model: Any) -> Limit | None:
-    """The longest document that leaves the others of its batch as they would be alone; None where there is no limit.
+    """Return the length of the longest document that does not change the other documents of its batch; None if there is
+    no limit.
 
-    Rotary embeddings that stretch (`dynamic`, `longrope`) take one set of frequencies for a whole batch, by its longest
-    document. YaRN, linear and Llama 3 scaling do not depend on lengths.
+    Rotary embeddings of the kinds `dynamic` and `longrope` choose one set of frequencies for a whole batch, by its
+    longest document. YaRN, linear and Llama 3 scaling do not depend on lengths.
     """
     found = [limit for config in configs_of(unwrap(model).config) for limit in _stretching(config)]
     return min(found, key=lambda limit: limit.tokens, default=None)
@@ -57,7 +59,7 @@ def _stretching(config: Any) -> Iterator[Limit]:
         key, limit = "original_max_position_embeddings", original
         if "dynamic" in kind:
             key, limit = "max_position_embeddings", config.max_position_embeddings
-        elif kind not in ("longrope", "su") and not (kind != "default" and "long_mscale" in one):  # the last: PhiMoE
+        elif kind not in ("longrope", "su") and not (kind != "default" and "long_mscale" in one):  # long_mscale: PhiMoE
             continue
         limit = int(limit or config.max_position_embeddings)
         yield Limit(

@@ -1,6 +1,6 @@
-"""What a training callable gives back: a loss, and logits where there are any.
+"""Reads what a training callable returns: a loss, and logits if there are any.
 
-A fused loss gives no logits, so everything here works with either.
+A fused loss returns no logits, so everything here works with either.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,14 @@ def nan_highest(value: float) -> float:
 
 
 def logits_of(outputs: Any) -> torch.Tensor | None:
-    """(1, T, vocabulary), if there are any."""
+    """Return the logits, (1, T, vocabulary), or None."""
     found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     return found if isinstance(found, torch.Tensor) and found.ndim == 3 else None
 
 
 def loss_of(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss of labels that count: computed in float32 from logits if there are any, else the callable's own.
+    """Return the mean loss of the labels that count: computed in float32 from logits if there are any, else the
+    callable's own loss.
 
     Args:
         labels: (1, T), unshifted.
@@ -50,7 +51,7 @@ def loss_of(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
             loss = outputs[0]
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise BatchError(
-            f"the callable that trains gave {type(outputs).__name__} with neither a loss nor logits; pass one that "
-            "returns the model's outputs"
+            f"the callable that trains returned {type(outputs).__name__} with neither a loss nor logits; pass a "
+            "callable that returns the model's outputs"
         )
     return loss.reshape(())

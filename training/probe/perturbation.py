@@ -1,8 +1,8 @@
-"""The probe where gradients cannot be had: change one document, and see whether the others move.
+"""The probe for models without gradients: changes one document, and checks whether the outputs of the others change.
 
-Some kernels are not exact: grouped matrix multiplications of experts, say, add up in another order when other tokens
-are routed. How much that is, the last document tells: nothing before it can depend on it in a causal model, so what
-moves there is noise, and a leak must be more.
+Some kernels are not exact: grouped matrix multiplications of experts, for example, add in another order when other
+tokens are routed. The last document measures this noise: in a causal model no earlier document can depend on it, so any
+change of earlier documents is noise. A leak must be larger than that.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from .outputs import logits_of, loss_of, nan_highest
 
 @dataclass(frozen=True, slots=True)
 class OutputChange:
-    """Largest change of logits, or of losses if the callable gives no logits."""
+    """Largest change of logits, or of losses if the callable returns no logits."""
 
     others: float
     """Change of later documents when the first one changed: a leak, or noise."""
     noise: float
     """Change of earlier documents when the last one changed."""
     own: float
-    """Change of the first document when it changed itself; if this is 0, the probe proves nothing."""
+    """Change of the first document's own outputs when it changed; if this is 0, the probe proves nothing."""
     threshold: float
 
     @property
@@ -32,7 +32,7 @@ class OutputChange:
 
 
 def perturb(call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype) -> OutputChange:
-    """Forward passes without gradients, the same number on every rank."""
+    """Make forward passes without gradients, the same number on every rank."""
     last = len(documents.lengths) - 1
     before = _seen(call, documents, device, None)
     first = _seen(call, documents, device, 0)
@@ -44,7 +44,7 @@ def perturb(call: Call, documents: RandomDocuments, device: torch.device, dtype:
 
 
 def _seen(call: Call, documents: RandomDocuments, device: torch.device, changed: int | None) -> list[torch.Tensor]:
-    """Logits of each document, or its loss alone."""
+    """Return each document's logits, or its loss if there are no logits."""
     with torch.no_grad():
         batch = to_device(documents.packed(changed=changed), device)
         logits = logits_of(call(batch))

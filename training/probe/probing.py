@@ -1,4 +1,6 @@
-"""The probe: whether packed documents are isolated, on the callable that trains. About ten tiny forward passes."""
+"""The probe: finds out whether packed documents are isolated, with the callable that trains. Takes about ten tiny
+forward passes.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -41,27 +43,28 @@ def probe(
     dtype: torch.dtype | None = None,
     explain: bool = True,
 ) -> ProbeReport:
-    """Find out whether packed documents see each other, and whether each is as it would be alone.
+    """Find out whether packed documents see each other, and whether each is computed as it would be alone.
 
-    On several ranks all must call it alike, because passes of sharded models are collective. The model is left as it
-    was: modes, gradients, buffers, random generators.
+    On several ranks all must call it with the same arguments, because passes of sharded models are collective.
+    Afterwards the model is as it was before: modes, gradients, buffers, random generators.
 
     Args:
         model: a causal language model of transformers, also within PEFT, DDP, FSDP or torch.compile.
-        call: the very callable that trains, from a batch to outputs with `logits` or `loss`; default `model(**batch)`.
-        seed: of the documents' tokens. The same on every rank.
-        documents: their lengths. At least two.
-        device: where batches go; default that of the model's weights.
-        make: packed rows → batch; the trainer's own, such as `partial(flatten, seq_idx=True)`.
-        tokens: the most that a batch of one rank will hold, for models that count them along the row.
-        longest: tokens of the data's longest document. With `tokens`, each document is also compared with itself alone
-            in a row of that length that begins with such a document: two forward passes more, of a whole batch each.
-        dtype: in which a forward pass is computed, where autocast differs from the weights; default what attention
-            gets, or what the weights are. Tells what rounding to expect.
-        explain: of a leak, find the setting at fault (more passes).
+        call: the same callable that trains, from a batch to outputs with `logits` or `loss`; by default
+        `model(**batch)`.
+        seed: seed of the documents' tokens; the same on every rank.
+        documents: lengths of the documents; at least two.
+        device: the device of the batches; by default that of the model's weights.
+        make: turns packed rows into a batch, as the trainer does; for example `partial(flatten, seq_idx=True)`.
+        tokens: the most tokens that a batch of one rank will hold, for models that count tokens along the row.
+        longest: tokens of the data's longest document. With `tokens`, documents of that length are also compared packed
+        and alone, in a row as long as a batch; this takes two more forward passes of a whole batch.
+        dtype: dtype of the forward pass, if autocast differs from the weights; by default the dtype that attention
+        gets, or that of the weights. It decides how much rounding to expect.
+        explain: if there is a leak, find the setting at fault (takes more passes).
 
     Raises:
-        ConfigError: fewer than two documents, or a model that is not of transformers.
+        ConfigError: there are fewer than two documents, or the model is not from transformers.
     """
     if len(documents) < 2 or min(documents) < 2:
         raise ConfigError(f"documents={tuple(documents)}: a probe needs at least two, of at least two tokens")
@@ -122,7 +125,7 @@ def _run_once(
     with torch.no_grad(), count_calls(model) as seen:
         try:
             call(batch)
-        except Exception as error:  # whatever a model raises is the answer
+        except Exception as error:  # any error of the model is a result
             return [Check("runs", False, type(error).__name__, "a forward pass", first_line(error))], None, None
     if not ours or is_compiled(model):
         return [], None, None
@@ -130,7 +133,7 @@ def _run_once(
     good = seen.calls > 0 and (expected == 0 or seen.calls % expected == 0)
     detail = "some layers compute attention in their own code, which ignores bounds" if expected else "no layer uses it"
     detail = "" if good else detail
-    check = Check("calls", good, f"{seen.calls} of packed attention", f"{max(expected, 1)}, or so many times", detail)
+    check = Check("calls", good, f"{seen.calls} of packed attention", f"{max(expected, 1)}, or a multiple", detail)
     return [check], seen.calls, seen.dtype
 
 
@@ -141,7 +144,7 @@ def _isolation(
         found = influence(model, call, documents, device)
     except NoGradientError as error:
         return _perturbation(call, documents, device, dtype, f"no gradients: {error}"), ()
-    except (RuntimeError, ValueError, TypeError) as error:  # of the backward pass, which a leak test must survive
+    except (RuntimeError, ValueError, TypeError) as error:  # an error of the backward pass; the test must continue
         return [Check("isolation", False, type(error).__name__, "0, to the bit", first_line(error))], ()
     ends = [f"{value:.3g}" for value in (found.leak, found.own)]
     loss, embeddings = found.worst
@@ -163,7 +166,7 @@ def _isolation(
     )
     checks = [leak, control]
     if _on_any_rank(not leak.passed, device) and device.type == "cuda":
-        # A kernel may add noise of its own there. The perturbation probe knows how much that is, and has the say.
+        # A kernel may add noise here. The perturbation probe measures the noise, and decides.
         more = _perturbation(call, documents, device, dtype, "the gradient is not 0, so perturbation checks it")
         if all(check.passed for check in more) and found.leak < 1e-3 * found.own:
             checks = [Check("isolation", True, ends[0], "noise of an inexact kernel", leak.detail), control]
@@ -183,8 +186,8 @@ def _perturbation(
 
 
 def _as_long(longest: int, tokens: int) -> list[int]:
-    """Lengths of documents that fill a row of a batch: a short one, the longest, more of these, and a short one at the
-    end.
+    """Return lengths of documents that fill a row of a batch: a short one, several of the longest, and a short one at
+    the end.
     """
     first, last = DOCUMENTS[0], DOCUMENTS[-1]
     lengths = [first, min(longest, max(tokens - first - last, first))]
@@ -204,11 +207,11 @@ def _equivalence(call: Call, documents: RandomDocuments, device: torch.device, d
 def _at_length(
     call: Call, documents: RandomDocuments, device: torch.device, dtype: torch.dtype, *, chosen: bool
 ) -> Check:
-    """`_equivalence` with documents and a row as long as in training."""
+    """Run `_equivalence` with documents and a row as long as in training."""
     size = f"documents of up to {max(documents.lengths):,} tokens in a row of {sum(documents.lengths):,}"
     try:
         found = compare(call, documents, device, dtype, chosen=chosen)
-    except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or of positions
+    except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or beyond the last position
         return Check("at length", False, type(error).__name__, "a forward pass", f"{size}: {first_line(error)}")
     what = "as alone" if found.same else f"document {found.document} is not what it is alone"
     return Check("at length", found.same, f"{found.value:.2g}", f"at most {found.threshold:g}", f"{size}: {what}")
@@ -232,7 +235,7 @@ def _device_of(model: Any, device: torch.device | str | None) -> torch.device:
 
 
 def _dtype_of(model: Any) -> torch.dtype:
-    """Dtype of the forward pass, which decides how much rounding to expect."""
+    """Return the dtype of the forward pass, which decides how much rounding to expect."""
     device = next(model.parameters()).device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -246,7 +249,9 @@ def _on_any_rank(flag: bool, device: torch.device) -> bool:
 
 
 def highest_of_ranks(number: int, device: torch.device) -> int:
-    """The largest number of all ranks. All must run the same number of passes, because passes may be collective."""
+    """Return the largest number of all ranks. All must run the same number of passes, because passes may be
+    collective.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return number

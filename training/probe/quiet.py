@@ -1,7 +1,8 @@
-"""A model as training runs it, but without chance; and afterwards as if nothing had happened.
+"""Runs a model as in training but without randomness, and restores it afterwards.
 
-Train mode stays on, because gradient checkpointing happens only there; dropout and the jitter of routers are set to
-nothing. Auxiliary losses of routers, which take all tokens of a row together, are left out: they are not attention.
+Train mode stays on, because gradient checkpointing happens only there; dropout and the jitter of routers are set to 0.
+Auxiliary losses of routers take all tokens of a row together and have nothing to do with attention, so they are left
+out.
 """
 
 import random
@@ -19,13 +20,14 @@ _CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", 
 
 @contextmanager
 def quiet(model: Any) -> Iterator[None]:
-    """The model without dropout, jitter and auxiliary losses; its modes, gradients, buffers and all random generators
-    are restored at the end."""
+    """Switch off dropout, jitter and auxiliary losses; the model's modes, gradients, buffers and all random generators
+    are restored at the end.
+    """
     bare = unwrap(model)
     modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    # Rotary embeddings that stretch put other buffers in the place of theirs, and remember for which length.
+    # Dynamic rotary embeddings replace their buffers, and remember for which length.
     stretched = [(module, vars(module).copy(), module._buffers.copy()) for module in modules if _stretches(module)]
     grads = [(weight, weight.grad) for weight in model.parameters()]
     changed: list[tuple[Any, str, Any]] = []
@@ -37,7 +39,7 @@ def quiet(model: Any) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_random_state(next((weight.device for weight in bare.parameters()), None)))
         if type(model).__name__ == "DistributedDataParallel":
-            stack.enter_context(model.no_sync())  # DDP waits for gradients of all parameters otherwise
+            stack.enter_context(model.no_sync())  # otherwise DDP waits for gradients of all parameters
         try:
             model.train()
             for module in modules:

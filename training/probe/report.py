@@ -1,4 +1,4 @@
-"""What a probe found, as rows of a table, as plain data, and as an error."""
+"""The result of a probe, as rows of a table, as plain data, and as an error."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from ...schemas.errors import LeakError
 
 NOT_NUMBERS = "the model's outputs, which are not numbers"
-"""A fault that does not concern isolation."""
+"""The fault of a model whose outputs are NaN or infinite; it does not concern isolation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ProbeReport:
     fix: str | None = None
     """How to fix the failure."""
     calls: int | None = None
-    """Calls of packed attention in a forward pass; None where they cannot be counted."""
+    """Number of calls of packed attention in a forward pass; None if they cannot be counted."""
     influence: tuple[tuple[float, ...], ...] = field(default=())
     """[d][e]: the largest gradient of document d's loss with respect to embeddings of document e."""
     shown: tuple[int, int] = (0, 0)
@@ -58,7 +58,8 @@ class ProbeReport:
             return "NOT isolated: this model must not be trained on packed rows in this way"
         document, row = self.shown
         return (
-            "isolated: packed documents do not see each other, and each is as it would be alone. Shown with documents "
+            "isolated: packed documents do not see each other, and each is computed as it would be alone. Shown with "
+            "documents "
             f"of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
         )
 
@@ -68,14 +69,14 @@ class ProbeReport:
         return all(check.passed for check in self.checks)
 
     def check(self, name: str) -> Check | None:
-        """One check by name; None if it was not made."""
+        """Return a check by name; None if it was not made."""
         return next((check for check in self.checks if check.name == name), None)
 
     def require(self) -> "ProbeReport":
         """Return this report, or raise if a check failed.
 
         Raises:
-            LeakError: a check failed. Names the check, the setting at fault and the fix.
+            LeakError: a check failed; the message names the check, the setting at fault and the fix.
         """
         if self.isolated:
             return self
@@ -102,7 +103,7 @@ class ProbeReport:
         return said[0].upper() + said[1:]
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """(check, passed, value, expected, detail) of each check, for a table."""
+        """Return (check, passed, value, expected, detail) of each check, for a table."""
         return [
             (check.name, "ok" if check.passed else "FAILED", check.value, check.threshold, check.detail)
             for check in self.checks

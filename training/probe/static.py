@@ -1,4 +1,4 @@
-"""What can be said of a model without running it: facts that a probe of a few short documents could miss."""
+"""Checks a model without running it, for problems that a probe of a few short documents could miss."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ KERNELS = ("mamba_ssm", "causal_conv1d", "fla")
 def attention_checks(model: Any) -> list[Check]:
     """Check each part's attention implementation: transformers may fall back to another with only a warning.
 
-    No checks if no layer's attention follows transformers' interface.
+    Returns no checks if no layer's attention follows transformers' interface.
     """
     bare = unwrap(model)
     layers = attention_layers(bare)
@@ -49,8 +49,8 @@ def attention_checks(model: Any) -> list[Check]:
 
 
 def dropout_check(model: Any) -> Check:
-    """Packed attention has no dropout, and raises in training if the model asks for some. A model's own attention may
-    have it.
+    """Check dropout: packed attention has none, and raises an error in training if the model asks for it. A model's own
+    attention may have dropout.
     """
     bare = unwrap(model)
     wanted = {
@@ -77,7 +77,7 @@ def _inner(layer: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def layers_check(model: Any, batch: Mapping[str, Any]) -> Check:
-    """Layers with a recurrent state carry it across documents, unless their kernels are given the bounds."""
+    """Check layers with a recurrent state; they carry it across documents unless their kernels get the bounds."""
     kinds = recurrent_layers(model)
     if not kinds:
         return Check("layers", True, "attention only", "no recurrence", "")
@@ -95,7 +95,7 @@ def layers_check(model: Any, batch: Mapping[str, Any]) -> Check:
 
 
 def recurrent_layers(model: Any) -> list[str]:
-    """Names of classes with recurrence, or convolution along tokens."""
+    """Return the names of classes with recurrence, or with convolution along tokens."""
     bare = unwrap(model)
     text = bare.get_decoder() if hasattr(bare, "get_decoder") and bare.get_decoder() is not None else bare
     attending = {id(layer) for layer in attention_layers(bare)}

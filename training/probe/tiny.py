@@ -1,7 +1,7 @@
-"""A model of the same architecture and tiny: what leaks between documents depends on code, not on sizes.
+"""Makes a tiny model of the same architecture, because what leaks between documents depends on code, not on sizes.
 
-Widths shrink, heads keep being grouped, and of every kind of layer some stay. What the code does with lengths shrinks
-along (sliding windows, chunks), so that documents of a probe are longer than a window.
+Widths shrink, heads stay grouped, and some layers of every kind remain. Lengths in the configuration (sliding windows,
+chunks) shrink as well, so that documents of a probe are longer than a window.
 """
 
 from typing import Any
@@ -37,14 +37,16 @@ _RANKS = {
 
 
 def shrink(config: Any) -> Any:
-    """A tiny configuration of the same architecture, and of every configuration within it.
+    """Return a tiny configuration of the same architecture; configurations within it shrink too.
 
     Raises:
         ValueError, TypeError: the architecture's own checks refuse these sizes.
     """
     data = config.to_dict()
     stretches = "'dynamic'" in str(data.get("rope_parameters"))
-    kept = {"max_position_embeddings": data["max_position_embeddings"]} if stretches else {}  # where it stretches
+    kept = (
+        {"max_position_embeddings": data["max_position_embeddings"]} if stretches else {}
+    )  # it decides when they stretch
     _shrink(data)
     data |= kept
     for name in getattr(config, "sub_configs", {}):
@@ -63,10 +65,10 @@ def _shrink(data: dict[str, Any]) -> None:
                 data[name] = [size for _ in data[name]]
     left_open = {"head_dim": HEAD, "num_key_value_heads": heads, "n_routed_experts": 4, _PER_TOKEN[0]: 2}
     for name, missing in left_open.items():
-        if data.get(name, 0) is None:  # left open by the architecture's defaults; checkpoints say it
+        if data.get(name, 0) is None:  # the architecture's defaults leave it open; checkpoints set it
             data[name] = missing
     if isinstance(data.get("qk_rope_head_dim"), int) and isinstance(data.get("head_dim"), int):
-        data["head_dim"] = _RANKS["qk_rope_head_dim"]  # DeepSeek means this one by it
+        data["head_dim"] = _RANKS["qk_rope_head_dim"]  # DeepSeek reads this as the rotary dimension
     for name in _HEADS_OF_KEYS:
         if isinstance(data.get(name), int):
             data[name] = HEADS if data[name] == heads else 1 if data[name] == 1 else 2
@@ -111,7 +113,7 @@ def _fewer_layers(data: dict[str, Any]) -> None:
     for name, period in data.items():
         if name.endswith(("_layer_period", "_every_n_layers", "_pattern", "_interval")) and isinstance(period, int):
             keep = max(keep, min(count, period + 1))
-    for name in ("attn_layer_indices", "full_attn_idxs"):  # which layers attend, among recurrent ones
+    for name in ("attn_layer_indices", "full_attn_idxs"):  # which layers, among recurrent ones, have attention
         if isinstance(data.get(name), list) and data[name]:
             data[name] = [min(min(data[name]), LAYERS - 1)]
     for name in ("block_types",):

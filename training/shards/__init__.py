@@ -1,1 +1,1 @@
-"""Access to packed rows: local shards are mapped, remote ones downloaded, checked and kept in a bounded cache."""
+"""Access to packed rows: local shards are mapped; remote ones are downloaded, checked and kept in a bounded cache."""

@@ -16,9 +16,9 @@ from ...schemas.rows import PACKED
 from .shard_files import CachedFile
 
 
-@dataclass(slots=True)  # a frozen one takes four times as long to make, and a step makes many
+@dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
 class RowSpan:
-    """One packed row, or several adjacent ones: T tokens in D pieces, as read-only views of a shard."""
+    """One packed row, or several adjacent rows: T tokens in D pieces, as read-only views of a shard."""
 
     input_ids: NDArray[np.int32]
     """(T,)"""
@@ -41,13 +41,13 @@ class PackedRow(RowSpan):
 
 
 class Chunk:
-    """One record batch of a shard: the values of each column, and where each row begins in them."""
+    """One record batch of a shard: the values of each column, and where each row begins in these values."""
 
     def __init__(self, batch: pa.RecordBatch, url: str) -> None:
         columns = [batch.column(field.name) for field in PACKED]
         self.values = [view(c.values, field.type.value_type) for c, field in zip(columns, PACKED, strict=True)]
-        # Lists, whose items are ten times as fast to read as an array's. Token columns share their offsets, as do the
-        # others.
+        # Lists, because reading one item is ten times as fast as from an array. All token columns share one list of
+        # offsets, and all document columns another.
         offsets = [view(column.offsets, pa.int32()) for column in columns]
         for column, own, first in ((1, 1, 0), (2, 2, 0), (4, 4, 3), (5, 5, 3)):
             if not np.array_equal(offsets[own], offsets[first]):
@@ -69,7 +69,9 @@ class Shard:
         self._chunks: list[Chunk | None] = [None] * len(batches)
 
     def chunk(self, number: int) -> Chunk:
-        """A chunk, read on first use, so that one row of a large shard does not cost reading all of it."""
+        """Return a chunk, which is read on first use, so that one row of a large shard does not require reading the
+        whole shard.
+        """
         found = self._chunks[number]
         if found is None:
             found = self._chunks[number] = Chunk(self._batches[number], self._url)
@@ -77,7 +79,7 @@ class Shard:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest document (piece)."""
+        """Return the tokens of the longest document (piece)."""
         chunks = map(self.chunk, range(len(self._batches)))
         return max((int(chunk.values[3].max(initial=0)) for chunk in chunks), default=0)
 
@@ -87,7 +89,7 @@ def open_shard(held: CachedFile, record: ShardRecord, url: str) -> Shard:
 
     Raises:
         InputError: the shard is Parquet.
-        IntegrityError: it cannot be read, or has a different number of rows than its record says.
+        IntegrityError: the shard cannot be read, or has a different number of rows than its record says.
     """
     if record.name.endswith(".parquet"):
         raise InputError(f"{url} is Parquet; pack with output.format: arrow, which can be mapped into memory")
@@ -111,7 +113,7 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def view(array: pa.Array, kind: pa.DataType) -> NDArray[Any]:
-    """A read-only view of the array's memory; `to_numpy` would import pandas if it is installed."""
+    """Return a read-only view of the array's memory; `to_numpy` would import pandas if it is installed."""
     data = array.buffers()[1]
     dtype = np.dtype(kind.to_pandas_dtype())
     if data is None:

@@ -6,15 +6,15 @@
 
 All state is in the kernel's locks, so nothing is stale after a `kill -9`:
 
-- A `.part` is locked by its writer, and others wait for the file. An unlocked one is garbage, or is taken over by the
-  next process that needs the same content.
+- A `.part` is locked by its writer, and others wait for the file. An unlocked `.part` is garbage, or is taken over by
+the next process that needs the same content.
 - A file in use has a shared lock from each user. Unlocked files are evicted, least recently used first.
 
 A process checks the hash of a file once, on first use. The last use is stored as the access time, because the
 modification time is part of how a process recognises a file that it has checked.
 
 Without `flock`, several processes may download the same content, and a file that another process uses may be removed.
-Both are harmless: a file gets its name when it is complete, and mapped memory outlives the name.
+Both are harmless: a file gets its name when it is complete, and mapped memory stays valid when the name is removed.
 """
 
 import hashlib
@@ -40,14 +40,14 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _POLL = 0.05
 """Seconds between checks on another process."""
 _OWN_PATIENCE = 5.0
-"""Seconds to wait if this process's own files fill the cache: other threads may release some."""
+"""Seconds to wait if this process's own files fill the cache, because other threads may release some."""
 
 Identity = tuple[int, int, int, int]
-"""Device, inode, time of modification and size."""
+"""Identity of a file: device, inode, modification time and size."""
 
 
 class CachedFile:
-    """A local file that is not evicted until `close`, the end of this object, or the end of the process."""
+    """A local file that is not evicted before `close`, the end of this object, or the end of the process."""
 
     def __init__(self, path: Path, close: Callable[[], None] | None = None) -> None:
         self.path = path
@@ -68,17 +68,19 @@ class CachedFile:
 
 
 class _State:
-    """A process's state of one cache folder. A forked child starts with an empty one."""
+    """A process's state of one cache folder. A forked child starts with an empty state."""
 
     def __init__(self) -> None:
         self.verified: dict[str, Identity] = {}
         self.held: dict[int, tuple[str, int]] = {}
-        """Descriptor → content and size. Changed by single operations only: a finalizer may run at any moment."""
+        """Content and size of each open file, by descriptor. Changed only by single operations, because a finalizer may
+        run at any moment.
+        """
         self._gates: dict[str, threading.Lock] = {}
         self._mutex = threading.Lock()
 
     def gate(self, sha256: str) -> threading.Lock:
-        """A lock, so that only one thread checks or downloads a file at a time."""
+        """Return the file's lock, with which only one thread checks or downloads it at a time."""
         with self._mutex:
             return self._gates.setdefault(sha256, threading.Lock())
 
@@ -92,11 +94,11 @@ _STATES: dict[tuple[Path, int], _State] = {}
 
 
 class ShardCache:
-    """The cache; see the module. Safe in threads and after a fork; pickled as its arguments.
+    """The cache; see the module. Safe to use in threads and after a fork; pickled as its arguments.
 
     Args:
         folder: by default `user_folder()`.
-        limit: most bytes of all files together.
+        limit: maximum bytes of all files together.
         patience: seconds to wait for others to release files if the cache is full.
     """
 
@@ -112,11 +114,11 @@ class ShardCache:
         download: Callable[[PartialDownload], None],
         note: Callable[[str], None] = lambda _: None,
     ) -> CachedFile:
-        """The file with this hash, downloaded if it is missing.
+        """Return the file with this hash; download it if it is missing.
 
         Args:
             sha256: 64 hexadecimal digits.
-            size: in bytes.
+            size: size in bytes.
             download: writes exactly this content into the part, or raises.
             note: called with the current activity in a few words.
 
@@ -151,7 +153,7 @@ class ShardCache:
                         part.squeeze = self._room.squeeze
                         download(part)
                         part.sync()
-                        with self._room.alone():  # so that nobody counts it twice, or not at all
+                        with self._room.alone():  # so that other processes count the file exactly once
                             descriptor = part.publish()
                         if descriptor is not None:
                             state.verified[sha256] = identity(os.fstat(descriptor))
@@ -191,7 +193,7 @@ class ShardCache:
     def _find(
         self, state: _State, sha256: str, size: int, damaged: Identity | None
     ) -> tuple[CachedFile | None, Identity | None]:
-        """The file, locked and checked; or None, and the identity of a damaged file in its place."""
+        """Return the file, locked and checked; or None, with the identity of a damaged file in its place."""
         path = self.path(sha256)
         while True:
             try:
@@ -220,8 +222,9 @@ class ShardCache:
                     os.close(descriptor)
 
     def _absent(self, sha256: str, damaged: Identity | None) -> bool:
-        """Whether there is still no file, after removing a damaged one. The part is locked, so nobody replaces it
-        now."""
+        """Whether the file is still missing, after removing a damaged one. The part is locked, so no other process
+        replaces the file meanwhile.
+        """
         path = self.path(sha256)
         try:
             if identity(path.stat()) != damaged:

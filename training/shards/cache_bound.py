@@ -10,7 +10,7 @@ from ...schemas.files import lock
 from .partial_download import SUFFIX, PartialDownload, explain
 
 _ORPHAN_SECONDS = 86_400
-"""Age at which a part counts as garbage if there are no locks."""
+"""Age at which a part counts as garbage if the file system has no locks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class CacheEntry:
     path: Path
     bytes: int
     used: int
-    """Last use, in nanoseconds since 1970."""
+    """Time of the last use, in nanoseconds since 1970."""
 
 
 class CacheBudget:
     """The size limit of a cache folder. Files in use or being written are locked, and are never evicted.
 
     Args:
-        folder: has the files in subfolders.
-        limit: most bytes of all files together.
+        folder: the folder; the files are in subfolders.
+        limit: maximum bytes of all files together.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
 
     def files(self) -> list[CacheEntry]:
-        """All files, including those being written; least recently used first."""
+        """Return all files, including those being written; least recently used first."""
         found = []
         with suppress(FileNotFoundError):
             for prefix in self.folder.iterdir():
@@ -62,7 +62,7 @@ class CacheBudget:
             return self._evict(self._swept(), need) > 0
 
     def _swept(self) -> list[CacheEntry]:
-        """`files`, after removing parts of dead processes."""
+        """Return `files`, after removing parts of dead processes."""
         kept = []
         for file in self.files():
             if file.path.name.endswith(SUFFIX) and lock.remove_unused(file.path, age=_ORPHAN_SECONDS):

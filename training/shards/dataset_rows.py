@@ -22,16 +22,19 @@ from .shard_files import CACHE_BYTES, CachedFile, LocalShardFiles, ShardFiles, V
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 512
-"""Maximum number of mapped shards. Systems allow a process about 65,000 mappings; reopening one takes a millisecond."""
+"""Maximum number of mapped shards. Systems allow a process about 65,000 mappings; reopening a shard takes a
+millisecond.
+"""
 
 
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
-"""What to do if there is no split `holdout`."""
+"""Text that says how to get a split `holdout`."""
 
 
 def held_room(cache_bytes: int) -> int:
-    """Bytes of a cache that one process keeps in use: mapped files cannot be evicted, and other ranks share the
-    cache."""
+    """Maximum bytes of a cache that one process keeps in use; mapped files cannot be evicted, and other ranks share the
+    cache.
+    """
     return cache_bytes // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
 
@@ -92,7 +95,7 @@ class PackedRows:
 
     def __setstate__(self, state: tuple[str | Path, str, dict[str, Any]]) -> None:
         where, split, arguments = state
-        self.__init__(where, split, **arguments)  # type: ignore[misc]  # mapped anew by every process
+        self.__init__(where, split, **arguments)  # type: ignore[misc]  # every process maps its own
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -119,21 +122,21 @@ class PackedRows:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of the split's rows and their order, to refuse states of another dataset."""
+        """Fingerprint of the split's rows and their order, used to refuse states of another dataset."""
         digest = hashlib.blake2b(digest_size=16)
         for shard in self.shards:
             digest.update(f"{shard.hash} {shard.rows}\n".encode())
         return digest.hexdigest()
 
     def row(self, index: int) -> PackedRow:
-        """Row `index`. Raises IndexError beyond the last one."""
+        """Return row `index`. Raises IndexError beyond the last one."""
         chunk, at = self._find(index)
         tokens, docs = slice(chunk.tokens[at], chunk.tokens[at + 1]), slice(chunk.docs[at], chunk.docs[at + 1])
         ids, labels, positions, lengths, starts, doc_ids = chunk.values
         return PackedRow(ids[tokens], labels[tokens], positions[tokens], lengths[docs], starts[docs], doc_ids[docs])
 
     def row_spans(self, rows: list[int]) -> Iterator[RowSpan]:
-        """The rows in their order, with adjacent rows joined to one span."""
+        """Return the rows in their order, with adjacent rows joined to one span."""
         begin = 0
         while begin < len(rows):
             chunk, at = self._find(rows[begin])
@@ -146,18 +149,18 @@ class PackedRows:
 
     @cached_property
     def sizes(self) -> RowSizes:
-        """The size of every row. Opens no shard."""
+        """Size of every row. Opens no shard."""
         name = self.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
         return RowSizes(self._file(name), len(self), self.files.url(name))
 
     @property
     def longest_at_most(self) -> int:
-        """An upper bound on the tokens of a document (piece). Opens no shard."""
+        """Upper bound on the tokens of a document (piece). Opens no shard."""
         return self.sizes.longest(0, len(self))
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest document (piece). Opens the shards that may have it, usually one."""
+        """Return the tokens of the longest document (piece). Opens the shards that may contain it, usually one."""
         bounds = [
             (self.sizes.longest(begin, end), number) for number, (begin, end) in enumerate(pairwise(self._starts))
         ]
@@ -197,7 +200,7 @@ class PackedRows:
 
     @staticmethod
     def _joined(rows: list[int], begin: int, room: int) -> int:
-        """The end of the run of adjacent rows that begins at `rows[begin]`, at most `room` rows later."""
+        """Return the end of the run of adjacent rows that begins at `rows[begin]`, at most `room` rows later."""
         end, last = begin + 1, min(len(rows), begin + room)
         ahead = rows[begin] - begin
         while end < last and rows[end] == ahead + end:
@@ -205,7 +208,7 @@ class PackedRows:
         return end
 
     def _find(self, index: int) -> tuple[Chunk, int]:
-        """The chunk that holds a row, and the row's number in it."""
+        """Return the chunk that holds a row, and the row's number in it."""
         number = self.shard_of(index)
         index -= self._starts[number]
         shard = self._open.get(number) or self._map(number)
@@ -215,8 +218,8 @@ class PackedRows:
     def _map(self, number: int) -> Shard:
         record = self.shards[number]
         with self._lock:
-            # In the order of opening, and before the new one uses space. A row in use keeps its memory mapped, but not
-            # its file.
+            # Close shards in the order of opening, before the new one uses space. A row in use keeps its memory mapped,
+            # but does not keep its file.
             while self._open and (len(self._open) >= OPEN_SHARDS or self._mapped + record.bytes > self._room):
                 oldest = next(iter(self._open))
                 del self._open[oldest]
@@ -231,11 +234,11 @@ class PackedRows:
 
 
 def read_manifest(files: ShardFiles) -> Manifest:
-    """The manifest of a finished dataset.
+    """Read the manifest of a finished dataset.
 
     Raises:
-        InputError: there is none.
-        IntegrityError: it cannot be read.
+        InputError: there is no finished dataset.
+        IntegrityError: the manifest cannot be read.
     """
     url = files.url(MANIFEST)
     try:
@@ -246,7 +249,7 @@ def read_manifest(files: ShardFiles) -> Manifest:
         raise InputError(f"{files.where} has no {MANIFEST}, so it is not a finished dataset{_above(files)}") from None
     except NotADirectoryError:
         raise InputError(f"{files.where} is a file; give the folder that `packtrain run` wrote") from None
-    except PacktrainError:  # its own message says more
+    except PacktrainError:  # the error's own message says more
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(
@@ -255,7 +258,7 @@ def read_manifest(files: ShardFiles) -> Manifest:
 
 
 def _above(files: ShardFiles) -> str:
-    """A hint for a user who gave a split's folder."""
+    """Return a hint for a user who gave a split's folder."""
     if not isinstance(files, LocalShardFiles):
         return ""
     folder = files.folder.absolute()
@@ -265,7 +268,7 @@ def _above(files: ShardFiles) -> str:
 
 
 def document_names(rows: PackedRows, doc_ids: list[int]) -> dict[int, tuple[str, str, str, int]]:
-    """Document id → (example id, source, file, line), from the table beside the shards.
+    """Read, for each document id, (example id, source, file, line) from the table beside the shards.
 
     Raises:
         IntegrityError: the table is missing or damaged.

@@ -16,10 +16,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PartialDownload:
-    """`{target}.part`, which only this object writes until it is closed.
+    """The open file `{target}.part`, which only this object writes until it is closed.
 
-    Made by `open_partial`. The cache sets `squeeze`: called with a number of bytes when the disk is full, it returns
-    whether it freed any.
+    Made by `open_partial`. The cache sets `squeeze`, which is called with a number of bytes when the disk is full, and
+    returns whether it freed any.
     """
 
     def __init__(self, target: Path, path: Path, descriptor: int) -> None:
@@ -44,10 +44,10 @@ class PartialDownload:
         return self._digest.hexdigest()
 
     def reserve(self, size: int) -> None:
-        """Give the file its final length, so that others count it."""
+        """Give the file its final length, so that other processes count it."""
         self.size = size
         try:
-            os.ftruncate(self.descriptor, 0)  # free the blocks that a killed process wrote
+            os.ftruncate(self.descriptor, 0)  # frees the blocks that a killed process wrote
             os.ftruncate(self.descriptor, size)
         except OSError as error:
             raise explain(error, self.target.parent, size) from error
@@ -58,7 +58,7 @@ class PartialDownload:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Append.
+        """Append data.
 
         Raises:
             StoreError: the disk is full and nothing can be evicted, or writing failed.
@@ -76,16 +76,15 @@ class PartialDownload:
             view = view[done:]
 
     def sync(self) -> None:
-        """Sync the data to the disk."""
+        """Write the data to the disk (fsync)."""
         try:
             os.fsync(self.descriptor)
         except OSError as error:
             raise explain(error, self.target.parent, self.size) from error
 
     def publish(self) -> int | None:
-        """Give the file its name. Returns its descriptor with a shared lock, which the caller closes.
-
-        None if the file was evicted before it was locked again.
+        """Give the file its name. Returns its descriptor, with a shared lock; the caller closes it. Returns None if the
+        file was evicted before it was locked again.
         """
         descriptor = self.descriptor
         try:
@@ -111,7 +110,7 @@ class PartialDownload:
 
 
 def open_partial(target: Path) -> PartialDownload | None:
-    """Open the part of a file. None while another process or thread writes it.
+    """Open the part of a file. Returns None while another process or thread writes it.
 
     Raises:
         StoreError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""The size of every row, from a file beside the shards, so that ordering, balancing and counting open no shard."""
+"""Reads the size of every row from a file beside the shards, so that ordering, balancing and counting open no shard."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ class RowSizes:
         rows: the expected number of rows.
 
     Raises:
-        IntegrityError: the file cannot be read, or has another number of rows.
+        IntegrityError: the file cannot be read, or has a different number of rows.
     """
 
     def __init__(self, held: CachedFile, rows: int, url: str) -> None:
@@ -35,19 +35,21 @@ class RowSizes:
         tokens: NDArray[np.int32] = view(batch.column("tokens"), pa.int32())
         self._squares: NDArray[np.int64] = view(batch.column("squares"), pa.int64())
         self._tokens = tokens
-        # Reading one item takes a third of the time of an array's.
+        # Reading one item takes a third of the time that an array needs.
         self._numbers = tokens.data
 
     def tokens(self, rows: list[int]) -> int:
-        """Tokens of all these rows together."""
+        """Return the number of tokens of all these rows together."""
         numbers = self._numbers
         return sum([numbers[row] for row in rows])
 
     def longest(self, begin: int, end: int) -> int:
-        """An upper bound on the tokens of a document in rows `begin` to `end` (exclusive), from the sum of squares."""
+        """Return an upper bound on the tokens of a document in rows `begin` to `end` (exclusive), from the sum of
+        squares.
+        """
         bounds = np.minimum(self._tokens[begin:end], np.floor(np.sqrt(self._squares[begin:end])))
         return int(bounds.max(initial=0))
 
     def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(N,) tokens of each row, and (N,) the sum of its documents' squared lengths."""
+        """Return (N,) tokens of each row, and (N,) the sum of its documents' squared lengths."""
         return self._tokens[rows], self._squares[rows]

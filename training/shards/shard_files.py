@@ -1,4 +1,4 @@
-"""The files of a dataset: a local folder is read directly, anything else through the cache."""
+"""Opens the files of a dataset: a local folder is read directly, anything else through the cache."""
 
 import hashlib
 import logging
@@ -42,17 +42,17 @@ class Fetch:
     name: str
     url: str
     doing: str
-    """Activity, such as `downloading`, or what it waits for."""
+    """The current activity, such as `downloading`, or what the download waits for."""
     seconds: float
     """Seconds since the request."""
     attempt: int
     bytes: int
     """Bytes received."""
     size: int
-    """Total bytes; 0 if unknown."""
+    """Total bytes of the file; 0 if unknown."""
 
     def __str__(self) -> str:
-        """For a message, such as: `s3://…: downloading for 12.3 s, attempt 2, 4.0 MiB of 64.0 MiB`."""
+        """Describe the download for a message: `s3://…: downloading for 12.3 s, attempt 2, 4.0 MiB of 64.0 MiB`."""
         amount = f", {size(self.bytes)} of {size(self.size)}" if self.size else ""
         attempt = f", attempt {self.attempt}" if self.attempt else ""
         return f"{self.url}: {self.doing} for {duration(self.seconds)}{attempt}{amount}"
@@ -65,17 +65,17 @@ class ShardFiles(Protocol):
     """The location as the user gave it."""
 
     def url(self, name: str) -> str:
-        """A file's full address, for messages: without passwords and signatures."""
+        """Return a file's full address for messages, without passwords and signatures."""
 
     def read(self, name: str) -> bytes:
         """Read a small file. Raises FileNotFoundError if there is none."""
 
     def hold(self, name: str, bytes: int, sha256: str) -> CachedFile:
-        """A local file with this content, kept until it is closed.
+        """Return a local file with this content, which is kept until it is closed.
 
         Raises:
             InputError: a remote file is missing, or may not be read.
-            IntegrityError: it has another size or content.
+            IntegrityError: the file has another size or content.
             StoreError: the store failed, or the cache is full.
         """
 
@@ -84,12 +84,12 @@ class ShardFiles(Protocol):
 
 
 class Verify(StrEnum):
-    """When bytes of a local folder are compared with the hashes in the manifest. Downloads always are."""
+    """When to compare the bytes of a local folder with the hashes in the manifest. Downloads are always compared."""
 
     NEVER = "never"
-    """Never; only sizes are. `packtrain verify --deep` compares all bytes."""
+    """Never; only sizes are compared. `packtrain verify --deep` compares all bytes."""
     FIRST = "first"
-    """When this process first opens a file; the whole file is then read."""
+    """When this process first opens a file; that reads the whole file."""
 
 
 class LocalShardFiles:
@@ -144,7 +144,7 @@ class LocalShardFiles:
             )
 
     def _check(self, name: str) -> None:
-        """Raise IntegrityError if the path is not a file of the folder. It may be missing."""
+        """Raise IntegrityError if the path is not a regular file inside the folder. A missing file is accepted."""
         path = self.folder / name
         if path.exists():
             check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
@@ -171,7 +171,7 @@ class _DownloadProgress:
         self.attempt += 1
 
     def snapshot(self, url: str) -> Fetch:
-        """The current state."""
+        """Return the current state."""
         written = self.part.written if self.part else 0
         seconds = time.monotonic() - self.began
         return Fetch(self.name, url, self.doing, seconds, self.attempt, written, self.size)
@@ -190,7 +190,7 @@ class RemoteShardFiles:
         return self.remote.where(name)
 
     def read(self, name: str) -> bytes:
-        """See `ShardFiles`. Raises InputError if it may not be read, StoreError if the store fails."""
+        """See `ShardFiles`. Raises InputError if access is denied, StoreError if the store fails."""
         with self._noted(_DownloadProgress(name, 0, doing="reading")), self._explained(name):
             return self.remote.read(name)
 
@@ -233,14 +233,15 @@ class RemoteShardFiles:
                 return
             _LOG.warning("%s arrived damaged, in attempt %d of %d", self.url(name), attempt, self.remote.attempts)
         raise IntegrityError(
-            f"{self.url(name)}: its {part.size:,} bytes should have the SHA-256 {sha256}, but what came in "
-            f"{self.remote.attempts} attempts last had {part.sha256}; the file is damaged, or has been replaced since "
+            f"{self.url(name)}: its {part.size:,} bytes should have the SHA-256 {sha256}, but after "
+            f"{self.remote.attempts} attempts the last download had {part.sha256}; the file is damaged, or has been "
+            "replaced since "
             "its manifest was written: copy the dataset there again"
         )
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turn errors that only the user can fix into errors of their own class."""
+        """Turn errors that only the user can fix into `InputError` or `IntegrityError`."""
         try:
             yield
         except RefusedError as error:
@@ -273,13 +274,13 @@ def open_shard_files(
     request_seconds: float = REQUEST_SECONDS,
     verify: str = Verify.NEVER,
 ) -> ShardFiles:
-    """The files of a dataset, local or remote. Reads nothing yet.
+    """Open the files of a dataset, local or remote. Does not read anything yet.
 
     Args:
         where: a local folder, a `file://` URL, or any URL that fsspec knows.
         cache: folder for remote files; see `ShardCache` for the default.
-        cache_bytes: most bytes of the cache, including files of other datasets and processes.
-        attempts: failures in a row after which reading a remote file fails.
+        cache_bytes: maximum bytes of the cache, including files of other datasets and processes.
+        attempts: number of consecutive failures after which reading a remote file fails.
         storage_options: options of fsspec, such as credentials and endpoints.
         request_seconds: time limit of one request to a store.
         verify: see `Verify`.

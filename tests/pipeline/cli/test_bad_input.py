@@ -436,7 +436,7 @@ def test_tokenizer_folders_that_are_none(pack: Packer) -> None:
     pack.tokenizer = pack.folder / "tok"
     assert f"tokenizer.path: the folder {pack.tokenizer} does not exist" in pack.refused(TEXT)
     pack.tokenizer.touch()
-    assert "is a file, not a folder" in pack.refused(TEXT)
+    assert "is a file; give the tokenizer's folder" in pack.refused(TEXT)
     pack.tokenizer.unlink()
     pack.tokenizer.mkdir()
     (pack.tokenizer / "weights.bin").touch()

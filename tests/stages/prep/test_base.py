@@ -145,7 +145,7 @@ def test_a_format_pickles_as_its_options(name: str) -> None:
 
 
 def test_unknown_formats_and_foreign_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no prep format is called 'chat'; the formats are apps, prompt_completion"):
+    with pytest.raises(ConfigError, match="no prep format is called 'chat'; choose from apps, prompt_completion"):
         make_format("chat")
     with pytest.raises(ConfigError, match="'apps' takes AppsOptions, got TextOptions"):
         make_format("apps", TextOptions())

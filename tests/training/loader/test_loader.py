@@ -188,7 +188,7 @@ def test_states_of_others_are_refused(folder: Path) -> None:
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"rows": -1}, r"rows: -1, which should be a count"),
     ({"rows": 10**30}, r"rows: a number of 100 bits, which should be a count"),
-    ({"rows": 10**12}, r"stands after 1,000,000,000,000 rows"),
+    ({"rows": 10**12}, r"is after 1,000,000,000,000 rows"),
     ({"rows": "12"}, r"rows: '12', which should be a count"),
     ({"rows": 2.0}, r"rows: 2.0, which"),
     ({"rows": True}, r"rows: True, which"),

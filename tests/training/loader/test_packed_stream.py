@@ -542,7 +542,7 @@ def test_a_window_that_has_shrunk_is_noticed(stream: Open) -> None:
     next(iter(live))
     shrunk = stream(FewWindows((1, 1)), rows_per_step=2)
     shrunk.load_state_dict(live.state_dict())
-    with pytest.raises(IntegrityError, match="has 1 rows, but the state stands at row 2"):
+    with pytest.raises(IntegrityError, match="has 1 rows, but the state is at row 2"):
         next(iter(shrunk))
 
 

@@ -147,7 +147,7 @@ def test_another_mixture_is_refused(make_packed: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ((1.0, None), "some sources of the mixture have a weight and others have none"),
+        ((1.0, None), "some sources of the mixture have a weight and others do not"),
         ((1.0, 0.0), "weight 0.0; weights must be positive"),
         ((1.0, float("inf")), "weights must be positive"),
         ((1.0, 1e-15), "leave it out"),
