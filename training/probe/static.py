@@ -82,13 +82,13 @@ def layers_check(model: Any, batch: Mapping[str, Any]) -> Check:
     if not kinds:
         return Check("layers", True, "attention only", "no recurrence", "")
     found = [name for name in KERNELS if importlib.util.find_spec(name) is not None]
-    told = "seq_idx" in batch
+    has_bounds = "seq_idx" in batch
     kernels = ", ".join(found) or "none"
-    good = bool(found) and told
+    good = bool(found) and has_bounds
     return Check(
         "layers",
         good,
-        f"{', '.join(kinds)}; kernels: {kernels}; seq_idx {'in' if told else 'not in'} the batch",
+        f"{', '.join(kinds)}; kernels: {kernels}; seq_idx {'in' if has_bounds else 'not in'} the batch",
         "kernels and seq_idx",
         "" if good else "these layers carry a state over document bounds",
     )
