@@ -79,11 +79,11 @@ class PackedLoader:
         balance: group rows of similar cost (`Balance`), and assign each step's rows to the ranks by cost.
             `auto` chooses blocks, or none if ranks are balanced anyway (see `schedule.choice`); None keeps the order.
         model: shape of the model, for the costs.
-         mix_by, until: for a mixture with weights: what the weights are shares of, and where the mixture ends.
-         num_workers: number of threads that make batches ahead; threads are enough, because copying releases the
-             interpreter lock. With 0, each batch is made on demand, in the caller's thread and without a watchdog:
-             faster when nothing else computes, and no slower during training while shards are in the page cache.
-         prefetch: minimum number of batches ahead per worker. Small batches are made several at a time.
+        mix_by, until: for a mixture with weights: what the weights are shares of, and where the mixture ends.
+        num_workers: number of threads that make batches ahead; threads are enough, because copying releases the
+            interpreter lock. With 0, each batch is made on demand, in the caller's thread and without a watchdog:
+            faster when nothing else computes, and no slower during training while shards are in the page cache.
+        prefetch: minimum number of batches ahead per worker. Small batches are made several at a time.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
@@ -92,8 +92,8 @@ class PackedLoader:
         seq_idx: also return the number of each token's document.
         pad_id: input id of padding.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
-        must be a multiple of the number of ranks times this. The state advances with the last batch of a step; `len`
-        counts all batches.
+            must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
+            `len` counts all batches.
         cache, cache_bytes, storage_options: for remote shards; see `shard_files.open_shard_files`.
         verify: `first` compares each local file with its hash in the manifest when this process first opens it.
         watchdog: when to warn, and when to give up, if a batch takes long.
