@@ -122,7 +122,7 @@ def test_notes_say_what_is_compared_otherwise() -> None:
     (note,) = choice_of(stats, configured(truncate={"max_length": 2048, "overlong": "split"})).notes
     assert "are split at turns, as configured" in note
     (note,) = choice_of(stats, configured(truncate={"max_length": 2048, "overlong": "error"})).notes
-    assert "they stop a run" in note
+    assert "in a run they are an error" in note
     few = configured(pack={"window_tokens": 10_000})
     assert choice_of(stats, few).notes == []
     (note,) = choose(stats, few, ReportOptions(), documents_in_all=3000).notes

@@ -132,7 +132,7 @@ def test_an_input_that_changed_or_is_gone_is_named(little: Any, damaged: Path) -
     source = damaged.parent / "inputs" / "b.jsonl"
     good = source.read_bytes()
     source.unlink()
-    with pytest.raises(InputError, match=f"{source} is gone, and so is what was encoded from it"):
+    with pytest.raises(InputError, match=f"{source} is gone, and so is the part that was encoded from it"):
         repair(damaged)
     source.write_bytes(good.replace(b"mules", b"ponys", 1))
     with pytest.raises(InputError, match=rf"cannot be repaired: {source} changed"):
