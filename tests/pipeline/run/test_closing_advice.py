@@ -70,7 +70,7 @@ def test_what_would_keep_what_is_cut_before_anything_trained(packed: Callable[..
     said, total = packed("--max-length", 64)
     dropped = total.examples_dropped["cut_untrained"]
     (line,) = re.findall(r"truncation left nothing to train in .*", said)
-    assert f"in {dropped} of 67 examples, which were dropped; of them, " in line
+    assert f"in {dropped} of 67 examples, which were dropped; of them: " in line
     advice = re.findall(r"((?:--set|--max-length) \S+) keeps (\d+)", line)
     assert [hint.split()[-1] for hint, _ in advice[:3]] == ["mask=assistant", "truncate.keep=end", "128"]
     for hint, count in advice:

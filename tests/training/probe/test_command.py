@@ -118,7 +118,7 @@ def test_a_model_of_any_size_when_tiny(packtrain, tmp_path: Path) -> None:  # ty
 @pytest.mark.parametrize(
     ("files", "arguments", "said"),
     [
-        ({}, [], "no config.json there"),
+        ({}, [], "there is no config.json"),
         ({"config.json": "{"}, [], "config.json:"),
         ({"config.json": '{"model_type": "nonesuch"}'}, [], "nonesuch"),
         ({"config.json": '{"model_type": "vit"}'}, [], "cannot build this model"),
