@@ -209,7 +209,7 @@ def test_quick_opens_no_shard(packtrain: Command, runs: Path, tmp_path: Path) ->
         shard.write_bytes(bytes(shard.stat().st_size))
     done = packtrain("diff", runs / "one", tmp_path / "b", "--quick")
     assert done.code == 0
-    assert "rows were not compared" in done.out
+    assert "rows were not compared" in " ".join(done.out.split())
     done = packtrain("diff", runs / "one", tmp_path / "b")
     assert done.code == 2
     assert "cannot be read" in done.err
