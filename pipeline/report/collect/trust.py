@@ -31,7 +31,8 @@ def trust_of(out: Store, manifest: Manifest) -> Trust:
     return Trust(
         sentence=(
             f"Made from {plural(len(inputs), 'file')} by packtrain {plan['versions']['packtrain']}. A run of "
-            "the same configuration (which this page and its JSON contain) over the same files gives the same bytes, with manifest "
+            "the same configuration (which this page and its JSON contain) over the same files gives the same bytes, "
+            "with manifest "
             f"{manifest.hash[:16]}."
         ),
         manifest=manifest.hash,

@@ -157,8 +157,7 @@ class _Join:
         if not (total.only_a or total.only_b or total.tokens or total.labels or total.copies or total.moved):
             said = f"the same {plural(both, 'example')} with the same tokens"
             if self.quick:
-                return f"Both datasets have the same {plural(both, 'example')}, with the same lengths; rows were not "
-                "compared."
+                return f"Both have the same {plural(both, 'example')}, with the same lengths; rows were not compared."
             return f"Both have {said} and the same labels."
         parts = [f"{exact(total.same)} {'of the same length' if self.quick else 'the same'}"]
         for number, what in (
