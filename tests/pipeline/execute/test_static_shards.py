@@ -59,7 +59,7 @@ def elsewhere(
 
     def make(**run: Any) -> dict[str, Any]:
         out = tmp_path / f"out-{next(count)}"
-        return {**config, "out": str(out), "cache": str(new_cache(tiny_tokenizer)), "run": {"workers": 1, **run}}
+        return {**config, "out": str(out), "cache": str(new_cache(tiny_tokenizer)), "run": {**config["run"], **run}}
 
     return make
 
