@@ -262,4 +262,4 @@ def _say_next(console: "Console", out: str, page: str | None) -> None:
     say(console, f"  {python} -c \"import datasets; print(datasets.load_from_disk('{_near(out)}'))\"")
     data = "" if _near(out) == str(Path("runs/demo")) else f" --set data={_near(out)}"
     say(console, f"  {command} train --demo{data}      # a tiny model; needs torch:")
-    say(console, "    without a GPU first: pip install torch==2.13.0; then pip install 'packtrain[fast,train]'")
+    say(console, "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says")

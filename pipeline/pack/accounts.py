@@ -14,6 +14,9 @@ from ..inputs.scan import NOT_TAKEN
 from .select import Chosen
 from .task import PackResult
 
+_BY_LENGTH = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
+"""Reasons for dropped examples that a larger limit undoes."""
+
 
 def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
     """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
@@ -32,6 +35,9 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     """
     if total.rows_read and total.rows_blank == total.rows_read:
         return "All are blank: remove the file, or fill it"
+    too_short = sum(total.examples_dropped.get(reason, 0) for reason in _BY_LENGTH)
+    if 2 * too_short > total.rows_read:
+        return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
     if total.rows_used and not total.rows_rejected:
         return "Check truncate.max_length, the mask, the filters and the limits"
     if fits:

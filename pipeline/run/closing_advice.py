@@ -43,6 +43,7 @@ def closing_advice(
     found = (
         on_lost(config, total),
         on_untrained(config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
+        on_default_mask(config, formats),
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
         on_duplicates(survey, total),
@@ -68,6 +69,15 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
     where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
     least = "" if exact else "at least "
     return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
+
+
+def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> str | None:
+    """What the default mask trains of chats, for those who did not choose it; None where a mask was chosen."""
+    if "mask" in config.model_fields_set or not {"messages", "sharegpt"} & {form.name for form in formats.values()}:
+        return None
+    if any(source.expand != "none" for source in config.sources):
+        return None
+    return f"mask completion, the default, trains the last answer of a chat; {setting('mask', 'assistant')} trains all"
 
 
 def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:

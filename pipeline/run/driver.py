@@ -138,6 +138,9 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     request = Request.of(config, work.base, packtrain_version())
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
+        if estimate.cached:
+            how_much = "all" if estimate.cached == estimate.blocks else f"{estimate.cached:,} of {estimate.blocks:,}"
+            observer.note(f"{how_much} blocks of the input are in the cache, already encoded")
         require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         selected = select(config, prepared, encoded, work, executor)

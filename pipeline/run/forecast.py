@@ -44,6 +44,7 @@ from ..report.collect.trust import configuration_of, stages_of
 from ..report.options import ReportOptions
 from ..report.sample.sampling import Sampled, sampled
 from ..store.open import require_conditional
+from .closing_advice import on_default_mask
 from .disk_space import require_room
 from .steps import encode_inputs, packtrain_version, prepare_inputs
 from .workspace import Workspace, open_workers, open_workspace
@@ -119,8 +120,9 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
-    for why in estimate.why_missing:
-        observer.note(why)
+    default_mask = on_default_mask(config, prepared.formats)
+    for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
+        observer.note(note)
     return _Seen(config, work, prepared, encoded, sample)
 
 
@@ -201,7 +203,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         if not cuts:
             account_cuts(decided.ledger, [source.name for source in config.sources], decided.survey.cuts)
         heads = Heads(dict(zip(decided.ledger.sources, decided.survey.heads, strict=True)), cuts)
-        training = training_of(decided.ledger, _spreads(seen, decided.survey), heads=heads)
+        training = training_of(decided.ledger, _spreads(seen, decided.survey), heads=heads, policy=config.mask.policy)
     report = Report(
         format=FORMAT,
         kind="plan",

@@ -120,7 +120,7 @@ class _Gathering:
         manifest = self.dataset.manifest
         policy = manifest.plan["config"]["mask"]
         mask = Mask(Policy(policy["policy"]), policy["train_end"])
-        return training_of(manifest.ledger, spreads_of(self.dataset, mask), self._shown())
+        return training_of(manifest.ledger, spreads_of(self.dataset, mask), self._shown(), policy=policy["policy"])
 
     def _shown(self) -> Shown:
         manifest = self.dataset.manifest

@@ -33,7 +33,11 @@ class Heads:
 
 
 def training_of(
-    ledger: Ledger, spreads: Spreads | None = None, shown: Shown | None = None, heads: Heads | None = None
+    ledger: Ledger,
+    spreads: Spreads | None = None,
+    shown: Shown | None = None,
+    heads: Heads | None = None,
+    policy: str | None = None,
 ) -> Training:
     """What is trained, of a finished run or before packing.
 
@@ -41,6 +45,7 @@ def training_of(
         spreads: length statistics of examples; None if unknown.
         shown: packed rows or pairs as text; None before packing.
         heads: needed before packing only; the ledger of a finished run has them.
+        policy: the mask's, to name it.
     """
     most = max((one.lengths.most for one in spreads.sources.values()), default=0) if spreads is not None else 0
     heads = heads or Heads()
@@ -49,7 +54,7 @@ def training_of(
         spread = spreads.sources.get(name) if spreads is not None else None
         sources.append(_share(name, entry, spread, spreads, most, heads))
     shown = shown or Shown(absent="There are no rows yet: the data is not packed.")
-    return Training(_sentence(ledger.total(), spreads, heads), sources, shown.rows, shown.absent, shown.pairs)
+    return Training(_sentence(ledger.total(), spreads, heads, policy), sources, shown.rows, shown.absent, shown.pairs)
 
 
 def _share(
@@ -90,14 +95,14 @@ def _logarithmic(tally: Tally, exact: bool, most: int) -> Histogram | None:
     return tally.logarithmic(exact=exact, most=most) if tally.count else None
 
 
-def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads) -> str:
+def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy: str | None) -> str:
     if not total.tokens_packed:
         return "Nothing is packed, so nothing is trained."
     labels = labels_of(total, sum(heads.by_source.values()))
     words = [f"The loss falls on {share(labels / total.tokens_packed)} of the packed tokens, {plural(labels, 'token')}"]
     if total.turns_trained:
         words[0] += f" in {plural(total.turns_trained, 'turn')} of the assistant"
-    words[0] += "."
+    words[0] += f" (mask: {policy})." if policy else "."
     if heads.more:
         words.append("This still counts first tokens of the pieces that the strategy cuts, which are never trained.")
     if total.turns_without_end:

@@ -87,6 +87,35 @@ def test_duplicates_are_counted_and_kept(packed: Callable[..., tuple[str, Any]])
     assert "say the same" not in said
 
 
+def test_the_default_mask_is_named_where_none_was_chosen(packed: Callable[..., tuple[str, Any]]) -> None:
+    named = "mask completion, the default, trains the last answer of a chat; --set mask=assistant trains all\n"
+    cached = "blocks of the input are in the cache, already encoded\n"
+    said, last = packed()
+    assert named in said
+    assert cached not in said
+    said, same = packed("--set", "mask=completion")
+    assert named not in said
+    assert f"all {cached}" in said, "the mask is no part of what is encoded"
+    assert same == last
+    said, every = packed("--set", "mask=assistant")
+    assert named not in said
+    assert every.labels_trained > last.labels_trained
+
+
+def test_a_limit_that_leaves_nothing_is_named(
+    packtrain: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Path
+) -> None:
+    chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+    (tmp_path / "chats.jsonl").write_text("no JSON\n" + 9 * (json.dumps({"messages": chat}) + "\n"))
+    done = packtrain(
+        "run", "--input", tmp_path / "chats.jsonl", "--tokenizer", tiny_tokenizer, "--out", tmp_path / "out",
+        "--max-length", 3, "--no-report",
+    )  # fmt: skip
+    assert done.code == 2
+    assert "(cut_untrained 9, invalid_json 1)" in done.err
+    assert "A packed row is too short for them: raise truncate.max_length (--max-length)" in done.err
+
+
 def test_of_very_many_documents_a_share_of_the_digests_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     digests = rng.integers(0, 2**64, (40_000, 2), dtype=np.uint64)
