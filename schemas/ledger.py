@@ -24,7 +24,7 @@ class SourceLedger:
     """Well-formed rows that were filtered out, by reason."""
     examples_made: int = 0
     examples_skipped: dict[str, int] = field(default_factory=dict)
-    """Examples left out of rows that gave others: solutions that are repeated, empty or over the limit."""
+    """Examples left out although their row gave others: solutions that are repeated, empty or over the limit."""
     examples_packed: dict[str, int] = field(default_factory=dict)
     """Examples of which at least one token was packed, by split."""
     examples_repeated: int = 0

@@ -185,7 +185,7 @@ def _checked_plan(plan: Any) -> dict[str, Any]:
 
 
 def _check_record(record: FileRecord | ShardRecord) -> None:
-    """Check the name and the hash, by which files and their copies are found.
+    """Check the name and the hash, which say where a file and its copies are.
 
     Raises:
         ValueError: one of them could lead elsewhere; a size is negative.

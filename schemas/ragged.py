@@ -48,7 +48,7 @@ def sums_of(values: Counts, offsets: Integers) -> NDArray[np.int64]:
 
 
 def begins_of(ends: NDArray[Width], offsets: Integers) -> NDArray[Width]:
-    """(runs,) where each run begins in its document, from where it ends.
+    """(runs,) where each run begins in its document, computed from where the runs end.
 
     Args:
         offsets: (N + 1,) where each document's runs begin. A document has at least one run.

@@ -82,7 +82,7 @@ def times(value: float) -> str:
 
 
 def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
-    """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 never read so: `< 0.1 %`, `> 99.9 %`.
+    """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 are never shown as such: `< 0.1 %`, `> 99.9 %`.
 
     Args:
         fixed: keep trailing zeros, for columns of numbers.
@@ -131,7 +131,7 @@ def parse_size(text: str) -> int:
     """`256MiB`, `2 GiB`, `1e9` or `4096`, as a number of bytes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a size.
     """
     whole = text.strip().lower().removesuffix("b").strip()
     digits = whole.rstrip("kmgtpei").strip()
@@ -149,7 +149,7 @@ def parse_duration(text: str) -> float:
     """`90`, `90s`, `1h30m`, `1 min 33 s`, `2d` or `500ms`, as seconds; `inf` and YAML's `.inf` are for ever.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a duration.
     """
     whole = text.strip().lower()
     if whole in ("inf", ".inf", "for ever", "forever"):

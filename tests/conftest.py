@@ -95,7 +95,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Nor is it worth five collections of everything, which pytest makes at the end, looking for what went unseen."""
+    """Spare the five full collections with which pytest looks for unraisable exceptions at the end."""
     gc.freeze()
 
 

@@ -52,7 +52,7 @@ def here(path: Path, block: Block, origin: InputOrigin | None, scratch: Path) ->
     mine = scratch.joinpath(*path.parts[-3:])
     if mine.exists():
         return mine
-    from .scan import scan_file  # here, because it imports this module's neighbours
+    from .scan import scan_file  # here, because it imports the readers of all containers
 
     with alone(scratch / "locks" / "scan"):
         if not mine.exists():

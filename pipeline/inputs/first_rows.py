@@ -26,7 +26,7 @@ _AROUND = 20
 _NO_SPACES = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "CJK", "HIRAGANA", "KATAKANA")
 """Scripts without spaces between words, by the beginning of their characters' names."""
 _NO_ROW = ("invalid_json", "invalid_utf8", "not_an_object")
-"""Reasons that may apply to a whole file, because it is something else."""
+"""Reject reasons that suggest that the whole file is of another kind."""
 _COLUMNS = 12
 """Maximum number of columns to name."""
 

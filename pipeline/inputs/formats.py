@@ -69,7 +69,7 @@ def resolve_format(
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
     except ConfigError as error:
-        raise ConfigError(f"{where}: format auto: of {files[0].shown}, {error}") from None
+        raise ConfigError(f"{where}: format auto: in {files[0].shown}, {error}") from None
     try:
         resolved = with_format(source, found.format, found.keys)
     except ConfigError as error:

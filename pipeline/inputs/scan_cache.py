@@ -40,8 +40,8 @@ FORMAT = 4
 """Raised whenever the format of notes or the way of cutting files changes."""
 _SECOND = 1_000_000_000
 _SETTLED = _SECOND // 10
-"""Nanoseconds after which another change surely has another time: file systems count in steps of up to 10 ms, old ones
-in seconds."""
+"""Nanoseconds after which another change certainly gets a different time: file systems count in steps of up to 10 ms,
+old ones in seconds."""
 
 
 def scan_inputs(

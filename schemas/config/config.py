@@ -48,12 +48,12 @@ class TokenizerConfig(ConfigModel):
     variables: dict[str, Any] = Field(default={})
     """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
     on_limit: Literal["error", "reject"] = "error"
-    """A template that takes millions of steps on a row, or makes hundreds of megabytes, is stopped. `error` ends the
+    """A template that takes millions of steps on a row, or writes hundreds of megabytes, is stopped. `error` ends the
     run, `reject` rejects only the row. Too much processor time (5 s) or memory (2 GiB) always ends the run, because it
     depends on the machine."""
     allow_lost: tuple[Losable, ...] = ()
-    """A conversation of which the template leaves something out is rejected (`lost_content`), unless this names it:
-    `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
+    """A conversation is rejected (`lost_content`) if the template leaves a part of it out, unless this list names the
+    part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
     engine: Literal["auto", "tokenizers", "fastokens", "gigatoken"] = "auto"
@@ -82,9 +82,9 @@ class FilterConfig(ConfigModel):
     """Length limits of examples, in tokens before any cut."""
 
     min_tokens: int | None = Field(default=None, ge=1)
-    """Shorter examples are left out."""
+    """Examples with fewer tokens are left out."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longer examples are left out."""
+    """Examples with more tokens are left out."""
 
     @model_validator(mode="after")
     def _range(self) -> "FilterConfig":
@@ -193,8 +193,8 @@ class MaskConfig(ConfigModel):
     policy: MaskPolicy = "completion"
     """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
     every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
-    token. A plain text is trained whole, of a plain prompt and completion the completion is. Messages with `train:
-    false` or a `weight` of 0 are never trained."""
+    token. A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained.
+    Messages with `train: false` or a `weight` of 0 are never trained."""
     train_end: bool = True
     """Train the end-of-turn token with its turn. `all` always does."""
     on_unproved: Literal["reject", "error"] = "reject"
@@ -238,7 +238,7 @@ class TruncateConfig(ConfigModel):
     """What happens to examples longer than a row, and to long prompts and completions."""
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
-    """Capacity of a packed row in tokens, and the longest that an example may be. For preference pairs, it limits
+    """Capacity of a packed row, and the maximum length of an example, in tokens. For preference pairs, it limits
     prompt and longer completion together."""
     max_prompt_length: int | None = Field(default=None, ge=1)
     """A longer prompt loses its beginning, before `max_length` applies. The prompt is everything before the
@@ -256,7 +256,7 @@ class TruncateConfig(ConfigModel):
     @model_validator(mode="after")
     def _split_is_meant(self) -> "TruncateConfig":
         if self.overlong != "split" and self.split != SplitConfig():
-            raise ValueError(f"split is for overlong: split, and overlong is {self.overlong}; leave one of them out")
+            raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
         if self.split.overlap > self.max_length // 2:
             raise ValueError(
                 f"split.overlap ({self.split.overlap}) is more than half of max_length ({self.max_length})"

@@ -86,7 +86,7 @@ def remove_unused(path: Path, *before: Path, age: float = 0.0) -> bool:
     """
     try:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # as network file systems want it for this lock
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # for an exclusive lock, NFS needs write access
         except PermissionError:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -261,14 +261,14 @@ class Remote:
         if failures < self.attempts:
             pause = _RANDOM.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR ** (failures - 1)))
             _LOG.info("%s: %s; again in %.1f s", where, describe(error), pause)
-            # fsspec makes a cycle of an error and a frame of its own. By the traceback, the frames of all callers would
-            # hang on it, and what they hold would be held until the garbage collector comes.
+            # fsspec makes a reference cycle of an error and one of its frames. The traceback would add all callers'
+            # frames to it, and keep everything they hold alive until the garbage collector runs.
             error.__traceback__ = original.__traceback__ = None
             time.sleep(pause)
             return
         if short:
             raise ShortError(
-                f"{where} has another length than it should, in {failures} attempts: {describe(error)}; it was cut, "
+                f"{where} has the wrong length, in {failures} attempts: {describe(error)}; it was truncated, "
                 f"or replaced: put it there again, then {self.resume}"
             ) from error
         raise RemoteError(
@@ -299,6 +299,6 @@ def _whole(data: bytes, start: int, end: int, size: int) -> bytes:
     if len(data) == end - start or (start == 0 and len(data) == size):
         return data
     raise CutError(
-        f"{len(data):,} bytes came where the {end - start:,} from {start:,} on were asked for; it should have "
-        f"{size:,} in all"
+        f"received {len(data):,} bytes instead of the {end - start:,} from byte {start:,} on, of an object of "
+        f"{size:,} bytes"
     )

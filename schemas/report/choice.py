@@ -8,7 +8,7 @@ from .shape import ReportShape
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one strategy makes of the data at one length; see `PackingEstimate`, whose fields these are."""
+    """What one strategy makes of the data at one length, with the fields of `PackingEstimate`."""
 
     strategy: str
     """`padded`, `padding_free`, `wrapped`, `bfd` or `bfd_split`."""

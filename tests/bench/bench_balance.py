@@ -1,4 +1,4 @@
-"""How long ranks wait for the slowest of them, in model FLOPs, and what it costs to have them wait less.
+"""Measures how long ranks wait for the slowest one, in model FLOPs, and what it costs to reduce that.
 
     PACKTRAIN_REALDATA=... python tests/bench/bench_balance.py [--rows 16384] [--lengths FILE.npz]
 
@@ -8,7 +8,7 @@ Prints Markdown tables. Packed rows come from `plan_rows` (best-fit-decreasing) 
   kept in FILE where one is named; drawn with replacement, because they fill few rows of 131,072 tokens.
 - *tail*: 97 % lognormal (median 600, sigma 1.2), 3 % Pareto (from 4,096, exponent 0.8), all at most C.
 
-Each step's figure is the cost of its dearest rank over the mean of its ranks; "mean / worst" are over the steps.
+Each step's figure is the cost of its most expensive rank over the mean of its ranks; "mean / worst" are over the steps.
 *plain* is the same order without grouping, each rank taking consecutive rows; *dealt* deals a plain step's rows by
 cost; *auto* is what `choose_balance` takes, from the first 4,096 rows; where it takes nothing, the order is plain.
 """

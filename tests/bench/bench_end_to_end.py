@@ -8,9 +8,9 @@ same rows: `packtrain run` with an empty cache and an empty output each time; TR
 two processes, which gets the rows exploded already; two processes that hold the rendered texts in memory and run
 nothing but the engine that packtrain chose. "MB" are 10^6 bytes of rendered text.
 
-"First pass" is the corpus as it is, "repeated" so many copies of it (see `corpus`). A repeated text is no repeated
-block, so all of it is read, rendered and encoded again; but an engine that remembers words has met each of them
-before, and is two to three times as fast as on new text.
+"First pass" is the corpus as it is, "repeated" so many copies of it (see `corpus`). A repeated text does not repeat a
+block, so all of it is read, rendered and encoded again; but an engine that remembers words has met each of them before,
+and is two to three times as fast as on new text.
 
 Cells are medians, with the range in brackets. packtrain and the engine run in turns, so that both meet the same
 load; TRL and packtrain with the reference engine (`tokenizers`) run once. On fewer copies (`--trl-copies`) TRL's
@@ -58,7 +58,7 @@ BATCH_CHARACTERS, BATCH_TEXTS = 1 << 20, 4096
 """Texts handed to an engine at once, as packtrain does."""
 OTHER_LENGTH = 1024
 SAMPLE = 10
-"""The bare tokenizer encodes each so-many-th text of the repeated corpus."""
+"""The bare tokenizer encodes every n-th text of the repeated corpus, for this n."""
 ONE_THREAD = {"FASTOKENS_BPE_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -168,7 +168,7 @@ def batches(texts: Sequence[str]) -> list[list[str]]:
 
 @dataclass
 class Ours:
-    """Runs of packtrain that differ in nothing."""
+    """Identical runs of packtrain."""
 
     costs: list[Cost] = field(default_factory=list)
     timings: list[dict[str, float]] = field(default_factory=list)
@@ -375,7 +375,7 @@ def print_wholes(all_measured: Sequence[Measured]) -> None:
             cost = [f"{trl.cost.wall:.1f}", f"{trl.cost.cpu:.1f}", rate]
             rows.append([corpus, f"TRL, 2 processes{scaled}", *cost, "1", "", f"{trl.cost.others:.1f}"])
             rate = f"{measured.megabytes / trl.preparation:.1f}"
-            name = f"of it load_dataset and _prepare_dataset{scaled}"
+            name = f"of which load_dataset and _prepare_dataset{scaled}"
             rows.append([corpus, name, f"{trl.preparation:.1f}", "", rate, "", "1", ""])
     header = ["corpus", "command", "wall s", "CPU s", "MB/s", "x TRL", "x TRL's preparation alone", "others' cores"]
     print_table(header, rows, left=2)
@@ -458,7 +458,7 @@ def print_stages(all_measured: Sequence[Measured]) -> None:
 
 
 def is_sum(name: str) -> bool:
-    """Whether a timing is a sum over workers, that stands beside a stage and is none."""
+    """Whether a timing is a sum over workers: it is listed beside the stages, and is not a stage."""
     return "summed" in name
 
 

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed wait train] [--rounds 5]
 
-Prints Markdown tables. Peers that are wanted: `pip install mosaicml-streaming torchdata grain`; one that cannot be
+Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata grain`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
 rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
 
@@ -12,8 +12,8 @@ not counted. First of all each delivers one epoch, whose tokens, ids, labels, po
 sums that they have in the shards. The limit is a bare copy: rows to int64 arrays, no tensors, no order, no documents.
 Fresh arrays of a megabyte come from the kernel, page by page, every time; the same ones again show what that costs.
 
-first: time from a loader, made and told its place, to its first batch. The billion rows are a manifest that lists
-the real shards again and again; each entry is opened as a shard of its own; what its rows weigh is looked up in the
+first: time from a loader, made and set to its position, to its first batch. The billion rows are a manifest that lists
+the real shards again and again; each entry is opened as a shard of its own; the cost of its rows is looked up in the
 real rows. Places are random.
 
 memory: what the process holds for itself (RssAnon) after each of 20 epochs.
@@ -186,7 +186,7 @@ def print_speed(folder: Path, work: Path, rounds: int) -> None:
 
 
 def print_rates(contenders: Sequence[Contender], rates: dict[str, list[float]], rows: int) -> None:
-    """One number of rows a step; and, for packtrain as it comes, how it stands to the targets."""
+    """One number of rows a step; and how packtrain with its defaults compares with the targets."""
 
     def ratio(name: str, other: str) -> float:
         return median([mine / theirs for mine, theirs in zip(rates[name], rates[other], strict=True)])
@@ -246,7 +246,7 @@ def repeat_manifest(folder: Path, out: Path, records: int) -> int:
 
 
 class Tiled:
-    """What the real rows weigh, again and again: a file of twelve gigabytes that need not be written."""
+    """The costs of the real rows, repeated: replaces a file of twelve gigabytes."""
 
     def __init__(self, real: Any, size: int) -> None:
         self.real, self.size = real, size
@@ -329,7 +329,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that no file stands behind."""
+    """Memory of this process that is not backed by a file."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -437,7 +437,7 @@ def print_train(folder: Path, rounds: int) -> None:
                 ]
                 table.append([*row, f"{median(ratios):.3f}" if workers else ""])
     print_header(f"Beside real training steps, {rounds} rounds", ("packtrain", "torch", "transformers"))
-    header = ["order", "rows a step", "threads", "ms a step", "of it in next()", "share", "step without / with it"]
+    header = ["order", "rows a step", "threads", "ms a step", "of which in next()", "share", "step without / with it"]
     print_table(header, table, left=3)
 
 

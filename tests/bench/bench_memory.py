@@ -4,8 +4,8 @@
 
 Prints a Markdown table. Memory is what processes hold for themselves: the sum, over the command's whole process
 tree, of `Pss_Anon` and `Pss_Shmem` in /proc/PID/smaps_rollup. Files that are mapped (the encoded parts, the plan)
-stand apart as "mapped": those pages are the page cache's, and the kernel takes them back whenever it wants to.
-Each process is looked at some twenty times a second. "All" is the largest sum of one moment, so it may be less than
+are listed separately as "mapped": those pages are the page cache's, and the kernel takes them back whenever it wants
+to. Each process is sampled some twenty times a second. "All" is the largest sum of one moment, so it may be less than
 its parts' own peaks together.
 """
 

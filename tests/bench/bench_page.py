@@ -1,4 +1,4 @@
-"""How soon a report's page is there: `python tests/bench/bench_page.py REPORT.html …`. Needs Chromium and playwright.
+"""How soon a report's page is visible: `python tests/bench/bench_page.py REPORT.html …`. Needs Chromium and playwright.
 
 Times are medians (and the least) from the beginning of the navigation, in milliseconds, of a window of 1440 by 900: the
 first text, the first chart, and every chart, which are drawn one by one when the browser is idle. Pages are opened in
@@ -51,7 +51,7 @@ def main(paths: list[Path]) -> int:
 
 
 def opened(browser: Any, path: Path) -> tuple[float, ...]:
-    """Milliseconds to the first text, the first chart, all charts; 0 of what there is not."""
+    """Milliseconds to the first text, the first chart, all charts; 0 for what is missing."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.add_init_script(WATCH)
     page.goto(path.as_uri())

@@ -4,7 +4,7 @@
 
 Made-up words, written in files of a quarter of a gigabyte, packed with two workers into Parquet, with several windows
 and duplicates dropped. Memory is looked at some ten times a second and printed in twenty stretches of the run; the
-largest look is held against `run.memory`. Needs about ten times the text on the disk, which is checked before.
+largest sample is compared with `run.memory`. Needs about ten times the text on the disk, which is checked before.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     PACKTRAIN_REALDATA=folder python tests/bench/bench_sources.py
 
-Prints a Markdown table. The data is the same conversations in every container; a megabyte is one of plain JSONL. What
-tells how far a reader is from what is possible: `peer` reads the file with the library that people use for it, to
-Python dicts (json for lines, pyarrow's to_pylist for tables).
+Prints a Markdown table. The data is the same conversations in every container; a megabyte is one of plain JSONL. To
+show how far a reader is from what is possible, `peer` reads the file with the library that people use for it, to Python
+dicts (json for lines, pyarrow's to_pylist for tables).
 """
 
 import gzip

@@ -5,9 +5,9 @@
 
 Lengths are lognormal, drawn a part (10,000 sequences) at a time from a seed, again whenever a part is asked for. Tokens
 are slices of one array of random ids: they are laid out by the run's own function, written as Arrow, hashed with BLAKE3
-and thrown away; no run can lay out faster than this process hashes, so that is the limit it is held against. A window's
+and thrown away; no run can lay out faster than this process hashes, so it is compared with that limit. A window's
 layout file is written and removed. Prints two Markdown tables: what windows cost in rows, against one window of
-everything and against the bound that no plan can beat; and time and memory, against what `run.memory` reckons with.
+everything and against the bound that no plan can beat; and time and memory, against what `run.memory` assumes.
 """
 
 import argparse

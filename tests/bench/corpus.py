@@ -2,8 +2,8 @@
 
 The corpus is apps/train.jsonl and apps/leetcode_apps_schema.jsonl (format apps) and chat/gsm8k_train.jsonl (format
 messages) under the folder that PACKTRAIN_REALDATA names, with the Qwen3 tokenizer. A corpus of k copies holds the
-lines of each file k times, in one file: first in their own order, then shuffled anew, so that no block of the
-input repeats another to the byte and nothing is encoded by looking it up.
+lines of each file k times, in one file: first in their own order, then reshuffled for each copy, so that no two blocks
+of the input are equal, and none is found in the cache.
 """
 
 import argparse
@@ -126,7 +126,7 @@ class Corpus:
         return "first pass" if self.copies == 1 else f"repeated x{self.copies}"
 
     def config(self, home: Path, **more: Any) -> Path:
-        """Write a configuration that keeps `out` and cache in `home`, a folder that is made anew."""
+        """Write a configuration that keeps `out` and cache in `home`, a folder that is emptied first."""
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         data: dict[str, Any] = {
@@ -232,8 +232,8 @@ class Cost:
 def adopt_orphans() -> None:
     """Have processes that outlive their parent become children of this one, to be waited for and counted.
 
-    A fork server outlives the command that started it by a moment; without this its time, and that of all the
-    workers it started, would be nobody's.
+    A fork server outlives the command that started it by a moment; without this, its time and that of its workers would
+    not be counted.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform != "linux" or libc.prctl(36, 1, 0, 0, 0) != 0:  # PR_SET_CHILD_SUBREAPER

@@ -70,7 +70,7 @@ class Faulty:
     terse: bool = False
     """A refusal does not say which condition was not met, as some stores do."""
     stale: bool = False
-    """A list that was given once is given again, whatever has been put since."""
+    """Repeat the first listing of a folder, whatever has been put since."""
     asked: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is nothing to print."""
+        """Do not print anything when a client disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):

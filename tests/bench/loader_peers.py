@@ -27,7 +27,7 @@ COLUMNS = (*TOKEN_COLUMNS, "seq_lengths")
 IN_ORDER, SHUFFLED = "packtrain, in order", "packtrain, full"
 """packtrain as it comes, in the two orders."""
 EPOCHS = 1000
-"""Of packtrain's loader, which runs them on into one another: so many that no measurement meets the last."""
+"""Epochs of packtrain's loader, which joins them: so many that no measurement reaches the last."""
 
 Batch = dict[str, Any]
 """`input_ids`, `labels`, `position_ids` int64 (1, T) and `cu_seq_lens_q` int32 (D + 1,), at least."""

@@ -113,7 +113,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is nothing to print."""
+        """Do not print anything when a client disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What can be known of a block without running it. Each check raises PageError, with page and line."""
+"""Checks of a block without running it. Each check raises PageError, with page and line."""
 
 import ast
 import importlib
@@ -115,7 +115,7 @@ def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> N
 OPTIONAL = frozenset(
     {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "s3fs", "moto", "fastokens"}
 )
-"""What may be missing where the tests run; whatever wants it is left out then, and said."""
+"""What may be missing where the tests run; blocks that need it are then skipped, and reported."""
 
 
 def missing(block: "Block") -> str | None:

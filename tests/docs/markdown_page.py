@@ -85,7 +85,7 @@ _PATH = re.compile(r"(?!\d+$)[\w./~-]*[A-Za-z][\w./~-]*")
 
 
 class PageError(Exception):
-    """A page says something that this module does not take, or leaves out what it wants."""
+    """A page has a comment that is not understood, or lacks a required one."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tests.docs.markdown_page import RUN, Block, Page, PageError
 from tests.support import warm
 
 SECONDS = 600.0
-"""A block may take so long. Far more than any needs: machines may be busy."""
+"""Time limit of a block. Far more than any needs: machines may be busy."""
 _DROPPED = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PACKTRAIN_", "SLURM_", "PYTEST", "COV_", "HF_", "AWS_")
 
 

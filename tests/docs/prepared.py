@@ -114,7 +114,7 @@ class Prepared:
             shutil.copytree(known / name, self.inputs / known.name / name)
 
     def fill(self, folder: Path, starts: frozenset[str]) -> None:
-        """Copies the inputs and what is asked for; `bucket` is none of it."""
+        """Copies the inputs and the requested items, except `bucket`."""
         shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
         for name in sorted(starts - {"bucket"}):
             shutil.copytree(self._folder(name), folder, dirs_exist_ok=True)

@@ -19,7 +19,8 @@ QUICK = ("README.md", "CONTRIBUTING.md")
 
 
 def runs(name: str, *, slow: bool) -> bool:
-    """Whether the fast or the slow tests have something to run on a page. One that is out of order fails, run."""
+    """Whether the fast or the slow tests have something to run on a page. A malformed page counts, so that it fails
+    when run."""
     try:
         found = page(name).blocks
     except PageError:

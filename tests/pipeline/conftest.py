@@ -181,7 +181,7 @@ class Little:
         return self.folder / "out"
 
     def files(self, out: Path | None = None) -> dict[str, bytes]:
-        """Every file of an output's dataset, by its name. `_run`, the report and what is half-written are none."""
+        """Every file of an output's dataset, by its name. Without `_run`, the report and half-written files."""
         root = out or self.out
         found = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
         others = ("_run/", "report.")
@@ -287,7 +287,7 @@ def workplace(
 
 @pytest.fixture(scope="session")
 def s3_server() -> "Iterator[Faulty]":
-    """An S3 server that has faults when it is told to; see `tests/bench/faulty.py`."""
+    """An S3 server that has faults on demand; see `tests/bench/faulty.py`."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
     from botocore.loaders import JSONFileLoader
@@ -302,7 +302,7 @@ def s3_server() -> "Iterator[Faulty]":
 
 @pytest.fixture
 def faulty(s3_server: "Faulty", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
-    """The same, for one test: calm at its beginning, found by every client, and nobody pauses long after a fault."""
+    """The same, for one test: without faults at first, found by every client, and with short pauses after a fault."""
     for key, value in s3_server.environment.items():
         monkeypatch.setenv(key, value)
     # Workers have the environment that their fork server was started with, which may have been an earlier test.

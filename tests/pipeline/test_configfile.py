@@ -260,10 +260,10 @@ def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_needed_key_that_is_misspelt_is_told_once(tmp_path: Path) -> None:
-    told = refusal(tmp_path, GOOD.replace("sources:", "source:")).splitlines()
-    assert told == [f"{tmp_path}/run.yaml, line 4: source: there is no such key; did you mean sources?"]
+    refused = refusal(tmp_path, GOOD.replace("sources:", "source:")).splitlines()
+    assert refused == [f"{tmp_path}/run.yaml, line 4: source: there is no such key; did you mean sources?"]
     both = refusal(tmp_path, GOOD.replace("sources:", "xyz:")).splitlines()
-    assert len(both) == 2, "what nobody meant for it does not stand for it"
+    assert len(both) == 2, "an unrelated key does not replace it"
     assert any(line.endswith("sources: is required but missing") for line in both)
 
 

@@ -106,7 +106,7 @@ LAYERS = {
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "prep"),
     "training": ("trainer", "launch", "probe", "attention", "loader", "order", "shards"),
 }
-"""A folder imports only what stands behind it. `docs/architecture.md` says what each one holds."""
+"""A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

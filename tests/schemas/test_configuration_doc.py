@@ -163,7 +163,7 @@ def default(field: FieldInfo) -> str:
 
 
 def identity(path: str) -> str:
-    """Whether a key bears identity: asked of the configuration itself."""
+    """Whether a key is part of the identity, according to the configuration itself."""
     if path in BEHIND:
         return BEHIND[path]
     here: Any = RunConfig.model_validate(SMALLEST).identity()

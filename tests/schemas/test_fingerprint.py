@@ -32,7 +32,7 @@ def test_the_order_of_keys_is_of_no_matter(value: dict[str, Any]) -> None:
 
 
 def test_the_bytes_are_what_they_were() -> None:
-    # Golden: whoever changes these voids every cache and every manifest.
+    # Golden: changing these invalidates every cache and every manifest.
     assert canonical_json({"b": [1, 2.5, None, True], "a": "ü\n"}) == '{"a":"ü\\n","b":[1,2.5,null,true]}'
     assert fingerprint({"b": [1, 2.5, None, True], "a": "ü\n"}) == (
         "23636b3f57c6706a31c47fe9c7f7c76a1659e4091f10fac2e0580d19f63ca3e9"

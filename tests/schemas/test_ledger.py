@@ -59,7 +59,7 @@ def test_what_closes_closes_in_sum_and_after_json(sources: dict[str, SourceLedge
     assert Ledger.from_json(ledger.to_json()) == ledger
 
 
-# What stands in an equation, and so cannot be changed alone. The others are told, not balanced.
+# Counters in an equation, which cannot be changed alone. The others are only reported.
 TOLD = {
     "bytes_read",
     "examples_skipped",

@@ -39,7 +39,7 @@ def test_it_reads_back_as_it_was_written() -> None:
 
 
 def test_the_hash_is_what_it_was() -> None:
-    # Golden: whoever changes it makes every finished dataset one that was tampered with.
+    # Golden: changing it makes every finished dataset look tampered with.
     assert MANIFEST.hash == "cf673758530d996edf7657747f2d068a2dd90301dfd2052b1f15eaa17423060f"
 
 

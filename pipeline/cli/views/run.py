@@ -133,7 +133,7 @@ def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
     plain("cuts through trained turns", "turns_cut", "dim")
     plain("tokens across a boundary", "straddles", "dim")
     reasons("left out by the template", "template_dropped")
-    plain("prompts rendered otherwise alone", "prompts_rewritten", "dim")
+    plain("prompts rendered differently alone", "prompts_rewritten", "dim")
     return table
 
 

@@ -88,7 +88,9 @@ def _scan(path: Path, size: int, is_file: bool) -> list[Block]:
         begin = _MAGIC_BYTES if is_file else 0
         schema, ranges, dictionaries, end = _messages(path, source, begin)
         if footer is not None and footer.num_record_batches != len(ranges):
-            raise ValueError(f"its footer names {footer.num_record_batches} record batches, there are {len(ranges)}")
+            raise ValueError(
+                f"its footer names {footer.num_record_batches} record batches, but there are {len(ranges)}"
+            )
         if footer is None and end != source.size():
             raise ValueError(f"{source.size() - end:,} bytes follow the end of the stream")
         source.seek(begin)

@@ -1,4 +1,4 @@
-"""Guesses from the first lines what a file is that has no JSON lines, for the error message.
+"""Guesses what a file without JSON lines contains, from its first lines, for the error message.
 
 Each guess uses a feature that lines of JSON objects cannot have.
 """
@@ -39,7 +39,7 @@ def looks_like(head: bytes) -> str:
 
 
 def misfit(line: bytes, head: bytes) -> str:
-    """What a line is that is not a JSON object, and what to do about its file.
+    """Describe a line that is not a JSON object, and what to do about its file.
 
     Args:
         head: see `looks_like`; begins with the line.

@@ -78,7 +78,7 @@ def _range(block: list[tuple[int, pa.RecordBatch, int, int]], size: int) -> RowR
 
 
 def to_stream(table: pa.Table) -> pa.Buffer:
-    """The table as one record batch in an Arrow stream: the same bytes for the same rows, for any chunks.
+    """The table as one record batch in an Arrow stream: the same bytes for the same rows, however they are chunked.
 
     Arrow does not define the bytes under a null, so two writers may give equal rows different bytes. That only costs
     another encoding.

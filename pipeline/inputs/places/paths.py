@@ -225,8 +225,8 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
     for key, value in (("split", source.split), ("subset", source.subset)):
         if value is not None:
             raise ConfigError(
-                f"sources.{source.name}.{key}: {text} names files, which have none; leave it out, name the files of "
-                f"{value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
+                f"sources.{source.name}.{key}: {text} names files, and files have no {key}; leave it out, name the "
+                f"files of {value!r} alone, or write {HUB}./folder to have the datasets library read a folder"
             )
 
 

@@ -134,7 +134,7 @@ def _copy(fs: Any, path: str, size: int, suffix: str, store: LocalStore) -> tupl
                 draft.file.write(data)
             put = draft.result
             if size >= 0 and put.bytes != size:
-                raise CutError(f"{put.bytes:,} bytes came, {size:,} were announced")
+                raise CutError(f"received {put.bytes:,} bytes, but the store announced {size:,}")
             name = f"{_COPIES}/{put.hash[:40]}{suffix}"
             store.put(draft, name, replace_damaged=True)
     except _FarError as error:

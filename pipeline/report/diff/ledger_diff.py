@@ -39,7 +39,7 @@ LABELS = {
     "straddles": "tokens across a boundary",
     "boundaries": "boundaries",
     "template_dropped": "left out by the template",
-    "prompts_rewritten": "prompts rendered otherwise alone",
+    "prompts_rewritten": "prompts rendered differently alone",
 }
 """Words for each field of `SourceLedger`, in the order of a diff."""
 

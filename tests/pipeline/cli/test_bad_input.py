@@ -326,8 +326,8 @@ def test_a_row_of_fifty_megabytes_is_rejected_in_bounded_memory(pack: Packer) ->
         subprocess.run([sys.executable, "-c", MEASURED, pack.folder / "peak", *map(str, words)], check=True)
         peaks.append(int((pack.folder / "peak").read_text()))
         assert pack.command("verify", pack.out, "--deep").code == 0
-    told = "the line has 50,000,018 bytes, more than max_row_bytes (16,777,216); raise it to use the row"
-    assert pack.rejects() == [(2, "row_too_long", told)]
+    detail = "the line has 50,000,018 bytes, more than max_row_bytes (16,777,216); raise it to use the row"
+    assert pack.rejects() == [(2, "row_too_long", detail)]
     assert peaks[1] < peaks[0] + 32 * 1024, "KiB"
 
 
@@ -663,10 +663,10 @@ def test_a_folder_that_cannot_be_written(pack: Packer, mounted: Callable[[str], 
 def test_a_disk_too_small_is_told_before_the_work(pack: Packer, mounted: Callable[[str], Path]) -> None:
     pack.out = mounted("size=1m") / "out"
     message = pack.refused(TEXT * 100_000, code=1)
-    told = (
+    detail = (
         r"not enough disk space for encoding and packing: about [\d.]+ MiB are needed, but the disk of .* has 1\.0 MiB"
     )
-    assert re.search(told, message)
+    assert re.search(detail, message)
     left = sorted(path.name for path in pack.out.rglob("*") if path.is_file())
     assert left == ["failed.json", "run-000001.json"]  # for whoever waits for it
 

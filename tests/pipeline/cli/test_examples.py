@@ -28,12 +28,12 @@ def test_every_command_has_an_example(packtrain: Command) -> None:
     assert list(commands) == [name for names in GROUPS.values() for name in names]
     for name, lines in EXAMPLES.items():
         assert 1 <= len(lines) <= 4
-        told = packtrain(name, "--help").out
-        shown = told.partition("Example")[2]
+        printed = packtrain(name, "--help").out
+        shown = printed.partition("Example")[2]
         assert shown.startswith((":\n", "s:\n"))
         # As they stand, one a line, after the options, and not wrapped.
         assert shown.splitlines()[1:] == [f"    {line}" for line in lines]
-        assert told.index("--help") < told.index("Example")
+        assert printed.index("--help") < printed.index("Example")
 
 
 @pytest.mark.parametrize(("name", "line"), LINES)

@@ -39,16 +39,16 @@ MISTAKES: list[tuple[str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "told"), MISTAKES)
+@pytest.mark.parametrize(("line", "code", "expected"), MISTAKES)
 def test_a_mistake_is_answered_by_what_to_do(
-    packtrain: Command, workplace: Any, monkeypatch: pytest.MonkeyPatch, line: str, code: int, told: str
+    packtrain: Command, workplace: Any, monkeypatch: pytest.MonkeyPatch, line: str, code: int, expected: str
 ) -> None:
     if line.startswith("train"):
         pytest.importorskip("torch")
     monkeypatch.chdir(workplace.folder)
     done = packtrain(*line.split())
     assert (done.code, done.out) == (code, "")
-    assert told in done.err.replace("\n", " ")
+    assert expected in done.err.replace("\n", " ")
     assert "Traceback" not in done.err
 
 
@@ -94,7 +94,7 @@ PASSED_ON = (
     "trainer.: transformers.Training", "model.overrides.:  has no such", ": cu_seq_lens_q has  entries and",
     ": . At fault: . unknown",
 )  # fmt: skip
-"""Of nobody's doing, or what to do is in a part that is put in."""
+"""Messages without advice: the user did nothing wrong, or the advice is in an inserted part."""
 
 
 def raises() -> Iterator[tuple[str, str, str]]:
@@ -110,7 +110,7 @@ def raises() -> Iterator[tuple[str, str, str]]:
 
 
 def test_every_message_says_what_to_do() -> None:
-    """A net with wide meshes: it finds a message that says no more than that something went wrong."""
+    """A coarse check: it finds messages that only say that something went wrong."""
     found = list(raises())
     assert len(found) > 250
     mute = [one for one in found if not ADVICE.search(one[2].lower()) and not one[2].startswith(PASSED_ON)]

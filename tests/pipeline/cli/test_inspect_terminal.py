@@ -16,7 +16,7 @@ from packtrain.schemas.escape import escape, escape_line
 from tests.support.terminal import in_terminal
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
-"""What colours are made of: the one thing that a terminal may be told."""
+"""The escape sequences of colours, the only ones that may reach a terminal."""
 BIDI = ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI")
 HOSTILE = "\x1b]0;owned\x07 \x1b[2J \x9b31m \r over \x08\x08\x7f [red]no markup[/red] \u202ex :smile: \u2066x\u2069"
 

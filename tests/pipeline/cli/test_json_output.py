@@ -105,9 +105,9 @@ def test_the_numbers_of_a_run_are_those_of_its_manifest(packtrain: Command, here
     train = said["splits"]["train"]
     assert train["rows"] == sum(shard["rows"] for shard in shards)
     assert train["fill"] == sum(shard["tokens"] for shard in shards) / (train["rows"] * 256)
-    anew = ask(packtrain, "run mix.yaml --out packed-new").value
-    assert (anew["state"], anew["manifest"]) == ("finished", manifest["hash"])
-    assert anew["ledger"] == said["ledger"]
+    repeated = ask(packtrain, "run mix.yaml --out packed-new").value
+    assert (repeated["state"], repeated["manifest"]) == ("finished", manifest["hash"])
+    assert repeated["ledger"] == said["ledger"]
     row = ask(packtrain, "inspect packed --row 1").value
     assert row["tokens"] == sum(len(span["ids"]) for one in row["documents"] for span in one["spans"])
     assert any(span["trained"] for one in row["documents"] for span in one["spans"])
@@ -119,9 +119,9 @@ def test_what_is_wrong_is_listed_and_the_code_says_so(packtrain: Command, here: 
     said = ask(packtrain, "verify packed")
     assert (said.code, said.value["sound"]) == (1, False)
     assert [finding["where"] for finding in said.value["findings"]] == [f"shards/{shard.name}"]
-    mended = ask(packtrain, "repair packed").value
-    assert mended["rebuilt"] == [f"shards/{shard.name}"]
-    assert mended["sound"]
+    repaired = ask(packtrain, "repair packed").value
+    assert repaired["rebuilt"] == [f"shards/{shard.name}"]
+    assert repaired["sound"]
     assert ask(packtrain, "verify packed").code == 0
 
 

@@ -68,10 +68,10 @@ def test_help_speaks_of_no_types_and_fits(packtrain: Command, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", str(columns))
     widest = 0
     for command in COMMANDS:
-        told = packtrain(command, "--help").out.partition("Example")[0]
-        for line in told.partition("Options:")[2].splitlines():
+        expected = packtrain(command, "--help").out.partition("Example")[0]
+        for line in expected.partition("Options:")[2].splitlines():
             assert not re.search("<[a-z]", line), f"{command}: {line}"
-        widest = max(widest, *map(len, told.splitlines()))
+        widest = max(widest, *map(len, expected.splitlines()))
     assert columns - 20 <= widest <= columns if columns == 80 else 100 <= widest <= 120
 
 
@@ -294,8 +294,8 @@ def test_names_that_look_like_markup(packtrain: Command, tmp_path: Path, tiny_to
 def test_prep(packtrain: Command, tmp_path: Path, name: str) -> None:
     done = packtrain("prep", DEMO / "demo.yaml", "-o", tmp_path / name)
     assert (done.code, done.err) == (0, "")
-    told = f"{tmp_path}/{name}: 77 examples from 32 rows\n  filtered: no_solution 2\n  never made: duplicate 2\n"
-    assert without_times(done.out) == told
+    expected = f"{tmp_path}/{name}: 77 examples from 32 rows\n  filtered: no_solution 2\n  never made: duplicate 2\n"
+    assert without_times(done.out) == expected
     if name.endswith("jsonl"):
         rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
     else:
@@ -345,8 +345,8 @@ def test_prep_of_one_source_of_several(packtrain: Command, tmp_path: Path) -> No
 def test_a_sound_dataset(packtrain: Command, copy: Path) -> None:
     done = packtrain("verify", copy)
     assert (done.code, done.err) == (0, "")
-    told = rf"{copy} is sound: \d+ files, \d+ rows, [\d,]+ tokens; sizes and rows agree; --deep .*\n"
-    assert re.fullmatch(told, without_times(done.out))
+    expected = rf"{copy} is sound: \d+ files, \d+ rows, [\d,]+ tokens; sizes and rows agree; --deep .*\n"
+    assert re.fullmatch(expected, without_times(done.out))
     done = packtrain("verify", copy, "--deep")
     assert done.code == 0
     assert done.out.endswith("; every byte matches its hash\n")

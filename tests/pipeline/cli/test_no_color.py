@@ -1,4 +1,4 @@
-"""Colours: none where nobody sees them or wants them, and nothing that only colour says."""
+"""Colours: none where they are invisible or unwanted, and no information in colour alone."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.support.terminal import in_terminal
 
 Shown = Callable[..., str]
 COLOUR = re.compile(r"\x1b\[[0-9;]*?(?:3[0-9]|4[0-9]|9[0-7]|10[0-7])[0-9;]*m")
-"""An escape sequence that sets a colour; bold and dim are none."""
+"""An escape sequence that sets a colour, not bold or dim."""
 ESCAPE = re.compile(r"\x1b")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workplace")]
 
@@ -25,7 +25,7 @@ LINES = (
 
 @pytest.fixture(scope="module")
 def here(workplace: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the workplace, in which nothing of these tests is in the way of another."""
+    """A copy of the workplace, so that these tests do not disturb each other."""
     folder: Path = workplace.copy(tmp_path_factory.mktemp("colours"))
     return folder
 

@@ -235,8 +235,8 @@ def test_a_sample_says_about_the_same(file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "packed").exists()
     console = Console(record=True, width=1000, file=io.StringIO())
     print_report(console, some)
-    told = console.export_text()
-    factor = re.search(r"multiply them by about ([0-9.]+) for all data", told)
+    printed = console.export_text()
+    factor = re.search(r"multiply them by about ([0-9.]+) for all data", printed)
     assert factor is not None
     assert float(factor[1]) == pytest.approx(some.sample.rows_estimated / some.sample.rows, rel=0.01)
 

@@ -97,7 +97,7 @@ def test_it_is_the_same_run_with_and_without_a_report(
     assert "report" not in done.out
     assert not (tmp_path / "out" / "report.html").exists()
     again = packtrain(*command).out
-    assert "already finished" in again, "a report is no part of the run's identity"
+    assert "already finished" in again, "a report does not enter the run's identity"
     assert f"its report is missing; packtrain report {tmp_path}/out writes it\n" in again
     assert packtrain("report", tmp_path / "out").code == 0
     assert "its report" not in packtrain(*command).out

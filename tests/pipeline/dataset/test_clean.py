@@ -1,4 +1,4 @@
-"""Clean removes what nobody needs and nothing else: a run afterwards gives the same bytes."""
+"""Clean removes what is unused and nothing else: a run afterwards gives the same bytes."""
 
 import json
 import os
@@ -169,9 +169,9 @@ def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtra
     assert str(part) in done.out.replace("\n", "")
     assert part.exists()
     done = packtrain("clean", "--cache", place / "cache", "--all", "--json")
-    told = json.loads(done.out)
-    assert (told["removed"], part.exists()) == (False, True)
-    assert sum(file["bytes"] for file in told["files"]) == told["bytes"] > 0
+    listed = json.loads(done.out)
+    assert (listed["removed"], part.exists()) == (False, True)
+    assert sum(file["bytes"] for file in listed["files"]) == listed["bytes"] > 0
     done = packtrain("clean", place / "run.yaml", "--all", "--yes", "--json")
     assert json.loads(done.out)["removed"]
     assert not part.exists()

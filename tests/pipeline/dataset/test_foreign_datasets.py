@@ -66,7 +66,7 @@ def read_all(folder: Path) -> None:
 
 
 def everybody(folder: Path) -> dict[str, Callable[[], object]]:
-    """Whoever opens a dataset and reads all of it."""
+    """Every function that opens a dataset, called so that it reads all of it."""
     return {
         "open": lambda: open_dataset(folder),
         "verify": lambda: verify(folder, deep=True),

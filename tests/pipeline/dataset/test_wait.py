@@ -1,4 +1,4 @@
-"""`packtrain wait`: the manifest is the flag, and nobody waits for a run that is dead."""
+"""`packtrain wait`: it ends when the manifest exists, and fails if the run is dead."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run that must encode what an earlier one has encoded says in what the two differ."""
+"""A run that must encode again what an earlier one has encoded says how the two differ."""
 
 import json
 import shutil
@@ -32,8 +32,8 @@ def heard() -> Listening:
 
 
 @pytest.fixture
-def told(little: Any, heard: Listening, tmp_path: Path) -> Callable[..., list[str]]:
-    """What runs of the small corpus with changes say of misses: `told(lambda config: …)`."""
+def misses(little: Any, heard: Listening, tmp_path: Path) -> Callable[..., list[str]]:
+    """What runs of the small corpus with changes say of misses: `misses(lambda config: …)`."""
     little.copy(tmp_path)
     number = iter(range(100))
 
@@ -51,54 +51,54 @@ def told(little: Any, heard: Listening, tmp_path: Path) -> Callable[..., list[st
     return say
 
 
-def test_what_is_reused_or_new_is_no_miss(told: Callable[..., list[str]], tmp_path: Path) -> None:
-    assert told(lambda config: config.update(seed=7)) == []
+def test_what_is_reused_or_new_is_no_miss(misses: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert misses(lambda config: config.update(seed=7)) == []
     with (tmp_path / "inputs" / "a.jsonl").open("w") as file:
         file.write('{"text": "nothing like it"}\n' * 90)
-    assert told() == []
+    assert misses() == []
 
 
-def test_the_field_that_differs_is_named(told: Callable[..., list[str]]) -> None:
+def test_the_field_that_differs_is_named(misses: Callable[..., list[str]]) -> None:
     def change(config: dict[str, Any]) -> None:
         config["sources"][1]["max_row_bytes"] = "1MiB"
 
     for dry in (True, False):
-        (note,) = told(change, dry=dry)
+        (note,) = misses(change, dry=dry)
         assert note.startswith(
             "source b: its one block is encoded again: sources.b.max_row_bytes (16777216 → 1048576) "
         )
         assert "differs from the parts made on 20" in note
-    assert told(change) == []
+    assert misses(change) == []
 
 
-def test_parts_of_another_format_are_not_spoken_of(told: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_parts_of_another_format_are_not_spoken_of(misses: Callable[..., list[str]], tmp_path: Path) -> None:
     row = {"text": "some words", "prompt": "some ", "completion": "words"}
     (tmp_path / "inputs" / "b.jsonl").write_text(json.dumps(row) + "\n")
 
     def read_as(format: str) -> Callable[[dict[str, Any]], None]:
         return lambda config: config["sources"][1].update(format=format, keys={})
 
-    told(read_as("text"))
-    assert told(read_as("prompt_completion")) == []
+    misses(read_as("text"))
+    assert misses(read_as("prompt_completion")) == []
 
 
-def test_a_run_that_fails_does_not_speak_of_parts(told: Callable[..., list[str]], heard: Listening) -> None:
+def test_a_run_that_fails_does_not_speak_of_parts(misses: Callable[..., list[str]], heard: Listening) -> None:
     def change(config: dict[str, Any]) -> None:
         config["sources"][1]["max_row_bytes"] = "1MiB"
         config["truncate"] = {"max_length": 2, "overlong": "error"}
 
     with pytest.raises(InputError, match="longer than"):
-        told(change)
+        misses(change)
     assert not [note for note in heard.notes if " encoded again" in note]
 
 
 def test_the_tokenizer_is_told_from_its_engine(
-    told: Callable[..., list[str]], make_tokenizer: Callable[..., Path]
+    misses: Callable[..., list[str]], make_tokenizer: Callable[..., Path]
 ) -> None:
     def engine(config: dict[str, Any]) -> None:
         config["tokenizer"]["engine"] = "tokenizers"
 
-    notes = told(engine)
+    notes = misses(engine)
     if notes:  # where another one is installed, which `auto` takes
         assert len(notes) == 3
         assert "the tokenizer engine (" in notes[0]
@@ -107,42 +107,42 @@ def test_the_tokenizer_is_told_from_its_engine(
     def other(config: dict[str, Any]) -> None:
         config["tokenizer"].update(engine="tokenizers", path=str(make_tokenizer("other")))
 
-    notes = told(other)
+    notes = misses(other)
     assert len(notes) == 3
     assert "again: the tokenizer" in notes[0].replace("what the tokenizer puts around a text, ", "")
 
 
-def test_a_source_under_another_name_and_beside_others_is_known(told: Callable[..., list[str]]) -> None:
+def test_a_source_under_another_name_and_beside_others_is_known(misses: Callable[..., list[str]]) -> None:
     def change(config: dict[str, Any]) -> None:
         config["sources"] = [{**config["sources"][2], "name": "else", "format": "auto", "keys": {"text": "text"}}]
         config["sources"][0]["max_row_bytes"] = 1 << 20
 
-    (note,) = told(change)
+    (note,) = misses(change)
     assert note.startswith("source else: its one block is encoded again: sources.else.max_row_bytes (")
 
 
-def test_parts_that_are_gone_are_said_to_be(told: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_parts_that_are_gone_are_said_to_be(misses: Callable[..., list[str]], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "cache" / "encoded")
-    notes = told()
+    notes = misses()
     assert len(notes) == 3
     assert "source a: its one block is encoded again: the parts made on 20" in notes[0]
 
 
-def test_a_damaged_note_says_nothing(told: Callable[..., list[str]], tmp_path: Path) -> None:
-    told()
+def test_a_damaged_note_says_nothing(misses: Callable[..., list[str]], tmp_path: Path) -> None:
+    misses()
     notes = sorted((tmp_path / "cache" / FOLDER).iterdir())
     assert len(notes) == 3
     shutil.rmtree(tmp_path / "cache" / "encoded")
     for note, data in zip(notes, (b"", b"{}", notes[2].read_bytes()[:-9]), strict=True):
         note.write_bytes(data)
-    assert told() == []
+    assert misses() == []
 
 
-def test_the_last_run_is_what_is_compared_with(told: Callable[..., list[str]]) -> None:
+def test_the_last_run_is_what_is_compared_with(misses: Callable[..., list[str]]) -> None:
     def rows_of(size: int) -> Callable[[dict[str, Any]], None]:
         return lambda config: config["sources"][1].update(max_row_bytes=size)
 
-    told(rows_of(1 << 20))
-    (note,) = told(rows_of(1 << 21))
+    misses(rows_of(1 << 20))
+    (note,) = misses(rows_of(1 << 21))
     assert "(1048576 → 2097152)" in note
-    assert told(rows_of(1 << 20)) == [], "the cache has its parts still"
+    assert misses(rows_of(1 << 20)) == [], "the cache has its parts still"

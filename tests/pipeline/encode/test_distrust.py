@@ -46,7 +46,7 @@ def _fresh_encoders() -> Any:
 
 
 def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:
-    """300 chats; only a row that the gate never sees says MOON."""
+    """300 chats; only a row that the engine check never sees says MOON."""
     rows = folder / "rows.jsonl"
     if not rows.exists():
         lines = []
@@ -72,7 +72,7 @@ def shards(folder: Path) -> list[bytes]:
 
 @pytest.fixture
 def lying_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fastokens, but wrong on one word; and every text is held against the reference."""
+    """fastokens, but wrong on one word; and every text is compared with the reference."""
 
     class Lying(engines.FastokensEngine):
         def encode(self, texts: Any) -> engines.EngineTokens:

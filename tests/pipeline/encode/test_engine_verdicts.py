@@ -1,4 +1,5 @@
-"""The engine check over the fuzz texts is paid once for a tokenizer and its versions, and never believed blindly."""
+"""The engine check over the fuzz texts runs once for a tokenizer and its versions, and its stored verdict is not
+trusted blindly."""
 
 import json
 import os
@@ -16,7 +17,7 @@ from packtrain.stages.tokenize.engines import EngineTokens, FastokensEngine, Tok
 pytest.importorskip("fastokens")
 
 FUZZ = 3000
-"""Whoever encodes so many texts at once encodes the fuzz texts."""
+"""A call that encodes at least this many texts encodes the fuzz texts."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Checksums of notes, and files held against their hashes: here, or by workers where it is much."""
+"""Checksums of notes, and files compared with their hashes: in this process, or by workers if there are many bytes."""
 
 import random
 from collections.abc import Iterator

@@ -220,7 +220,7 @@ def test_how_a_worker_ended_is_said(tasks: Any, pool: LocalExecutor, number: int
 
 
 def test_a_large_task_goes_to_an_idle_worker_only(tasks: Any, pool: LocalExecutor) -> None:
-    """A pipe that is full of it would hold the driver up, while its worker waits to be rid of a result."""
+    """A full pipe would block the driver, while its worker waits to send a result."""
     large = [bytes([n]) * (1 << 20) for n in range(8)]
     assert sorted(pool.map(tasks.same, large)) == large
 
@@ -284,7 +284,7 @@ def test_an_isolated_executor_runs_nothing_here(tasks: Any) -> None:
 
 @pytest.mark.slow
 def test_a_fork_server_that_is_killed_is_started_again(tasks: Any) -> None:
-    """multiprocessing says EOFError of it, which the command line took for an interruption."""
+    """multiprocessing raises EOFError for it, which the command line took for an interruption."""
     for workers in (1, 2):
         executor = LocalExecutor(workers)
         forkserver.ensure_running()

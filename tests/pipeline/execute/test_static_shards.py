@@ -83,7 +83,7 @@ def packed(config: dict[str, Any], **run: Any) -> dict[str, bytes]:
 def test_every_executor_and_every_number_of_workers_writes_the_same_bytes(
     config: dict[str, Any], elsewhere: Callable[..., dict[str, Any]]
 ) -> None:
-    """`test_ray.py` holds Ray against the same."""
+    """`test_ray.py` compares Ray with the same."""
     alone = packed(config)
     assert len([name for name in alone if "/shards/" in name]) >= 5
     assert packed(elsewhere(workers=2)) == alone

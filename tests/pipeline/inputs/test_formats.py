@@ -183,7 +183,7 @@ def test_what_is_not_clear_stops_the_run_before_anything_is_written(bench: Bench
         bench([{"question": "a", "answer": "b"}])
     message = str(caught.value)
     assert message.startswith(
-        "sources.a: format auto: of rows.jsonl, the first 1 row, with `question` (text), `answer`"
+        "sources.a: format auto: in rows.jsonl, the first 1 row, with `question` (text), `answer`"
     )
     assert "keys: {prompt: question, completion: answer}" in message
     left = sorted(path.name for path in (bench.folder / "out").rglob("*") if path.is_file())

@@ -85,16 +85,16 @@ def test_every_line_is_read_once_or_told_to_be_too_long(folder: Path, data: byte
         return
     file = scan(folder, data)
     found: dict[int, bytes] = {}
-    told: list[int] = []
+    rejected: list[int] = []
     for block in file.blocks:
         rows = read_rows(file.where(block), block, MAX)
         found |= {block.first_line + number: line for number, line in rows.lines or ()}
-        told += [block.first_line + number for number, _, _ in rows.rejects]
+        rejected += [block.first_line + number for number, _, _ in rows.rejects]
     expected = dict(enumerate(body(data).split(b"\n")))
     if data.endswith(b"\n"):
         del expected[len(expected) - 1]
     assert found == {number: line for number, line in expected.items() if len(line) <= MAX}
-    assert told == [number for number, line in expected.items() if len(line) > MAX]
+    assert rejected == [number for number, line in expected.items() if len(line) > MAX]
 
 
 def test_blocks_by_eye(folder: Path) -> None:
@@ -108,8 +108,8 @@ def test_blocks_by_eye(folder: Path) -> None:
         (56, 59, 5, 1, False),  # end, without a line end
     ]
     why = read_rows(file.path, file.blocks[3], 10)
-    told = "the line has 31 bytes, more than max_row_bytes (10); raise it to use the row"
-    assert (why.lines, why.rejects) == (None, [(0, "row_too_long", told)])
+    rejected = "the line has 31 bytes, more than max_row_bytes (10); raise it to use the row"
+    assert (why.lines, why.rejects) == (None, [(0, "row_too_long", rejected)])
 
 
 @pytest.mark.parametrize("data", [b"", BOM])

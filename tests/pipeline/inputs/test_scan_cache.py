@@ -1,4 +1,4 @@
-"""Notes of scans: an input that is as it was is not read again, and every other one is."""
+"""Notes of scans: an unchanged input is not read again, and every other one is."""
 
 import gzip
 import json

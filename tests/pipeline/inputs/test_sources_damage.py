@@ -1,4 +1,5 @@
-"""Files that are cut short, damaged, misnamed or changed: an error that names file and mend, never fewer rows."""
+"""Files that are cut short, damaged, misnamed or changed: an error that names the file and the fix, never fewer
+rows."""
 
 import gzip
 import json
@@ -87,7 +88,7 @@ def test_a_file_that_is_cut_short_is_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_ends_in_an_error_or_in_rows(name: str, tmp_path: Path) -> None:
-    """Not every container can tell; but none may end the process, or raise what nobody can read."""
+    """Not every container can tell; but none may end the process, or raise an unreadable error."""
     path, data = tmp_path / name, FILES[name]
     chance = random.Random(7)
     refused: list[str] = []

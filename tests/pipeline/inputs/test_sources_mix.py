@@ -63,7 +63,7 @@ def base(tmp_path: Path, make_tokenizer: Callable[..., Path], new_cache: Callabl
     return {
         "out": str(tmp_path / "out"),
         "cache": str(new_cache(tokenizer)),
-        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},  # the fast ones are tried anew on all data
+        "tokenizer": {"path": str(tokenizer), "engine": "tokenizers"},  # the fast ones are checked again on all data
         "truncate": {"max_length": 128},
         "run": {"workers": 1, "report": False},
     }

@@ -51,7 +51,7 @@ def names(found: SourceConfig, base: Path) -> list[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Files of several kinds, some of which are nobody's data."""
+    """Files of several kinds, some of which are not data."""
     for name in ("b.jsonl", "a.jsonl", "deep/er/c.jsonl.gz", "deep/d.csv.zst", "deep/notes.md", "deep/.hidden.jsonl",
                  "_run/plan.json", "deep/e.parquet"):  # fmt: skip
         path = tmp_path / "data" / name
@@ -89,7 +89,7 @@ def test_split_is_for_what_has_splits(tree: Path) -> None:
     for path in ("data/a.jsonl", "data", "data/*.jsonl", "memory://x/a.jsonl"):
         for key in ("split", "subset"):
             with pytest.raises(
-                ConfigError, match=rf"sources\.one\.{key}: .* names files, which have none; leave it out"
+                ConfigError, match=rf"sources\.one\.{key}: .* names files, and files have no {key}; leave it out"
             ):
                 find_inputs(source(path, **{key: "train"}), tree)
 
@@ -214,7 +214,7 @@ def test_a_url_is_copied_once_and_again_when_it_changes(
 
 
 def test_a_url_that_stutters(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two failures are waited out, one of them a file that came short; the third is told."""
+    """Two failures are waited out, one of them a truncated file; the third is reported."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -368,7 +368,7 @@ def test_a_dataset_that_the_library_loads(repository: Path, tmp_path: Path) -> N
 
 
 def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the setting, by a port that nobody listens on, or by a server that never answers, which takes its patience."""
+    """Offline by setting, by a port without a listener, or by a server that never answers until the time limit."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(hub, "PATIENCE", 0.5)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

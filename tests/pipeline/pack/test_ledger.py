@@ -1,7 +1,7 @@
 """Nothing is lost: the ledger is what an independent count of inputs and shards says, whatever the configuration.
 
-The truth here is made by transformers' tokenizer alone, one example at a time: its ids, and from which token on the
-mask asks. Everything that the ledger says is counted anew from that and from the rows as they stand in the shards.
+The truth here is made by transformers' tokenizer alone, one example at a time: its ids, and the first token that the
+mask selects. Everything in the ledger is counted again from that and from the rows in the shards.
 """
 
 import itertools
@@ -234,7 +234,7 @@ class Corpus:
 
 
 def tokenize(tokenizer: Any, row: Row) -> tuple[list[int], int, int, int]:
-    """(ids, first token asked for, special tokens added, end-of-sequence tokens added) of a public row."""
+    """(ids, first token selected by the mask, special tokens added, end-of-sequence tokens added) of a public row."""
     end = tokenizer.eos_token
     if "messages" in row:
         turns = row["messages"]
@@ -733,7 +733,7 @@ def test_everything_is_accounted_for(
     check_copies(corpus, counted, choice)
     for source, entry in manifest.ledger.sources.items():
         expected = expected_ledger(source, corpus, counted, dropped, choice)
-        if choice["mask"] == "all":  # where the turns of a prompt begin is not counted anew here
+        if choice["mask"] == "all":  # this test does not know where the turns of a prompt begin
             assert (
                 expected_ledger(source, corpus, counted, dropped, {**choice, "mask": "completion"}).turns_cut
                 <= (entry.turns_cut)
@@ -793,7 +793,8 @@ def test_a_completion_that_truncation_takes_is_counted(corpus: Corpus, tmp_path:
 def test_a_single_token_has_no_label(
     make_tokenizer: Callable[..., Path], new_cache: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    """It is asked for, but stands first: it is dropped as untrained, or kept and counted as without labels."""
+    """It is selected by the mask, but comes first: it is dropped as untrained, or kept and counted as without
+    labels."""
     tokenizer = make_tokenizer("tiny")
     (tmp_path / "texts.jsonl").write_text('{"text": "<|im_end|>"}\n{"text": "and so on"}\n')
     config = {

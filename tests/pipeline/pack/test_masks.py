@@ -208,7 +208,7 @@ def test_a_template_by_name(tmp_path: Path, make_tokenizer: MakeTokenizer, read_
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_step_without_an_end_is_ended_by_the_kernel(packed: Packed, workers: int) -> None:
-    """Comparing two lists of 2**40 leaves is one instruction, in which no timer is heard: the run hung for hours."""
+    """Comparing two lists of 2**40 leaves is one instruction, which no timer can interrupt: the run hung for hours."""
     doubled = "{% for i in range(40) %}{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
     compared = "{% set a, b = namespace(x=1), namespace(x=1) %}" + doubled + "{{ a.x == b.x }}"
     endless = HIDING + "{% if messages[0].content == 'five' %}" + compared + "{% endif %}"

@@ -503,7 +503,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-# --- what a person is told ---
+# --- what a person sees ---
 
 
 def test_pairs_do_not_mix_with_others(configure: Configure, tmp_path: Path) -> None:

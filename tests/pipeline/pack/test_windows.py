@@ -46,7 +46,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_lots(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Have little in memory from now on: lots of some parts, digests by ranges, layouts in pieces."""
+    """Have little in memory from now on: chunks of a few parts, digests by ranges, layouts in pieces."""
 
     def shrink() -> None:
         monkeypatch.setattr(survey, "CHUNK_DOCUMENTS", 60)
@@ -188,7 +188,7 @@ COMPOSED = [[4, 6], [1, 2, 7], [3], [5], [0]]
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.data())
 @examples(60)
 def test_twins_are_found_in_ranges_of_digests(values: list[int], bucket: int, data: st.DataObject) -> None:
-    """Lot by lot, with whatever is compared at once: all but the first of equal digests."""
+    """Chunk by chunk, however many are compared at once: all but the first of equal digests."""
     digests = np.zeros((len(values), 2), np.uint64)
     digests[:, 0] = mix(np.array(values, np.uint64) // 2 + GOLDEN)  # two values share the first half
     digests[:, 1] = values

@@ -32,7 +32,7 @@ def test_a_source_that_the_advice_loses_is_named() -> None:
     chat, meetings = choice.sources
     assert (chat.source, chat.documents, chat.documents_cut, chat.tokens_lost) == ("chat", 20_000, 0, 0)
     assert (meetings.documents_lost, meetings.labels_lost) == (2, meetings.labels)
-    # Split, none of them is lost; where texts are cut, that is told.
+    # Split, none of them is lost; where texts are cut, the page says so.
     split = choice_of(stats, configured(sources=sources, truncate={"max_length": 2048, "overlong": "split"}))
     assert split.advice is not None
     assert "but source" not in split.advice.sentence
@@ -47,15 +47,15 @@ def test_page_and_terminal_tell_what_sources_lose() -> None:
     configured_grid, grid = (one for one in grids if one.caption.startswith("By source"))
     assert configured_grid.caption == "By source, at the configured 2,048 with bfd"
     assert [list(one) for one in configured_grid.rows] == [list(one) for one in grid.rows]
-    told = ["meetings", "2", "60,000", "0", "2 (100 %)", "100 %", "100 %"]
-    assert [list(one) for one in grid.rows][1] == told
+    expected = ["meetings", "2", "60,000", "0", "2 (100 %)", "100 %", "100 %"]
+    assert [list(one) for one in grid.rows][1] == expected
     assert [one[0] for one in grid.rows] == ["chat", "meetings", "code"]
     assert [one.text for one in walk(blocks) if isinstance(one, Words)] == choice.notes
     console = Console(file=StringIO(), width=160)
     print_report(console, Report(FORMAT, "run", "out", "", "", None, choice=choice))
     assert isinstance(console.file, StringIO)
     lines = console.file.getvalue().splitlines()
-    assert any([cell.strip() for cell in line.split("│")] == told for line in lines)
+    assert any([cell.strip() for cell in line.split("│")] == expected for line in lines)
     assert "  2 sources without longer documents" in lines
     assert not any(line.startswith("code") for line in lines)
     assert all(any(note in line for line in lines) for note in choice.notes)

@@ -1,7 +1,7 @@
 """Faults, injected for real: whatever happens, what comes out in the end is what an undisturbed run makes.
 
 Other files of this folder have more of them: test_bad_input.py (signals, full and read-only disks), test_executors.py
-(workers that die), test_objectstore_run.py (stores that fail), test_repair.py and test_clean.py (what is mended).
+(workers that die), test_objectstore_run.py (stores that fail), test_repair.py and test_clean.py (what is repaired).
 """
 
 import json
@@ -258,7 +258,7 @@ def test_a_bit_that_flips_in_an_interrupted_output(little: Any, tmp_path: Path) 
             refused.add(name)
         else:
             assert little.files(out) == little.files(), name
-    assert refused <= {"_run/plan.json"}, "what the folder is for cannot be guessed; all else is made anew"
+    assert refused <= {"_run/plan.json"}, "what the folder is for cannot be guessed; all else is rebuilt"
 
 
 # Inputs that change
@@ -427,7 +427,7 @@ def test_one_disk_that_fills_up_and_grows(
     data = json.loads(config.read_text()) | {which: str(disk / which)}
     if which == "cache":
         shutil.copytree(little.tokenizers, tmp_path / "answers")
-    told = set()
+    complaints = set()
     for kibibytes in range(64, 8192, 96):
         mounted("disk", f"size={kibibytes}k")
         try:
@@ -436,11 +436,11 @@ def test_one_disk_that_fills_up_and_grows(
         except PacktrainError as error:
             message = str(error)
             assert "is full; free some space" in message or "not enough disk space for" in message, message
-            told.add("is full" in message)
+            complaints.add("is full" in message)
             assert read_manifest(LocalStore(Path(data["out"]) if which == "out" else tmp_path / "out")) is None
             assert list(disk.rglob(".tmp-*")) == []
-    assert told, "there was room from the beginning"
-    assert True in told or which == "out", "it never filled up in the middle"
+    assert complaints, "there was room from the beginning"
+    assert True in complaints or which == "out", "it never filled up in the middle"
     out = disk / "out" if which == "out" else tmp_path / "out"
     assert little.files(out) == little.files()
 

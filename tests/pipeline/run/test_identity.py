@@ -125,7 +125,7 @@ def run(config: Config, **changes: Any) -> tuple[Manifest, Heard]:
 
 
 NOTES = ("_run", "report.html", "report.json")
-"""What is no part of the dataset: it is for people and for the next run, and says where and when."""
+"""Files outside the dataset: they are for people and for the next run, and say where and when."""
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Prep alone: examples for other tools, every row told, and a file that is there only when it is whole."""
+"""Prep alone: examples for other tools, every row accounted for, and a file that appears only when it is complete."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Repair gives back the very bytes: from the cache, from the inputs where that is gone, and never other ones."""
+"""Repair restores exactly the same bytes: from the cache, or from the inputs if that is gone."""
 
 import gzip
 import json

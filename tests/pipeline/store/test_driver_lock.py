@@ -1,4 +1,4 @@
-"""One driver at a time, whoever dies and wherever: on a disk and on an object store alike."""
+"""One driver at a time, whichever driver dies on whichever machine; on a disk and on an object store."""
 
 import os
 import threading
@@ -244,7 +244,7 @@ def test_the_note_of_a_failure(out: Store) -> None:
     assert b'"interrupted"' in (out.read(FAILED) or b"")
     with driving(out), pytest.raises(BusyError), driving(out):
         raise AssertionError
-    assert out.read(FAILED) is None  # whoever was refused says nothing of the run
+    assert out.read(FAILED) is None  # the refused driver says nothing about the run
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An engine that is caught lying in the middle of a stream: it stops, and begun anew it uses the reference."""
+"""An engine found wrong in the middle of a stream: the stream stops, and uses the reference when started again."""
 
 import json
 from collections.abc import Iterator

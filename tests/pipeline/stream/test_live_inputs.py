@@ -185,7 +185,7 @@ def test_an_epoch_holds_what_a_run_packs(
 
 
 def has_what_it_is_called_after(case: str, total: SourceLedger) -> None:
-    """Else a test would pass on nothing."""
+    """Otherwise a test would compare nothing."""
     if case == "as they are":
         assert total.rows_rejected == {"not_an_object": 2}
         assert total.rows_blank == 2

@@ -1,4 +1,5 @@
-"""A cache that several streams share: each block encoded once, nobody held up by the dead, and a bound that holds."""
+"""A cache that several streams share: each block encoded once, no stream blocked by a dead one, and a size limit that
+holds."""
 
 import json
 import signal
@@ -85,7 +86,7 @@ def start_walker(config: dict[str, Any], window_bytes: int) -> warm.Process:
 
 
 def begin(walker: warm.Process) -> None:
-    """Let it walk."""
+    """Let it begin."""
     walker.send_signal(signal.SIGUSR1)
 
 

@@ -1,4 +1,4 @@
-"""Windows straight from the sources: what a run packs, in other rows; encoded once, whoever asks."""
+"""Windows straight from the sources: what a run packs, in other rows; encoded once for all streams."""
 
 import json
 import os
@@ -368,6 +368,6 @@ def test_memory_does_not_grow_with_the_windows(tmp_path: Path, tiny_tokenizer: P
 
 
 def _anonymous_bytes() -> int:
-    """Memory of this process that no file stands behind."""
+    """Memory of this process that is not backed by a file."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Locks exclude, are gone with their holder, and say so where there are none; a dead process is known for one."""
+"""Locks exclude, are gone with their holder, and say so where there are none; a dead process is recognised."""
 
 import errno
 import fcntl

@@ -17,7 +17,7 @@ from packtrain.stages.select.split import Places, split
 from packtrain.stages.select.truncate import Keep
 
 Documents = list[list[bool]]
-"""Of each token of each document, whether the mask asks for it."""
+"""For each token of each document, whether the mask selects it."""
 
 
 def stats_of(documents: Documents, parts: Sequence[int] = (), sources: Sequence[int] = ()) -> LengthStats:
@@ -69,7 +69,7 @@ def stretches(documents: Documents, strategy: str, limit: int, options: SweepOpt
 
 
 def with_pieces(stats: LengthStats, documents: Documents, limit: int, options: SweepOptions) -> LengthStats:
-    """The same that knows what is split at one length."""
+    """The same, with the pieces that splitting gives at one length."""
     cut = [one for one in stretches(documents, "bfd", limit, options) if len(documents[one[0]]) > limit]
     labels = [labels_of(documents[number], a, b) for number, a, b in cut]
     columns = [[number for number, _, _ in cut], [b - a for _, a, b in cut], labels]

@@ -1,4 +1,4 @@
-"""Which runs a policy asks for, and how many tokens of each document that makes."""
+"""Which runs a policy selects, and how many tokens of each document that gives."""
 
 from itertools import pairwise
 
@@ -55,7 +55,7 @@ EVERYTHING = [[1] * len(document) for document in RUNS]
 
 
 def asked_of(mask: Mask) -> list[list[int]]:
-    """Which of the runs above a mask asks for."""
+    """Which of the runs above a mask selects."""
     kind = np.array([kind for document in RUNS for kind, _ in document], np.int8)
     turn = np.array([turn for document in RUNS for _, turn in document], np.int16)
     offsets = np.cumsum([0, *map(len, RUNS)])

@@ -13,7 +13,7 @@ X = IGNORE_INDEX
 
 @dataclass(frozen=True)
 class Document:
-    """Ids, and one flag a token: whether the mask asks for it."""
+    """Ids, and one flag a token: whether the mask selects it."""
 
     ids: list[int]
     asked: list[bool]
@@ -82,7 +82,7 @@ def test_two_rows() -> None:
 
 
 def test_a_document_in_three_pieces() -> None:
-    """Positions begin anew, and so does the head that cannot be labelled."""
+    """Positions restart, and the first token again has no label."""
     laid = lay_out(pieces_of([QUESTION], [[Piece(0, 0, 2)], [Piece(0, 2, 2), Piece(0, 4, 1)]]))
     assert laid.batch.column("input_ids").to_pylist() == [[11, 12], [13, 14, 15]]
     assert laid.batch.column("labels").to_pylist() == [[X, X], [X, 14, X]]

@@ -1,4 +1,4 @@
-"""The format is found, or the person is told what was looked at and how to say it."""
+"""The format is detected, or the error says what was examined and how to name the format."""
 
 import json
 import os

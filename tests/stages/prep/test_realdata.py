@@ -1,4 +1,4 @@
-"""Whole public data sets go through; counts are made anew here with the json module alone."""
+"""Whole public data sets go through; rows are counted again here with the json module alone."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A rope is the string that it is, and what it remembers is true: character by character, against a plain model."""
+"""A tracked string equals its text, and what it remembers is true: character by character, against a plain model."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ texts = st.text(ALPHABET, max_size=8)
 
 
 class Letter(str):
-    """One character that knows where it came from; the model that ropes are held against."""
+    """One character that knows where it came from; the model that tracked strings are compared with."""
 
     code: int | None
 
@@ -29,12 +29,12 @@ def letters(text: str, code: int | None) -> list[Letter]:
 
 
 Pair = tuple[str, list[Letter]]
-"""A rope or string, and the model of it."""
+"""A tracked or plain string, and its model."""
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
-    """A rope of some pieces."""
+    """A tracked string of some pieces."""
     rope: Any = ""
     model: list[Letter] = []
     for number in range(draw(st.integers(1, 4))):
@@ -48,7 +48,7 @@ def pairs(draw: st.DrawFn) -> Pair:
 
 
 def holds(rope: str, model: list[Letter]) -> bool:
-    """Whether a rope is the model's text, and claims of no character an origin that it has not. It may forget."""
+    """Whether a tracked string has the model's text and no wrong origin of a character. It may have lost origins."""
     if rope != "".join(model) or len(rope) != len(model):
         return False
     for begin, end, code in words_of(rope):
@@ -60,7 +60,7 @@ def holds(rope: str, model: list[Letter]) -> bool:
 
 
 def complete(rope: str, model: list[Letter]) -> bool:
-    """Whether it has forgotten nothing, besides."""
+    """Whether it has also lost no origin."""
     known = [None] * len(model)
     for begin, end, code in words_of(rope):
         known[begin:end] = [code] * (end - begin)  # type: ignore[list-item]

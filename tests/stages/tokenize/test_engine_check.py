@@ -1,4 +1,4 @@
-"""The gate lets nothing through that differs, and says where."""
+"""The engine check refuses every engine that differs, and says where."""
 
 import json
 import os
@@ -181,7 +181,7 @@ ERRS.add(("fastokens", "word"))
 @pytest.mark.parametrize("case", HARD)
 @pytest.mark.parametrize("name", ["fastokens", "gigatoken"])
 def test_whatever_auto_takes_is_right_on_unseen_text(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the list of known errors switched off, the gate alone must stop every engine that errs."""
+    """With the list of known errors switched off, the engine check alone must stop every engine that errs."""
     monkeypatch.setattr(engines, "fastokens_supported", lambda _: None)
     monkeypatch.setattr(engines, "gigatoken_supported", lambda _: None)
     unusual = tiny(json.dumps({"type": "Sequence", "pretokenizers": HARD[case]}))

@@ -22,7 +22,7 @@ from packtrain.training.testing import Shape, check_resumption  # noqa: E402
 
 
 def steps(loader: PackedLoader, count: int | None = None) -> list[Step]:
-    """The next steps as the loader deals them, without making batches."""
+    """The next steps as the loader assigns them, without making batches."""
     out = []
     for _ in range(len(loader) if count is None else min(count, len(loader))):
         step = loader.steps.at(loader._rows)

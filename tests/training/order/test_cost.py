@@ -1,4 +1,4 @@
-"""What rows cost, and how a step's rows are dealt to the ranks."""
+"""What rows cost, and how a step's rows are assigned to the ranks."""
 
 import numpy as np
 import pytest
@@ -86,14 +86,14 @@ def test_eight_long_tailed_rows_a_rank_come_out_alike() -> None:
 
 
 def test_layers_alone_are_enough_for_ranks_with_thousands_of_rows() -> None:
-    """Swaps are not even weighed: of each layer, the rank that is behind gets the dearer row."""
+    """Swaps are not even weighed: of each layer, the rank that is behind gets the more expensive row."""
     costs = np.arange(1.0, 4097)
     sums = [costs[hand].sum() for hand in assign_to_ranks(costs, 2)]
     assert abs(sums[0] - sums[1]) <= 1
 
 
 def test_swaps_do_what_one_pass_cannot() -> None:
-    """Of two ranks with 3 rows each there are 10 deals: the best one is found."""
+    """Of two ranks with 3 rows each there are 10 assignments: the best one is found."""
     random = np.random.default_rng(4)
     for _ in range(200):
         costs = random.integers(1, 100, 6).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Settings that leak are caught, each by its name, and the isolated ones pass: the probe must not cry wolf."""
+"""Settings that leak are caught, each by its name, and the isolated ones pass, without false alarms."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cache: one download whoever asks, nothing in use removed, nothing damaged handed out, nothing stale."""
+"""The cache: one download for all readers; no file in use is removed, and no damaged or stale one is returned."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Object stores on bad days: every fault ends in the right bytes or in an error that names the file and the mend."""
+"""Object stores on bad days: every fault ends in the right bytes or in an error that names the file and the fix."""
 
 import gc
 import hashlib
@@ -141,10 +141,10 @@ def test_what_was_appended_does_no_harm(shelf: RemoteShardFiles, tmp_path: Path)
         assert held.path.read_bytes() == DATA
 
 
-@pytest.mark.parametrize(("fault", "mend"), [("404", "copied incompletely"), ("403", "storage_options")])
-def test_what_will_not_pass_is_said_at_once(store: Store, shelf: RemoteShardFiles, fault: str, mend: str) -> None:
+@pytest.mark.parametrize(("fault", "fix"), [("404", "copied incompletely"), ("403", "storage_options")])
+def test_what_will_not_pass_is_said_at_once(store: Store, shelf: RemoteShardFiles, fault: str, fix: str) -> None:
     store.always = fault
-    with pytest.raises(InputError, match=rf"{shelf.url(NAME)}.*{mend}"):
+    with pytest.raises(InputError, match=rf"{shelf.url(NAME)}.*{fix}"):
         shelf.hold(NAME, len(DATA), SHA)
     assert len(store.asked) == 1
     expected: type[Exception] = FileNotFoundError if fault == "404" else InputError
@@ -262,7 +262,7 @@ with shelf.hold(name, int(size), digest) as held:
 
 
 def start(store: Store, cache: Path) -> warm.Process:
-    """A process that fetches the shard when it is told to, and prints its length."""
+    """A process that fetches the shard on demand, and prints its length."""
     url = f"{store.address}/bucket/data"
     command = ["python", "-c", SCRIPT, url, cache, NAME, len(DATA), SHA]
     process = warm.Process(command, stdin=True, modules=warm.SHARDS)

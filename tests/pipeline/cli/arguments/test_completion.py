@@ -87,7 +87,7 @@ def test_the_list_of_keys_is_that_of_the_schema() -> None:
     content = f"{docstring}\n\n# fmt: off\n# ruff: noqa: E501\n{listings}\n# fmt: on\n"
     if os.environ.get("PACKTRAIN_REWRITE_DOCS"):
         path.write_text(content, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == content, "PACKTRAIN_REWRITE_DOCS=1 writes it anew"
+    assert path.read_text(encoding="utf-8") == content, "PACKTRAIN_REWRITE_DOCS=1 rewrites it"
 
 
 # What is offered

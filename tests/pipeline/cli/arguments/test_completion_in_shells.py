@@ -1,4 +1,4 @@
-"""Completion as zsh and fish have it once it is installed: what stands on the line after a person has pressed Tab."""
+"""Completion as zsh and fish have it once it is installed: what the line holds after Tab is pressed."""
 
 import fcntl
 import os

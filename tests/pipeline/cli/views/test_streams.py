@@ -1,4 +1,4 @@
-"""What becomes of a command whose output cannot be written, or that nobody reads: one line, or none; never a trace."""
+"""A command whose output cannot be written or is not read prints one line or none, never a traceback."""
 
 import io
 import os
@@ -110,7 +110,7 @@ def test_an_output_that_is_lost_is_told_whoever_caught_it(
 
 @pytest.mark.slow
 def test_streams_of_a_process(here: Path) -> None:
-    """As a shell opens them: closed, full, and read by one who leaves."""
+    """As a shell opens them: closed, full, and with a reader that goes away."""
     script = f"""
         {PROGRAM} wait packed >&-; echo $?
         {PROGRAM} wait packed <&- >&- 2>&-; echo $?

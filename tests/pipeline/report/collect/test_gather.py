@@ -1,4 +1,4 @@
-"""The report of real runs: its numbers are those of the shards, and what is damaged is told and not tripped over."""
+"""The report of real runs: its numbers are those of the shards, and damage is reported without an exception."""
 
 import json
 import random

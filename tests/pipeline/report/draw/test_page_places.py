@@ -1,4 +1,4 @@
-"""`--output` of report, plan and diff: one rule for all three, and told before anything is read."""
+"""`--output` of report, plan and diff: one rule for all three, checked before anything is read."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -34,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 
 class Notes(Silent):
-    """Keeps what it is told."""
+    """Keeps the messages."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

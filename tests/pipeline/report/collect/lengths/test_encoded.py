@@ -1,4 +1,4 @@
-"""The stats that the cache holds, and the sweep over it, against real runs: rows, tokens and labels must be theirs."""
+"""Length statistics from the cache, and the sweep over them, against real runs: the same rows, tokens and labels."""
 
 import json
 import random
