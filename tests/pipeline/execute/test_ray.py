@@ -6,12 +6,12 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import pytest
 from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES
 from packtrain.pipeline.execute.ray_cluster import RayExecutor
@@ -120,73 +120,65 @@ def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Pat
     }
 
 
-class AtWork(Silent):
-    """Does something once, after some of a stage is done."""
+DEADLY = """
+import os, signal
+from pathlib import Path
 
-    def __init__(self, stage: str, after: int, then: Callable[[], None]) -> None:
-        self.stage, self.after, self.then = stage, after, then
+def rows(row):
+    deadly = Path(__file__).with_name("deadly")
+    if row["text"].startswith("row 20 60 ") and deadly.exists():
+        deadly.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"text": row["text"]}
+"""
+"""Kills the worker that reads one of the rows, once, where a file says so."""
+
+
+class AtWork(Silent):
+    """Does something in each of some stages, after three tasks of it are done."""
+
+    def __init__(self, then: dict[str, Callable[[], None]]) -> None:
+        self.then = then
+        self.done: Counter[str] = Counter()
         self.now = ""
 
     def begin(self, stage: str, total: int, unit: str) -> None:
         self.now = stage
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        if self.now == self.stage:
-            self.after -= 1
-            if self.after == 0:
-                self.then()
+        self.done[self.now] += 1
+        if self.done[self.now] == 3 and self.now in self.then:
+            self.then[self.now]()
 
 
-def packed(config: dict[str, Any], observer: Silent | None = None) -> bytes:
-    run(config, observer=observer)
+def packed(config: dict[str, Any], folder: Path, observer: Silent | None = None) -> bytes:
+    run(config, base=folder, observer=observer)
     return (Path(config["out"]) / "manifest.json").read_bytes()
 
 
-def workers_of_ray() -> list[psutil.Process]:
-    """Processes in which a task is under way."""
-    every = psutil.process_iter(["cmdline"])
-    return [one for one in every if (one.info["cmdline"] or [""])[0].startswith("ray::packtrain")]
-
-
-def test_a_cluster_writes_the_same_bytes_when_a_worker_and_a_machine_go(
+def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
     cluster: Any, config: dict[str, Any], tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Path]
 ) -> None:
-    alone = packed(config)
+    (tmp_path / "deadly_reader.py").write_text(DEADLY)
+    config["sources"][0]["format"] = "python:deadly_reader:rows"
+    alone = packed(config, tmp_path)
 
     def there(name: str) -> dict[str, Any]:
         run = {"executor": "ray", "address": cluster.address}
         return {**config, "out": str(tmp_path / name), "cache": str(new_cache(tiny_tokenizer)), "run": run}
 
-    assert packed(there("undisturbed")) == alone
+    (tmp_path / "deadly").touch()
+    assert packed(there("killed"), tmp_path) == alone
+    assert not (tmp_path / "deadly").exists(), "no worker died"
 
-    killed: list[int] = []
-
-    def kill_a_worker() -> None:
-        for worker in workers_of_ray()[:1]:
-            worker.kill()
-            killed.append(worker.pid)
-
-    for after in range(1, 30):
-        assert packed(there(f"killed-{after}"), AtWork("encode", after, kill_a_worker)) == alone
-        if killed:
-            break
-    assert killed, "no worker was ever seen at its work"
-
-    third = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
     cluster.wait_for_nodes()
-    for stage in ("encode", "pack"):
-        node, third = third, None
-        if node is None:
-            node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
-            cluster.wait_for_nodes()
-        gone: list[bool] = []
 
-        def take_away(node: Any = node, gone: list[bool] = gone) -> None:
-            cluster.remove_node(node, allow_graceful=False)
-            gone.append(True)
+    def take_away() -> None:
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
 
-        assert packed(there(f"without-{stage}"), AtWork(stage, 3, take_away)) == alone
-        assert gone
+    assert packed(there("fewer"), tmp_path, AtWork({"encode": take_away, "pack": take_away})) == alone
+    assert nodes == []
 
 
 def test_tasks_run_on_every_machine(tasks: Any, pool: RayExecutor) -> None:

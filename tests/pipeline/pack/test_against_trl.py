@@ -26,6 +26,8 @@ from packtrain.schemas.rows import IGNORE_INDEX
 from packtrain.stages.prep import AppsOptions, make_format, public_row
 from transformers import AutoTokenizer
 
+from tests.support.unnamed import unnamed
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 HEAD = "the first token: TRL labels it and masks it in its collator, packtrain never labels it"
@@ -113,7 +115,8 @@ def prepare(tokenizer: Any, rows: list[Row], **settings: Any) -> list[Row]:
     settings = {"max_length": None, **settings}
     args = SFTConfig(output_dir="unused", use_cpu=True, bf16=False, report_to="none", **settings)
     trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=None, completion_only_loss="prompt" in rows[0])
-    made = SFTTrainer._prepare_dataset(trainer, Dataset.from_list(rows), tokenizer, args, False, None, "train")
+    with unnamed():
+        made = SFTTrainer._prepare_dataset(trainer, Dataset.from_list(rows), tokenizer, args, False, None, "train")
     return list(made.select_columns([name for name in ("input_ids", "labels", "key") if name in made.column_names]))
 
 

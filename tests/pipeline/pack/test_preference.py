@@ -20,6 +20,8 @@ from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import PREFERENCE
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from tests.support.unnamed import unnamed
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 Row = dict[str, Any]
@@ -94,9 +96,10 @@ def trl_rows(rows: list[Row], tokenizer: Any) -> list[Row]:
     from trl import DPOConfig, DPOTrainer
 
     config = DPOConfig(output_dir="unused", max_length=None, report_to="none", use_cpu=True, bf16=False)
-    made = DPOTrainer._prepare_dataset(
-        SimpleNamespace(_tokenizer=tokenizer), datasets.Dataset.from_list(rows), tokenizer, config, "train"
-    )
+    with unnamed():
+        made = DPOTrainer._prepare_dataset(
+            SimpleNamespace(_tokenizer=tokenizer), datasets.Dataset.from_list(rows), tokenizer, config, "train"
+        )
     return [{name: row[name] for name in IDS} for row in made]
 
 
