@@ -1,6 +1,7 @@
 """Mask policies from the configuration to the shards: from the cache, counted, and refused where nothing is proved."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from packtrain.pipeline.run.driver import run
 from packtrain.schemas.errors import InputError, TemplateError, TokenizerError
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
+
+from tests.support import warm
 
 MakeTokenizer = Callable[..., Path]
 ReadRows = Callable[..., list[dict[str, Any]]]
@@ -54,22 +57,20 @@ class Packed:
         self.decoder = load_decoder(tokenizer)
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
-    def run(
-        self, name: str, mask: Any, *, workers: int = 1, observer: Observer | None = None, **tokenizer: Any
-    ) -> Manifest:
-        return run(
-            {
-                "out": str(self.folder / name),
-                "cache": str(self.folder / "cache"),
-                "tokenizer": {"path": str(self.tokenizer), "engine": "tokenizers", **tokenizer},
-                "sources": [{"name": "rows", "format": "messages", "path": str(self.folder / "rows.jsonl")}],
-                "mask": mask,
-                "truncate": {"max_length": 256},
-                "pack": {"strategy": "none", "shuffle": False},
-                "run": {"workers": workers, "report": False},
-            },
-            observer=observer,
-        )
+    def config(self, name: str, mask: Any, *, workers: int = 1, **tokenizer: Any) -> dict[str, Any]:
+        return {
+            "out": str(self.folder / name),
+            "cache": str(self.folder / "cache"),
+            "tokenizer": {"path": str(self.tokenizer), "engine": "tokenizers", **tokenizer},
+            "sources": [{"name": "rows", "format": "messages", "path": str(self.folder / "rows.jsonl")}],
+            "mask": mask,
+            "truncate": {"max_length": 256},
+            "pack": {"strategy": "none", "shuffle": False},
+            "run": {"workers": workers, "report": False},
+        }
+
+    def run(self, name: str, mask: Any, *, observer: Observer | None = None, **more: Any) -> Manifest:
+        return run(self.config(name, mask, **more), observer=observer)
 
     def trained(self, name: str) -> list[str]:
         """What is trained of each row, as text."""
@@ -212,9 +213,13 @@ def test_a_step_without_an_end_is_ended_by_the_kernel(packed: Packed, workers: i
     doubled = "{% for i in range(40) %}{% set a.x = [a.x, a.x] %}{% set b.x = [b.x, b.x] %}{% endfor %}"
     compared = "{% set a, b = namespace(x=1), namespace(x=1) %}" + doubled + "{{ a.x == b.x }}"
     endless = HIDING + "{% if messages[0].content == 'five' %}" + compared + "{% endif %}"
-    said = r"chat template '.*' was stopped on row \d: one step took so long .*leave the row out"
-    with pytest.raises(TemplateError, match=said):
-        packed.run("out", "completion", chat_template=endless, workers=workers)
+    config = packed.config("out", "completion", chat_template=endless, workers=workers)
+    (packed.folder / "run.yaml").write_text(json.dumps(config))
+    sooner = "from packtrain.pipeline.execute import template_watchdog as watch; watch.KILL_SECONDS = 2.0"
+    process = warm.Process(["run", packed.folder / "run.yaml"], patch=sooner)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert re.search(r"chat template '.*' was stopped on row \d: one step took so long .*leave the row out", err)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

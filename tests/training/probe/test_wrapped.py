@@ -55,27 +55,21 @@ def test_checkpointed(reentrant: bool) -> None:
 
 @pytest.mark.slow
 def test_compiled() -> None:
-    backend = "inductor"
+    """Without inductor, whose C++ compiler takes minutes: that it computes the same is tested beside the trainer."""
+    backend = "aot_eager"
     model = packed(num_hidden_layers=1)
     compiled = torch.compile(model, backend=backend)
     report = probe(compiled).require()
     assert report.check("isolation") is not None
     assert report.calls is None  # cannot be counted
+    # Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training.
+    compiled(**flatten([row(5, 4)])).loss.backward()
+    assert model.get_input_embeddings().weight.grad is not None
     model = packed(num_hidden_layers=1)
     model.compile(backend=backend)
     assert probe(model).isolated
     leaking = torch.compile(build("llama", num_hidden_layers=1), backend=backend)
     assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
-
-
-@pytest.mark.slow
-def test_compiled_code_is_not_left_with_the_probes_hooks() -> None:
-    """Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training."""
-    model = packed(num_hidden_layers=1)
-    compiled = torch.compile(model, backend="eager")
-    assert probe(compiled).require().check("isolation") is not None
-    compiled(**flatten([row(5, 4)])).loss.backward()
-    assert model.get_input_embeddings().weight.grad is not None
 
 
 def test_with_adapters() -> None:
