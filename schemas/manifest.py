@@ -139,7 +139,7 @@ class Manifest:
             KeyError, TypeError: the data has another shape.
         """
         if data["format"] != FORMAT:
-            raise ValueError(f"manifests of format {FORMAT} are read here, this is one of format {data['format']!r}")
+            raise ValueError(f"its format is {data['format']!r}, and this version of packtrain reads format {FORMAT}")
         return cls(
             plan_hash=_checked(data["plan_hash"], str),
             plan=_checked_plan(data["plan"]),

@@ -38,7 +38,7 @@ settings.load_profile("packtrain")
 os.environ.pop("PACKTRAIN_TEST_PYTHON", None)  # it was for the start of this process, if xdist has started it
 
 SITE = Path(__file__).parent / "support" / "site"
-"""What every Python here and below loads first; see `sitecustomize` in it."""
+"""The folder whose `sitecustomize` every Python process of the tests loads first."""
 runpy.run_path(str(SITE / "sitecustomize.py"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 

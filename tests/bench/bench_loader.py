@@ -1,4 +1,4 @@
-"""The loader beside other loaders, beside what memory allows, and at a billion rows.
+"""Compares the loader with other loaders and with the speed of memory, and measures it at a billion rows.
 
     python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed wait train] [--rounds 5]
 
@@ -76,7 +76,7 @@ TRAIN_STEPS = ((1, 24), (8, 4))
 
 
 def make_data(work: Path) -> Path:
-    """A packed dataset of known sizes and random words; made once a work folder."""
+    """A packed dataset of known sizes and random words; made once per work folder."""
     import packtrain
     from tokenizers import Tokenizer
 
@@ -120,7 +120,7 @@ def endless(contender: Contender, rows: int) -> Iterator[Batch]:
 
 
 def tokens_a_second(contender: Contender, rows: int) -> float:
-    """Over one moment, from the first batch's arrival on."""
+    """Measured over one turn, from the first batch's arrival on."""
     batches = endless(contender, rows)
     next(batches)
     tokens = taken = 0.0
@@ -133,7 +133,7 @@ def tokens_a_second(contender: Contender, rows: int) -> float:
 
 
 def sums(batches: Iterator[Batch]) -> dict[str, int]:
-    """What does not depend on the order of rows."""
+    """Sums that do not depend on the order of rows."""
     found = dict.fromkeys(("tokens", "ids", "labels", "positions", "documents"), 0)
     for batch in batches:
         ids, labels, positions = (np.asarray(batch[name]) for name in TOKEN_COLUMNS)
@@ -146,7 +146,7 @@ def sums(batches: Iterator[Batch]) -> dict[str, int]:
 
 
 def check(contenders: Sequence[Contender], folder: Path) -> None:
-    """Every contender delivers the rows that lie in the shards.
+    """Check that every contender delivers the rows of the shards.
 
     Raises:
         SystemExit: one does not.
@@ -450,7 +450,7 @@ def forget(folder: Path) -> None:
 
 
 def train_times(batches: Iterator[Batch], steps: int, step: Callable[[Batch], None]) -> tuple[float, float]:
-    """Seconds of a training step, and of next() in it: means over so many steps."""
+    """Seconds of a training step, and of next() within it: means over `steps` steps."""
     waited = 0.0
     began = time.perf_counter()
     for _ in range(steps):

@@ -9,7 +9,7 @@
    preparation (`SFTTrainer`, `assistant_only_loss`, one process) with that template. Tables are Markdown.
 
 Times are processor seconds of this process, medians of interleaved rounds. The engine has met the texts before from the
-second round on, and is quicker then: the first round stands apart.
+second round on, and is quicker then: the first round is shown separately.
 """
 
 import argparse

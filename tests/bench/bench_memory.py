@@ -46,7 +46,7 @@ class Watch:
     all: int = 0
     driver: int = 0
     workers: int = 0
-    """All workers together."""
+    """Sum over all workers."""
     helpers: int = 0
     mapped: int = 0
     moments: list[float] = field(default_factory=list)

@@ -104,7 +104,7 @@ def trl_plan(table: pa.Table, capacity: int) -> tuple[list[list[int]], float]:
 
 
 def same_rows(plan: LayoutPlan, rows: list[list[int]]) -> bool:
-    """Whether these are the plan's documents, in its rows, in its order."""
+    """Whether these documents are in the same rows and the same order as in the plan."""
     ends = np.cumsum([0, *map(len, rows)])
     return np.array_equal(ends, plan.row_offsets) and np.array_equal(np.concatenate(rows), plan.order)
 

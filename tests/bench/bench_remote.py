@@ -66,7 +66,7 @@ class Waits:
 
 
 def make_data(work: Path) -> Path:
-    """A packed dataset of random words, in shards of some 1 MiB; made once a work folder."""
+    """A packed dataset of random words, in shards of some 1 MiB; made once per work folder."""
     import packtrain
     from tokenizers import Tokenizer
 

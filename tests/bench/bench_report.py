@@ -5,9 +5,9 @@
 Prints Markdown tables.
 
 1. The sweep: ten lengths and five strategies over lognormal lengths, each document with a prompt and an answer and
-   some with more. Beside it, what it cannot be faster than: sorting the lengths once for each length, and the planner
-   itself, once for each length and strategy that plans.
-2. Reading the stats from encoded parts, which are made here: no tokenizer takes part.
+   some with more. For comparison: sorting the lengths once for each length, a lower limit, and the planner itself, once
+   for each length and strategy that plans.
+2. Reading length statistics from encoded parts, which this script makes without a tokenizer.
 3. `packtrain plan --rows 20000` beside `packtrain plan` of all rows, on a file of chats (needs PACKTRAIN_REALDATA).
 """
 

@@ -1,4 +1,4 @@
-"""The batches that are compared: the same documents padded, end to end, or packed."""
+"""The kinds of batches to compare: the same documents padded, concatenated, or packed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -116,7 +116,7 @@ class Bench:
         return model, use_packed(model, attention).kernel
 
     def run(self, variant: Variant) -> Measured:
-        """Measure. What goes wrong is in `failed`; the next variant starts with the memory given back."""
+        """Measure. An error is noted in `failed`, and the memory is freed for the next variant."""
         out = Measured(variant.name)
         try:
             if variant.trainer:

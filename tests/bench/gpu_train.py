@@ -157,7 +157,7 @@ def about(bench: Bench, split: Any) -> dict[str, Any]:
 
 
 def print_report(facts: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    """A Markdown table, last."""
+    """Print the Markdown table, at the end."""
     print(
         f"\n{facts['device']}, torch {facts['torch']}, transformers {facts['transformers']}, {facts['dtype']}; "
         f"{facts['rows']:,} packed rows, {facts['tokens']:,} tokens, fill {facts['fill']:.2%}, "

@@ -201,7 +201,7 @@ def bare_contenders(shards: Sequence[Path]) -> list[Contender]:
 
 
 def hf_contenders(folder: Path) -> list[Contender]:
-    """`datasets.load_from_disk` on the very folder, through torch's DataLoader and by itself."""
+    """`datasets.load_from_disk` on the same folder, through torch's DataLoader and by itself."""
     datasets = imported("datasets")
     from torch.utils.data import DataLoader
 

@@ -1,4 +1,4 @@
-"""The benchmark's own path, on a CPU at toy size, where packages are missing that a machine for training may lack."""
+"""Runs the GPU benchmark on a CPU at toy size, without the packages that a training machine may lack."""
 
 import json
 import os

@@ -44,7 +44,7 @@ def prose(chance: random.Random, words: int) -> str:
 
 
 def write_rows(path: Path, rows: list[Any]) -> None:
-    """One JSON object a line; a text is a line as it stands."""
+    """Write one JSON object a line; rows that are texts are written unchanged."""
     path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""That the tests of the documentation find what is wrong: each rule of `markdown_page` with a page that breaks it."""
+"""The documentation's tests find mistakes: each rule of `markdown_page` is tried with a page that breaks it."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def fenced(language: str, text: str, *comments: str) -> str:
 
 
 def test_every_fence_is_a_block() -> None:
-    """Counted in another way than by `parse`: lines that begin with a fence come in pairs."""
+    """Count blocks without `parse`: lines that begin with a fence come in pairs."""
     for name in names():
         fences = [line for line in page(name).text.splitlines() if line.strip().startswith((F, "~~~"))]
         assert len(fences) % 2 == 0

@@ -30,7 +30,7 @@ def anchors(text: str) -> set[str]:
 
 
 def wrong(name: str, text: str) -> list[str]:
-    """What is the matter with the links of a page."""
+    """The errors of a page's links."""
     out = []
     here = (ROOT / name).parent
     for link in _LINK.finditer(prose(text)):

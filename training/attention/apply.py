@@ -33,7 +33,7 @@ class Applied:
     reason: str
     """Why this kernel or implementation was chosen."""
     cost: str
-    """In words, what it costs beyond the documents' own attention; empty if nothing."""
+    """The cost beyond attention within documents, in words; empty if there is none."""
 
 
 def register() -> None:

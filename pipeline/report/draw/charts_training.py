@@ -106,8 +106,8 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
 def _lengths(sources: Sequence[SourceShare]) -> list[Block]:
     wanted = (
         ("lengths", "Whole examples", "tokens"),
-        ("prompts", "Prompts: what is not trained of an example", "tokens"),
-        ("completions", "Completions: what is trained of an example", "tokens"),
+        ("prompts", "Prompts: the untrained part of an example", "tokens"),
+        ("completions", "Completions: the trained part of an example", "tokens"),
         ("turns_each", "Trained turns of an example", "turns"),
     )
     blocks: list[Block] = []

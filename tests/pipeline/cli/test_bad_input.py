@@ -188,7 +188,7 @@ def test_rows_that_nest_too_deeply(pack: Packer, format: str) -> None:
 
 
 def test_the_deepest_row_is_packed(pack: Packer) -> None:
-    """What is below the limit goes through everything that reads it: templates, filters, turns of their own."""
+    """Nesting below the limit passes every reader: templates, filters, one example per turn."""
     tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {nested(95)}}}}}]'
     line = CHAT.removesuffix(b"}\n") + b', "tools": ' + tools.encode() + b"}\n"
     template = (

@@ -20,7 +20,8 @@ HOSTILE = "a[bold]<script>alert(1)<,script>\x1b[31m\u202e"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answered: Callable[[Path], Path]) -> Path:
-    """`one`, `same` as that, `longer` rows, `fewer` examples, and `more` of them from a file with a bad name."""
+    """Datasets `one`, the `same` again, `longer` rows, `fewer` examples, and `more` examples from a file with a bad
+    name."""
     folder = tmp_path_factory.mktemp("diff")
     shutil.copytree(answered(tiny_tokenizer), folder / "cache" / "tokenizers")
     rows = [json.dumps({"text": f"{at} mules left the valley{' at last' * (at % 3)}"}) + "\n" for at in range(40)]
@@ -78,7 +79,7 @@ def test_the_way_to_the_reason_can_be_copied(packtrain: Command, runs: Path) -> 
 
 
 def test_all_is_all_that_changed(packtrain: Command, runs: Path) -> None:
-    """What the short form counts is what the long one has more."""
+    """The short form counts exactly the lines that only the long form shows."""
 
     def changed(text: str) -> set[tuple[str, ...]]:
         rows = [tuple(map(str.strip, line.split("│"))) for line in text.splitlines() if "│" in line]

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.xdist_group("workplace")
 
 LINES = [(name, line) for name, lines in EXAMPLES.items() for line in lines]
 ALONE = ("packtrain run --demo", "packtrain train --demo")
-"""One needs nothing, the other what the first made: both are run by the tests of the demo."""
+"""The tests of the demo run both: one needs nothing, the other needs what the first one made."""
 FAILS = {"packtrain doctor": (0, 1), "packtrain probe path/to/model --tiny --attention eager --json": (0, 1)}
-"""What may fail where a machine is not made for training, or because that is the answer."""
+"""Commands that may fail: on a machine that cannot train, or because a failure is the right answer."""
 
 
 def test_every_command_has_an_example(packtrain: Command) -> None:

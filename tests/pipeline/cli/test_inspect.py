@@ -1,4 +1,4 @@
-"""Inspect: a row's documents apart, what is trained marked, and every id where it belongs."""
+"""Inspect: documents of a row are separated, trained tokens are marked, and every id is at its place."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Inspect by id: every example of a run through all its stages, held against the shards and the ledger."""
+"""Inspect by id: every example of a run through all its stages, compared with the shards and the ledger."""
 
 import json
 import shlex

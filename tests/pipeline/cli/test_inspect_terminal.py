@@ -1,4 +1,4 @@
-"""Inspect by id in a terminal and in a pipe: colours or marks, and data that tries to be obeyed."""
+"""Inspect by id in a terminal and in a pipe: colours or marks, and data with escape sequences."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def shown(hostile: Path, warm_program: Path) -> Callable[..., str]:
 
 
 def is_inert(shown: str) -> None:
-    """Nothing but line ends, tabs and colours is left for a terminal to obey."""
+    """The only control characters left are line ends, tabs and colours."""
     left = SGR.sub("", shown).replace("\r\n", "\n")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", left)
     assert "\\x1b[2J" in left

@@ -1,4 +1,4 @@
-"""Nothing from outside commands the terminal, whichever way it is printed; and there is only one way to print."""
+"""No text from outside controls the terminal, however it is printed; and all printing uses one function."""
 
 import ast
 import json

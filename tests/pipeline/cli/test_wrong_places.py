@@ -1,4 +1,5 @@
-"""A file where a folder is meant, a folder where a file is, and nothing at all: what it is, and what to give."""
+"""A file instead of a folder, a folder instead of a file, or nothing at all: the error says what is there and what to
+give."""
 
 import shlex
 from collections.abc import Callable

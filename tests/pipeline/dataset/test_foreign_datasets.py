@@ -1,4 +1,4 @@
-"""Datasets of other people: what lies in them is neither believed, nor followed out of their folder, nor run."""
+"""Datasets of other people: their content is checked, never executed, and never followed out of the folder."""
 
 import json
 import os

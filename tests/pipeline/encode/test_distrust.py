@@ -1,4 +1,4 @@
-"""An engine or a traced template that is caught lying: nothing made with it is used, and the run says so."""
+"""An engine or a traced template that gives wrong results: nothing made with it is used, and the run says so."""
 
 import json
 from importlib import metadata

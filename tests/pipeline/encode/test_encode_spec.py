@@ -1,4 +1,4 @@
-"""How rows were encoded, as a cache keeps it."""
+"""The cache's note of how rows were encoded."""
 
 from dataclasses import replace
 from pathlib import Path

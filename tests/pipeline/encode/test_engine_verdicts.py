@@ -28,7 +28,7 @@ def tokenizer(tiny_tokenizer: Path) -> str:
 
 @pytest.fixture
 def fuzzed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by the number of texts whenever the reference encodes the fuzz texts."""
+    """A list that gets the number of texts whenever the reference encodes the fuzz texts."""
     calls: list[int] = []
     encode = TokenizersEngine.encode
 

@@ -338,7 +338,7 @@ def test_appended_rows_are_new_blocks(name: str, folder: Path, monkeypatch: pyte
 
 
 def test_batches_do_not_matter_in_arrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How a writer cut the rows, compressed them, or framed the file says nothing about what they hold."""
+    """Hashes do not depend on how a writer groups or compresses the rows, or frames the file."""
     monkeypatch.setattr(sources, "BLOCK_BYTES", 2000)
     rows = [{"text": f"{number} " + "x" * (number % 90), "n": number} for number in range(700)]
     hashes = set()

@@ -463,7 +463,7 @@ class Counted:
     """What the shards hold, piece by piece."""
 
     pieces: dict[str, list[Piece]]
-    """By document, in their order."""
+    """The pieces of each document, in order."""
     split: dict[str, str]
     copies: dict[str, int]
     """How often each document is there."""

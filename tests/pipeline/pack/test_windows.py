@@ -1,4 +1,4 @@
-"""Windows: whatever is held in memory at once, the same bytes are written; and a window needs nothing of the others."""
+"""Windows: the same bytes are written however much is held in memory, and no window needs another one."""
 
 import json
 import random

@@ -31,7 +31,7 @@ def file(report: Report, tmp_path: Path) -> Path:
 
 
 def quiet(looked: Any, path: Path) -> None:
-    """It said nothing, and asked for nothing but itself."""
+    """Check that the page logged nothing and requested only itself."""
     assert looked.said == []
     assert looked.asked == [path.as_uri()]
 

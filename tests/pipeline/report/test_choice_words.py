@@ -1,4 +1,4 @@
-"""What is said beside the advice: what sources lose, what is compared otherwise, and what else would help."""
+"""The texts beside the advice: what sources lose, what is compared under other settings, and what else would help."""
 
 import re
 from io import StringIO

@@ -1,4 +1,4 @@
-"""`run.memory` is kept by the whole process tree, or refused at once."""
+"""The whole process tree stays below `run.memory`, or the run is refused at once."""
 
 import json
 import random

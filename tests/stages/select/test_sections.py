@@ -1,4 +1,4 @@
-"""What is planned: one stretch a document, several of one that is split, all of them again for every copy."""
+"""Sections to plan: one per document, several if it is split, and all of them again for every copy."""
 
 import numpy as np
 from packtrain.stages.select.sections import Sections, lay_open

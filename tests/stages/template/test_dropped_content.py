@@ -1,4 +1,4 @@
-"""What a row says and its text does not: refused by name, or named where it may be left out."""
+"""Content of a row that its text lacks: rejected with its name, or counted if it may be left out."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Templates that would not end, or fill the memory, are stopped; and the sandbox has no way out."""
+"""Templates that never end or fill the memory are stopped, and none escapes the sandbox."""
 
 import mmap
 import resource

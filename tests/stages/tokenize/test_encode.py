@@ -1,4 +1,4 @@
-"""Ids and runs are born together: runs cover the ids, what the tokenizer adds is added once, and all is counted."""
+"""Ids and runs fit together: runs cover the ids, added tokens are added once, and everything is counted."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

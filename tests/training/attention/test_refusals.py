@@ -98,7 +98,8 @@ def test_where_a_window_is_found(config: Any, own: Any, given: int | None, expec
 
 @pytest.mark.parametrize(("kind", "expected"), [("phimoe", 8), ("moshi", None)])
 def test_a_window_in_the_configuration_alone(kind: str, expected: int | None) -> None:
-    """Neither passes it, nor has layer_types. PhiMoE asks for masks with windows; Moshi never uses its own."""
+    """Neither model passes its window to attention, or has layer_types. PhiMoE makes masks with windows; Moshi ignores
+    its window."""
     from packtrain.training.probe.tiny import shrink
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Arrays that are used again, and never while somebody can still see them."""
+"""Arrays are reused, but never while something still refers to them."""
 
 import threading
 from pathlib import Path

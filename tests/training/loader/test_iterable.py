@@ -1,4 +1,4 @@
-"""The loader inside other people's loaders: torch's, torchdata's, accelerate's."""
+"""The loader inside those of torch, torchdata and accelerate."""
 
 import os
 import subprocess

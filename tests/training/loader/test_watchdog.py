@@ -1,4 +1,4 @@
-"""A batch that does not come: who waits, for what and how long, and an end to it."""
+"""A batch that does not arrive: the loader reports who waits, for what and how long, and gives up in the end."""
 
 import logging
 import os

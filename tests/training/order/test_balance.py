@@ -1,4 +1,4 @@
-"""Grouping: which rows stand next to one another, what it gains, and whether it is worth it."""
+"""Grouping: which rows are next to each other, what it saves, and whether it is worth it."""
 
 import numpy as np
 import pytest

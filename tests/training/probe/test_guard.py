@@ -1,4 +1,4 @@
-"""What every step is held to, and the first batch."""
+"""The checks of every step and of the first batch."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Models that compute a document otherwise where it, or its row, is long: found by configuration, and by trying."""
+"""Models that compute long documents or rows differently: found from the configuration, and by trying."""
 
 from typing import Any
 

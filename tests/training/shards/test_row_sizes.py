@@ -1,4 +1,4 @@
-"""What rows weigh is known without opening a shard, and is what the shards hold."""
+"""Sizes of rows are known without opening a shard, and equal those in the shards."""
 
 import json
 from pathlib import Path

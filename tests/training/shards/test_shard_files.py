@@ -1,4 +1,4 @@
-"""Where files come from: folders as they are, URLs through the cache, and messages that give no secret away."""
+"""Where files come from: folders as they are, URLs through the cache, and messages without secrets."""
 
 import hashlib
 import os

@@ -26,8 +26,8 @@ context.
 CHEAPER = 0.02
 """Share of space per trained token that a longer length must save."""
 FAR = 4
-"""If the advised length is over so many times the one that splitting needs, the report says that few documents need
-it."""
+"""If the advised length is more than this many times the length that splitting needs, the report says that only few
+documents need it."""
 TEXT = 0.9
 """Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
 FEW_ROWS = 64
@@ -265,7 +265,7 @@ class _Table:
         assert fit is not None
         shorter = self.at["bfd", fit]
         few = shorter.documents_cut + shorter.documents_lost
-        return f"; but for {plural(few, 'document')}, {fit:,} would do"
+        return f"; without {plural(few, 'document')}, {fit:,} would be enough"
 
     def _fill(self, pick: _Pick, point: Point) -> list[str]:
         """How full the rows are, and why shorter ones are not advised."""

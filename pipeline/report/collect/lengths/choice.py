@@ -23,7 +23,7 @@ LEAST, MOST = 2, 1 << 24
 _FULLER = 0.02
 """Fill that a length beyond the longest document must gain over the first such length to be shown."""
 _FURTHER = 16
-"""Lengths up to so many times the longest document are shown."""
+"""Lengths up to this many times the longest document are shown."""
 
 
 def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, documents_in_all: int) -> Choice:

@@ -94,6 +94,6 @@ def _moved(places: Places, shift: int) -> Places:
 
 
 def _joined(several: Sequence[Places]) -> Places:
-    """Join the places of consecutive stretches, which all have the same kinds."""
+    """Join the places of consecutive stretches. All stretches have the same kinds of places."""
     turns, lines = (zip(*(getattr(one, kind) for one in several), strict=True) for kind in ("turns", "lines"))
     return Places([np.concatenate(one) for one in turns], [np.concatenate(one) for one in lines])

@@ -1,4 +1,4 @@
-"""Shell completion: what a shell is offered, that it comes fast, and that real shells take it."""
+"""Shell completion: its answers, its speed, and that real shells accept it."""
 
 import json
 import os

@@ -29,7 +29,7 @@ GROWS = {
     "packtrain plan --tokenizer tok": "packtrain plan --tokenizer tokenizer/",
     "packtrain verify pack": "packtrain verify packed-here/",
 }
-"""A line → the line after Tab, where there is one way to go on."""
+"""A line → the line after Tab, if there is only one completion."""
 OFFERED = {
     "packtrain run --executor ": ["local", "ray", "static"],
     "packtrain run --set pack.strategy=bfd": ["pack.strategy=bfd", "pack.strategy=bfd_split"],

@@ -1,4 +1,4 @@
-"""Files that are not what they are called: the message says what they seem to be, where that was seen, what to do."""
+"""Files that are not what they are called: the message says what they seem to be, on which line, and what to do."""
 
 import ast
 import csv

@@ -94,7 +94,7 @@ def report(mixed: Mixed) -> Report:
 
 @pytest.fixture
 def copy(mixed: Mixed, tmp_path: Path) -> Path:
-    """The dataset, to be damaged. It still knows the cache."""
+    """A copy of the dataset, to be damaged; its cache is still found."""
     shutil.copytree(mixed.out, tmp_path / "copy")
     return tmp_path / "copy"
 

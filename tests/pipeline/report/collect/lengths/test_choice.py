@@ -1,4 +1,4 @@
-"""The recommendation: its numbers are those of the points, and it keeps what it says."""
+"""The recommendation: its numbers are those of the points, and it keeps as many tokens as it says."""
 
 import re
 from typing import Any
