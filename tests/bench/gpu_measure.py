@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from packtrain.training.attention import use_packed
-from packtrain.training.trainer.flops import ModelFlops, peak_flops
 from packtrain.training.trainer.fused_loss import FusedLoss, fuse_loss
-from packtrain.training.trainer.loss import LossMean, targets
+from packtrain.training.trainer.loss import targets
+from packtrain.training.trainer.meter import ModelFlops, peak_flops
 
 if TYPE_CHECKING:
     from tests.bench.gpu_batches import Counts, counts, endless, on_device
@@ -174,7 +174,7 @@ class Bench:
         made = counts(batch)
         # A tensor: a compiled model would be compiled again for every new number.
         items = torch.tensor(made.trained).to(self.device, non_blocking=True)
-        targeted = None if fused is None else fused.of(targets(batch, LossMean.TOKEN).to(self.device), items)
+        targeted = None if fused is None else fused.of(targets(batch).to(self.device), items)
         with targeted or nullcontext():
             loss = forward(**on_device(batch, self.device), num_items_in_batch=items).loss
         loss.backward()

@@ -2,7 +2,7 @@
 
 Keys about data, isolation and the loss are here; `trainer:` takes all other keys of transformers.TrainingArguments
 unchanged. Keys that packtrain decides itself are refused there, each with the reason and the key to use
-(`owned.OWNED`).
+(`OWNED`).
 """
 
 from typing import Any, Literal
@@ -10,15 +10,42 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
-from ..order.mixture import Source
 from ..order.options import nearest
-from .owned import check_owned
 
 REMOVED = {
     "batching": "batches are always packed; leave it out. PackedLoader(unpacked=True) pads documents for a loop of "
     "your own, and `packtrain report` says what packing saves",
+    "loss": "it is always the mean over all trained tokens of a step; leave it out",
+    "compile": "use trainer: {torch_compile: true}, with torch_compile_backend and torch_compile_mode",
 }
 """Keys of earlier versions → what to do instead."""
+CUT = (
+    "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "
+    "needs the same rows on several ranks. To save memory use FSDP, gradient checkpointing or a smaller "
+    "truncate.max_length"
+)
+_EVAL = "use eval: {every: N, rows_per_device: N}"
+_LOADER = "packtrain's own loader orders the rows, divides them among the ranks and makes the batches: use loader"
+OWNED = {
+    "output_dir": "use out",
+    "per_device_train_batch_size": "a batch is counted in packed rows: use rows_per_device",
+    "gradient_accumulation_steps": "it follows from rows_per_step / (ranks · rows_per_device), so that a step is the "
+    "same rows on any number of ranks: use rows_per_step",
+    "auto_find_batch_size": "it would change which rows a step holds: lower rows_per_device",
+    "num_train_epochs": "steps may cross epochs: use epochs",
+    **dict.fromkeys(("seed", "data_seed"), "use seed"),
+    "resume_from_checkpoint": "use resume: auto, or the checkpoint's folder",
+    **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "use loss_kernel: liger"),
+    **dict.fromkeys(("do_eval", "eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), _EVAL),
+    **dict.fromkeys(("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_drop_last"), _LOADER),
+    **dict.fromkeys(("train_sampling_strategy", "group_by_length", "accelerator_config"), _LOADER),
+    "label_smoothing_factor": "the loss is the plain cross-entropy",
+    "neftune_noise_alpha": "its noise is scaled by the length of a row, and would be too little for the documents in "
+    "it",
+    "use_cache": "a cache's mask lets the documents of a row see each other",
+    "parallelism_config": CUT,
+}
+"""Keys of transformers.TrainingArguments that packtrain decides → why, and the key to use."""
 
 
 class ModelConfig(ConfigModel):
@@ -121,15 +148,6 @@ class EvalConfig(ConfigModel):
     """Rows of one forward pass on one device; null for the training's."""
 
 
-class ExportConfig(ConfigModel):
-    """The finished model, in a folder that transformers loads."""
-
-    path: str | None = None
-    """The folder; null for `model` in `out`."""
-    merge: bool = False
-    """Write the model with its adapters merged into the weights, instead of the adapters alone."""
-
-
 class TrainConfig(ConfigModel):
     """A training. Relative paths start at the configuration's folder."""
 
@@ -154,14 +172,11 @@ class TrainConfig(ConfigModel):
     probe: bool = True
     """Prove before the first step, and after resuming, that no document sees another. Switch it off only for rows of
     one document."""
-    loss: Literal["token", "document"] = "token"
-    """Whether every trained token of a step counts alike in the loss, or every document (piece)."""
     loss_kernel: Literal["auto", "none", "chunked", "liger"] = "auto"
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
-    compile: bool | dict[str, Any] = False
-    """torch.compile; a mapping for its `backend` and `mode`."""
     offload_activations: bool = False
-    """Keep activations in the host's memory between forward and backward."""
+    """Keep activations in the host's memory between forward and backward. Beside gradient checkpointing, which keeps
+    only the inputs of layers, it gains almost nothing."""
     lora: dict[str, Any] | None = None
     """Train low-rank adapters instead of the weights; needs peft."""
     eval: EvalConfig | None = None
@@ -169,11 +184,10 @@ class TrainConfig(ConfigModel):
     tokenizer: str | None = None
     """Folder of the tokenizer to export with the model; null for the one that packed the data, if this machine still
     has it."""
-    export: ExportConfig | None = ExportConfig()
-    """The finished model; `false` for none."""
+    export: bool | str = True
+    """Where to save the finished model: a folder, `true` for `model` in `out`, or `false` for nowhere."""
     resume: str = "auto"
-    """`auto` resumes from the last whole checkpoint in `out`, if there is one; `never` refuses to; or a checkpoint's
-    folder."""
+    """`auto` resumes from the last whole checkpoint in `out`, if there is one; or a checkpoint's folder."""
     trainer: dict[str, Any] = Field(default={})
     """transformers.TrainingArguments: `learning_rate`, `lr_scheduler_type`, `bf16`, `save_steps` and all the others."""
 
@@ -184,13 +198,6 @@ class TrainConfig(ConfigModel):
             for key in REMOVED.keys() & values.keys():
                 raise ValueError(f"{key} was removed: {REMOVED[key]}")
         return values
-
-    @field_validator("loss_kernel", mode="before")
-    @classmethod
-    def _torch_kernel(cls, value: Any) -> Any:
-        if value == "torch":
-            raise ValueError("torch was removed: chunked now uses torch's linear_cross_entropy; take chunked")
-        return value
 
     @field_validator("model", mode="before")
     @classmethod
@@ -205,15 +212,24 @@ class TrainConfig(ConfigModel):
 
     @field_validator("export", mode="before")
     @classmethod
-    def _export_path(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            return ExportConfig() if value else None
-        return {"path": value} if isinstance(value, str) else value
+    def _export_in_one_word(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            raise ValueError(
+                "give a folder, true or false. export.merge was removed: load the adapters with peft's "
+                "AutoPeftModelForCausalLM, call merge_and_unload() and save the result"
+            )
+        return value
 
     @field_validator("trainer")
     @classmethod
     def _owned(cls, value: dict[str, Any]) -> dict[str, Any]:
-        check_owned(value)
+        found = [f"trainer.{key} cannot be set: {OWNED[key]}" for key in value if key in OWNED]
+        for name in ("save_strategy", "logging_strategy"):
+            if value.get(name) == "epoch":
+                steps = name.replace("strategy", "steps")
+                found.append(f"trainer.{name}: steps may cross epochs; use steps, with {steps}")
+        if found:
+            raise ValueError("; ".join(found))
         return value
 
     @model_validator(mode="after")
@@ -226,7 +242,3 @@ class TrainConfig(ConfigModel):
         if self.eval is not None and self.eval.data is None and len(self.data) > 1:
             raise ValueError("eval.data is needed where the training data is a mixture: the held-out set's folder")
         return self
-
-    def sources(self) -> list[Source]:
-        """The data as the loader takes it."""
-        return [Source(one.path, one.weight, one.epochs, one.split) for one in self.data]

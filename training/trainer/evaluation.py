@@ -20,7 +20,7 @@ from ...schemas.rows import IGNORE_INDEX
 from ..loader.collate import flatten
 from ..shards.arrow_shard import PackedRow
 from ..shards.dataset_rows import MAKE_HOLDOUT, PackedRows
-from .loss import LossMean, Targets, targets, token_losses_in_chunks
+from .loss import Targets, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
 """(batch, targets) → (n, V) logits that predict the trained tokens."""
@@ -104,8 +104,8 @@ def measure(
     sums = torch.zeros(len(held.sources), 2, dtype=torch.float64)
     with torch.no_grad():
         for batch, sources in held.batches(rank, world_size):
-            wanted = targets(batch, LossMean.TOKEN)
-            losses = token_losses_in_chunks(logits(batch, wanted), wanted.tokens.to(device)).double().cpu()
+            wanted = targets(batch)
+            losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).double().cpu()
             source = torch.from_numpy(sources)[wanted.pieces]
             sums[:, 0].index_add_(0, source, losses)
             sums[:, 1].index_add_(0, source, torch.ones_like(losses))

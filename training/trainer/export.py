@@ -2,7 +2,6 @@
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,12 @@ _REQUEST = "_run/request.json"
 _TEMPLATE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class NotedTemplate:
-    """A chat template that replaced the tokenizer's own, as a run noted it."""
-
-    named: str
-    """Text of the template, path of a file, or name of one of the tokenizer's own."""
-    hash: str
-    """BLAKE3 of the template's text."""
+Template = tuple[str, str]
+"""A chat template that replaced the tokenizer's own, as a run noted it: its text, the path of a file or the name of one
+of the tokenizer's own; and the BLAKE3 hash of its text."""
 
 
-Found = tuple[Path, NotedTemplate | None]
-"""A tokenizer's folder, and the template that replaces its own."""
-
-
-def find_tokenizer(given: Path | None, rows: PackedRows) -> Found | None:
+def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, Template | None] | None:
     """The tokenizer's folder and the chat template that replaces its own; None if this machine does not have it.
 
     The dataset's notes may come from elsewhere. A file that they name becomes the template only if its text has the
@@ -41,88 +31,58 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Found | None:
     Args:
         given: the folder that the configuration names.
         rows: the training data, whose run noted what it used.
-
-    Raises:
-        ConfigError: `given` is not a folder.
     """
     if given is not None:
-        if not given.is_dir():
-            raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
         return given, None
     if not isinstance(rows.files, LocalShardFiles):
         return None
     try:
-        request = parse_json(rows.files.read(_REQUEST))
-        noted = request["tokenizer"]
+        noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]
         folder = Path(noted["path"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # the model is exported alone, with a warning
     if not folder.is_dir():
         return None
     named = noted.get("chat_template")
-    template = NotedTemplate(str(named), str(rows.manifest.plan["tokenizer"]["template"])) if named else None
-    return folder, template
+    return folder, (str(named), str(rows.manifest.plan["tokenizer"]["template"])) if named else None
 
 
-def export_model(trainer: Any, folder: Path, found: Found | None, *, merge: bool = False) -> None:
+def export_model(trainer: Any, folder: Path, found: tuple[Path, Template | None] | None) -> None:
     """Write the model that a trainer holds, and its tokenizer. Every rank calls it: weights may be sharded.
 
     Args:
         found: see `find_tokenizer`.
-        merge: of adapters: merge them into the weights.
+
+    Raises:
+        ConfigError: transformers cannot load the tokenizer.
     """
-    config = getattr(trainer.model, "config", None)
-    cache = getattr(config, "use_cache", None)
-    if config is not None:
-        config.use_cache = True  # off for training only
+    config = trainer.model.config
+    cache, config.use_cache = getattr(config, "use_cache", None), True  # off for training only
     try:
-        if merge:
-            _save_merged(trainer, folder)
+        if trainer.is_fsdp_enabled:  # where `save_model` writes pieces, or nothing
+            state = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # every rank gives; whole on the first
+            if trainer.args.should_save:
+                trainer._save(str(folder), state_dict=state)
         else:
-            _save(trainer, folder)
+            trainer.save_model(str(folder))
     finally:
-        if config is not None:
-            config.use_cache = cache
+        config.use_cache = cache
     if trainer.args.should_save:
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of this machine's paths
-        export_tokenizer(found, folder)
+        if found is None:
+            _LOG.warning(
+                "the tokenizer that packed the data is not on this machine, so %s holds the model alone; name its "
+                "folder with tokenizer:",
+                folder,
+            )
+        else:
+            _export_tokenizer(*found, folder)
     trainer.accelerator.wait_for_everyone()
 
 
-def _save(trainer: Any, folder: Path) -> None:
-    """Whole weights. transformers' own `save_model` writes them in pieces under FSDP, or nothing."""
-    if not trainer.is_fsdp_enabled:
-        trainer.save_model(str(folder))
-        return
-    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # every rank gives; whole on the first
-    if trainer.args.should_save:
-        trainer._save(str(folder), state_dict=state)
-
-
-def _save_merged(trainer: Any, folder: Path) -> None:
-    from .adapters import merged
-
-    model = merged(trainer.accelerator.unwrap_model(trainer.model_wrapped))
-    if trainer.args.should_save:
-        model.save_pretrained(str(folder))
-
-
-def export_tokenizer(found: Found | None, folder: Path) -> bool:
-    """Put tokenizer and chat template beside a model. Returns whether there is one.
-
-    Raises:
-        ConfigError: transformers cannot load it.
-    """
-    if found is None:
-        _LOG.warning(
-            "the tokenizer that packed the data is not on this machine, so %s holds the model alone; name its folder "
-            "with tokenizer:",
-            folder,
-        )
-        return False
+def _export_tokenizer(home: Path, template: Template | None, folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    home, template = found
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(home), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
@@ -130,16 +90,15 @@ def export_tokenizer(found: Found | None, folder: Path) -> bool:
     if template is not None:
         tokenizer.chat_template = template_text(template, tokenizer.chat_template)
     tokenizer.save_pretrained(str(folder))
-    return True
 
 
-def template_text(template: NotedTemplate, own: Any) -> Any:
+def template_text(template: Template, own: Any) -> Any:
     """The text with the noted hash; else the tokenizer's own.
 
     Args:
         own: the tokenizer's template, or several by their names.
     """
-    named = template.named
+    named, wanted = template
     texts = [named]
     if isinstance(own, dict) and named in own:
         texts.append(str(own[named]))
@@ -147,7 +106,7 @@ def template_text(template: NotedTemplate, own: Any) -> Any:
         with suppress(OSError, ValueError), Path(named).open("rb") as file:
             texts.append(file.read(_TEMPLATE_BYTES).decode())
     for text in texts:
-        if hash_bytes(text.encode()) == template.hash:
+        if hash_bytes(text.encode()) == wanted:
             return text
     _LOG.warning("the chat template %r that packed the data was not found; the tokenizer's own is exported", named)
     return own

@@ -1,18 +1,20 @@
 """One forward pass of the model that trains, as the trainer, the evaluation and the probe all make it."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
 
-from ...schemas.errors import ConfigError
 from ..attention.apply import unwrap
 from .fused_loss import FusedLoss
-from .loss import Targets, chosen_logits, weighted_sum
+from .loss import Targets, token_losses
 
-NOT_FOR_THE_MODEL = ("labels",)
-"""Columns of a batch that only the loss uses."""
+MIN_BYTES = 64 << 10
+"""Smaller tensors are not offloaded: moving them costs more than it saves."""
 
 
 class Forward:
@@ -26,16 +28,12 @@ class Forward:
 
     def __init__(self, bare: Any, *, fused: FusedLoss | None = None, every_position: bool = False) -> None:
         self.fused = fused
-        named = inspect.signature(unwrap(bare).forward).parameters
-        anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in named.values())
-        self._keeps = "logits_to_keep" in named and not every_position
-        self._takes = None if anything else frozenset(named)
-        config = getattr(bare, "config", None)
-        self._auxiliary = float(getattr(config, "router_aux_loss_coef", 0) or 0)
+        self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
+        self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
 
     def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
         """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
-        return self._outputs(model, batch, wanted)[0]
+        return self._logits(self._outputs(model, batch, wanted), wanted)
 
     def loss(
         self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
@@ -43,40 +41,52 @@ class Forward:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
         Args:
-            units: number of trained tokens, or documents, in the whole step.
+            units: number of trained tokens in the whole step.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
                 auxiliary loss of a mixture of experts is such a mean.
         """
         if self.fused is None:
-            logits, auxiliary = self._outputs(model, batch, wanted)
-            loss = weighted_sum(logits, wanted) / units
-        else:
-            with self.fused.of(wanted, units):
-                outputs = model(**self._inputs(batch), labels=batch["labels"])
-            auxiliary = self._of_experts(outputs)
-            loss = outputs["loss"] if auxiliary is None else outputs["loss"] - auxiliary
-        return loss if auxiliary is None else loss + auxiliary * share
+            outputs = self._outputs(model, batch, wanted)
+            loss = token_losses(self._logits(outputs, wanted), wanted.tokens).sum() / units
+            return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * share
+        with self.fused.of(wanted, units):
+            outputs = model(**batch)
+        loss = outputs["loss"]
+        # The model has added its auxiliary loss in full.
+        return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * (share - 1)
 
-    def _outputs(
-        self, model: Any, batch: Mapping[str, Any], wanted: Targets
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        inputs = self._inputs(batch)
-        kept = self._keeps and batch["input_ids"].shape[0] == 1
-        if kept:
-            inputs["logits_to_keep"] = wanted.index
-        outputs = model(**inputs)
-        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        return chosen_logits(logits, wanted, kept=kept), self._of_experts(outputs)
+    def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        return model(**inputs, **({"logits_to_keep": wanted.index} if self._keeps else {}))
 
-    def _inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        inputs = {key: value for key, value in batch.items() if key not in NOT_FOR_THE_MODEL}
-        if self._takes is not None and (unknown := sorted(set(inputs) - self._takes)):
-            raise ConfigError(
-                f"the model's forward takes neither **kwargs nor {', '.join(unknown)}, which packed batches need; "
-                "take another model"
-            )
-        return inputs
+    def _logits(self, outputs: Any, wanted: Targets) -> torch.Tensor:
+        logits: torch.Tensor = outputs["logits"][0]
+        return logits if self._keeps else logits[wanted.index]
 
     def _of_experts(self, outputs: Any) -> torch.Tensor | None:
-        found = outputs.get("aux_loss") if self._auxiliary and isinstance(outputs, dict) else None
+        found = outputs.get("aux_loss") if self._auxiliary else None
         return None if found is None else self._auxiliary * found
+
+
+@contextmanager
+def offloaded(model: nn.Module, *, min_bytes: int = MIN_BYTES) -> Iterator[None]:
+    """A context for the forward pass: tensors saved for the backward pass move to host memory, page-locked on CUDA.
+
+    Args:
+        model: its parameters stay on the device, also as transposed views.
+    """
+    weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in model.parameters())
+    hooks = save_on_cpu(pin_memory=True)
+    move = hooks.pack_hook
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        # FSDP's gathered parameters are not the model's own.
+        gathered = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        if gathered or tensor.nbytes < min_bytes or tensor.untyped_storage().data_ptr() in weights:
+            return tensor.device, tensor
+        packed: tuple[torch.device, torch.Tensor] = move(tensor)
+        return packed
+
+    hooks.pack_hook = pack
+    with hooks:
+        yield

@@ -16,13 +16,10 @@ call.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from importlib.util import find_spec
 from inspect import unwrap
 from typing import Any
 
@@ -31,7 +28,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError
 from .loss import Targets
 
@@ -41,21 +37,13 @@ _COMPARED = 4
 CHUNK_BYTES = 256 << 20
 """Bytes of one chunk of float32 logits."""
 
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""`kernel(hidden (n, H), weight (V, H), bias (V,) or None, tokens (n,), weights (n,) or None)`: Σ weight · loss."""
+Kernel = Callable[[torch.Tensor, nn.Linear, Targets], torch.Tensor]
+"""`kernel(hidden (n, H), head, targets)`: the sum of the targets' cross-entropies, float32."""
 
 
-class LossKernelKind(StrEnum):
-    """How the loss is computed. All kinds give the same number, up to rounding."""
-
-    AUTO = "auto"
-    """`chunked` if the model allows it, else `none`."""
-    NONE = "none"
-    """The model's own computation, with all logits at once."""
-    CHUNKED = "chunked"
-    """`torch.nn.functional.linear_cross_entropy`, or checkpointed chunks."""
-    LIGER = "liger"
-    """Liger's fused kernel; needs CUDA and the package liger-kernel."""
+KINDS = ("auto", "none", "chunked", "liger")
+"""`none`: all logits at once, as the model computes them. `chunked`: torch's function, or checkpointed chunks. `liger`:
+Liger's kernel, on a GPU. `auto`: `chunked` if the model allows it, else `none`. All give the same, up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +57,7 @@ class Shaping:
     @classmethod
     def of(cls, config: Any) -> "Shaping":
         """Read scale and softcap from a transformers configuration, as far as it names them."""
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text = config.get_text_config()
         scale = 1.0 / (getattr(text, "logits_scaling", None) or 1.0)  # Granite divides
         for name in ("logit_scale", "lm_head_multiplier"):  # Cohere and Falcon-H1 multiply
             scale *= getattr(text, name, None) or 1.0
@@ -89,18 +77,18 @@ def fuse_loss(model: nn.Module, kind: str = "auto") -> "FusedLoss | None":
     Raises:
         ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
     """
-    wanted = choice("loss_kernel", kind, LossKernelKind)
-    if wanted is LossKernelKind.NONE:
+    if kind not in KINDS:
+        raise ConfigError(f"loss_kernel={kind!r}: choose one of {', '.join(KINDS)}")
+    if kind == "none":
         return None
     base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    obstacle = _obstacle(base)
-    if obstacle is not None:
-        if wanted is LossKernelKind.AUTO:
+    if (obstacle := _obstacle(base)) is not None:
+        if kind == "auto":
             _LOG.info("loss_kernel: none, because %s", obstacle)
             return None
-        raise ConfigError(f"loss_kernel: {wanted} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
+        raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
     shaping = Shaping.of(base.config)
-    if wanted is LossKernelKind.LIGER:
+    if kind == "liger":
         return FusedLoss(base, _liger_kernel(shaping), shaping, "liger")
     plain = shaping == Shaping() and hasattr(functional, "linear_cross_entropy")
     return FusedLoss(base, _torch_kernel if plain else partial(_in_chunks, shaping=shaping), shaping, "chunked")
@@ -120,7 +108,7 @@ class FusedLoss:
 
     @contextmanager
     def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
-        """A context in which the model's loss is Σ weight · cross-entropy of these targets / `units`, without logits.
+        """A context in which the model's loss is that of these targets over `units`, without logits.
 
         The model must be called with labels, which only make it compute a loss.
         """
@@ -138,10 +126,8 @@ class FusedLoss:
         """Keep the loss. (B, P, V) logits of the P positions that are compared: none after the first call."""
         assert self._wanted is not None
         wanted, units = self._wanted
-        rows = hidden.flatten(0, -2)[wanted.index]
         # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
-        total = self._kernel(rows, self._head.weight, self._head.bias, wanted.tokens, wanted.weights)
-        self._loss = total / units
+        self._loss = self._kernel(hidden.flatten(0, -2)[wanted.index], self._head, wanted) / units
         with torch.no_grad():
             logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
             self._expected = None if self._compared else self._shaping(logits.float())
@@ -155,8 +141,7 @@ class FusedLoss:
         if self._expected is not None:
             # Models scale in their own precision, the kernel in float32.
             bound = (1e-4 if logits.dtype == torch.float32 else 2e-2) * float(self._expected.abs().max())
-            same = logits.shape == self._expected.shape
-            if not same or float((logits.detach().float() - self._expected).abs().max()) > bound:
+            if not torch.allclose(logits.detach().float(), self._expected, rtol=0, atol=bound):
                 raise ConfigError(
                     f"loss_kernel: {self._model} changes its logits between head and loss in a way that is not known "
                     f"(known: {self._shaping}); take loss_kernel: none"
@@ -167,7 +152,9 @@ class FusedLoss:
 
 def _obstacle(model: Any) -> str | None:
     """Why the loss cannot be computed from this model's head; None if it can."""
-    if _zero3():
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    if is_deepspeed_zero3_enabled():
         return "under ZeRO-3 the head's weights are available only while the head itself runs"
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if type(head) is not nn.Linear:
@@ -179,89 +166,50 @@ def _obstacle(model: Any) -> str | None:
     return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
 
 
-def _zero3() -> bool:
-    """Whether DeepSpeed shards the weights, now or later."""
-    from transformers.integrations import is_deepspeed_zero3_enabled
+def _in_chunks(hidden: torch.Tensor, head: nn.Linear, wanted: Targets, *, shaping: Shaping) -> torch.Tensor:
+    weight, bias = head.weight, head.bias
 
-    by_accelerate = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
-    return (by_accelerate and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3") or is_deepspeed_zero3_enabled()
-
-
-def _torch_kernel(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    tokens: torch.Tensor,
-    weights: torch.Tensor | None,
-) -> torch.Tensor:
-    fused = partial(functional.linear_cross_entropy, options=nn.LinearCrossEntropyOptions())
-    hidden, weight, bias = _alike(hidden, weight, bias)
-    if weights is None:
-        total: torch.Tensor = fused(hidden, weight, tokens, linear_bias=bias, reduction="sum").float()
-        return total
-    losses = fused(hidden, weight, tokens, linear_bias=bias, reduction="none").float()
-    return (losses * weights).sum()
-
-
-def _in_chunks(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    tokens: torch.Tensor,
-    weights: torch.Tensor | None,
-    *,
-    shaping: Shaping,
-) -> torch.Tensor:
-    def loss_of(rows: torch.Tensor, targets: torch.Tensor, factors: torch.Tensor | None) -> torch.Tensor:
-        logits = shaping(functional.linear(rows, weight, bias).float())
-        losses = functional.cross_entropy(logits, targets, reduction="none")
-        return (losses if factors is None else losses * factors).sum()
+    def loss_of(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(shaping(functional.linear(rows, weight, bias).float()), tokens, reduction="sum")
 
     size = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
     total = torch.zeros((), device=hidden.device)
     for begin in range(0, max(1, len(hidden)), size):
         part = slice(begin, begin + size)
-        factors = None if weights is None else weights[part]
-        total = total + checkpoint(loss_of, hidden[part], tokens[part], factors, use_reentrant=False)
+        total = total + checkpoint(loss_of, hidden[part], wanted.tokens[part], use_reentrant=False)
+    return total
+
+
+def _torch_kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> torch.Tensor:
+    hidden, weight, bias = _alike(hidden, head)
+    how = {"reduction": "sum", "options": nn.LinearCrossEntropyOptions()}
+    total: torch.Tensor = functional.linear_cross_entropy(
+        hidden, weight, wanted.tokens, linear_bias=bias, **how
+    ).float()
     return total
 
 
 def _liger_kernel(shaping: Shaping) -> Kernel:
-    if find_spec("liger_kernel") is None or find_spec("triton") is None or not torch.cuda.is_available():
-        missing = [name for name in ("liger_kernel", "triton") if find_spec(name) is None]
-        what = f"{' and '.join(missing)} missing" if missing else "no CUDA device"
+    try:
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+    except ImportError as error:
         raise ConfigError(
-            f"loss_kernel: liger needs a CUDA device, triton and liger-kernel: {what}. Take chunked, or "
-            "pip install 'packtrain[liger]' on a machine with a GPU"
-        )
+            f"loss_kernel: liger needs a GPU and pip install 'packtrain[liger]': {error}. Or take chunked"
+        ) from error
     if shaping.scale != 1.0:
-        raise ConfigError(
-            f"loss_kernel: liger does not support the scale of the logits that this model has ({shaping}); take chunked"
-        )
-    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+        raise ConfigError(f"loss_kernel: liger cannot scale logits as this model does ({shaping}); take chunked")
 
-    def kernel(
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        tokens: torch.Tensor,
-        weights: torch.Tensor | None,
-    ) -> torch.Tensor:
-        if weights is not None:
-            raise ConfigError("loss_kernel: liger cannot weigh tokens, which loss: document needs; take chunked")
-        hidden, weight, bias = _alike(hidden, weight, bias)
-        total: torch.Tensor = liger_fused_linear_cross_entropy(
-            hidden, weight, tokens, bias=bias, reduction="sum", softcap=shaping.softcap, accum_dtype=torch.float32
-        )
+    def kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> torch.Tensor:
+        hidden, weight, bias = _alike(hidden, head)
+        how = {"reduction": "sum", "softcap": shaping.softcap, "accum_dtype": torch.float32}
+        total: torch.Tensor = liger_fused_linear_cross_entropy(hidden, weight, wanted.tokens, bias=bias, **how)
         return total
 
     return kernel
 
 
-def _alike(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Cast all tensors to the dtype in which a linear layer would compute."""
+def _alike(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Hidden states, weight and bias in the dtype in which a linear layer would compute."""
     device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
+    return hidden.to(dtype), head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)

@@ -1,188 +1,186 @@
-"""How fast a training is, and what limits it: figures since the last logged line.
+"""How fast a training is: tokens a second, and the share of the device's peak that the model's operations make use of.
 
-The trainer reports every micro-batch as it is drawn, and how long it waited for it. When a line is logged, all ranks
-add up what they have (`collect`, which is collective), so between two lines the meter only adds numbers. Time spent on
-evaluation and saving is left out.
+The trainer reports every micro-batch as it is drawn, and how long it waited for it. When a line is logged, the figures
+since the last one are gathered from all ranks. Rates are per device. With fixed shapes (`loader.static_shapes`) padding
+counts as tokens.
 
-Rates are per device and count real tokens, not padding.
+The operations are the *model's*, by `schemas.flops`: its matrices (of a mixture of experts only those that a token goes
+to) and its full attention. What checkpointing repeats does not count, nor do attention within a sliding window and
+recurrent layers' scans, which are small beside the matrices.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import TrainerCallback
+from torch import nn
 
+from ...schemas.flops import ModelShape, matrix_flops
 from ...schemas.rows import IGNORE_INDEX
-from ..loader.collate import FixedShape
-from .flops import ModelFlops, peak_flops
+from ..attention.apply import unwrap
+from .model import EXPERTS
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """Sums of one rank since the last log line."""
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """FLOPs of a model, forward and backward."""
 
-    begun: float | None = None
-    left_out: float = 0.0
-    waited: float = 0.0
-    tokens: int = 0
-    trained: int = 0
-    room: int = 0
-    costs: list[float] = field(default_factory=list)
-    """FLOPs of each optimizer step."""
+    body: ModelShape
+    """All matrices but the head; a frozen weight, which takes no gradient, counts as two thirds of a trained one."""
+    head: float
+    """Weights of the head, likewise."""
 
-    def numbers(self, now: float) -> list[float]:
-        """The sums as a list, in the order that `Meter.collect` expects."""
-        elapsed = now - self.begun - self.left_out if self.begun is not None else 0.0
-        return [elapsed, self.waited, float(self.tokens), float(self.trained), float(self.room), *self.costs]
+    @classmethod
+    def of(cls, model: nn.Module) -> "ModelFlops":
+        """Read the numbers from the model's modules and configuration; the model may be wrapped.
+
+        Call this before sharding: FSDP and ZeRO leave each rank only a part of the weights.
+        """
+        bare = unwrap(model)
+        config, output = bare.config.get_text_config(), bare.get_output_embeddings()
+        body = head = 0.0
+        for module, name, weight, size in _matrices(model):
+            weights = size if weight.requires_grad else size * 2 / 3
+            if module is output:
+                head = weights
+            else:
+                body += weights * (_active(config) if "experts" in name.split(".") else 1.0)
+        heads = int(getattr(config, "num_attention_heads", 0) or 0)
+        if getattr(config, "v_head_dim", None) and getattr(config, "qk_rope_head_dim", None):  # DeepSeek
+            dims = (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
+        else:
+            dims = getattr(config, "head_dim", None) or config.hidden_size // max(1, heads)
+        return cls(ModelShape(body, _full_layers(config), round(heads * dims)), head)
+
+    def of_lengths(self, lengths: NDArray[np.integer], predictions: float | None = None) -> float:
+        """FLOPs of a forward and backward pass over documents with these lengths, (D,).
+
+        Args:
+            predictions: number of tokens that go through the head; None for all.
+        """
+        wide = lengths.astype(np.float64)
+        tokens = float(wide.sum())
+        headed = tokens if predictions is None else predictions
+        return self.body.flops(tokens, float((wide**2).sum())) + matrix_flops(self.head, headed)
 
 
-class Meter(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Measures; give it to the trainer as a callback, and let the trainer's `log` add what `collect` returns.
+def _matrices(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter, float]]:
+    """(module, its name, weight, number of elements) of every weight that tokens are multiplied with."""
+    for name, module in model.named_modules():
+        if hasattr(module, "in_features") and hasattr(module, "out_features") and hasattr(module, "weight"):
+            # By its sizes: quantised weights are stored in fewer numbers, and adapters hold the true layer within.
+            if isinstance(module.weight, nn.Parameter) and not hasattr(module, "base_layer"):
+                yield module, name, module.weight, float(module.in_features * module.out_features)
+        elif not isinstance(module, nn.Embedding):
+            for weight in module.parameters(recurse=False):
+                if weight.ndim >= 2:
+                    # DeepSpeed keeps the true number aside where it has cut the weights when the model was made.
+                    yield module, name, weight, float(getattr(weight, "ds_numel", weight.numel()))
+
+
+def _active(config: Any) -> float:
+    """Share of the experts that each token goes to."""
+    number = next((found for key in EXPERTS if (found := getattr(config, key, None))), 1)
+    chosen = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_top_k", None) or 1
+    return float(chosen) / number
+
+
+def _full_layers(config: Any) -> int:
+    """Layers in which a token attends to all before it."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return sum(kind in ("full_attention", "attention") for kind in kinds)
+    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return 0 if windowed else int(config.num_hidden_layers)
+
+
+PEAKS = {
+    "B200": 2250.0, "GH200": 989.4, "H200 NVL": 835.5, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.5,
+    "H100": 989.4, "H20": 148.0, "A100": 311.9, "A10G": 70.0, "A10": 125.0, "L40S": 362.1, "L4": 121.0,
+    "RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.2, "MI300X": 1307.4,
+}  # fmt: skip
+"""Name within torch.cuda.get_device_name, the more particular first → dense TFLOP/s in bf16 or fp16 with float32 sums.
+From the makers' data sheets, halved where those count sparse matrices."""
+
+
+def peak_flops(device: torch.device | str, dtype: torch.dtype = torch.bfloat16) -> float | None:
+    """Operations a second of a device in bf16 or fp16, dense; None for CPUs, other dtypes and unknown GPUs."""
+    known = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    return peak_of(torch.cuda.get_device_name(device)) if known else None
+
+
+def peak_of(name: str) -> float | None:
+    """The table's number for a device of this name, in operations a second."""
+    words = f" {name.replace('-', ' ')} "
+    return next((teraflops * 1e12 for known, teraflops in PEAKS.items() if f" {known} " in words), None)
+
+
+class Meter:
+    """Sums of one rank since the last log line.
 
     Args:
         flops: of the model, made before it was sharded.
-        capacity: tokens that fit into a micro-batch.
-        peak: operations a second of the device; None for a CPU or an unknown GPU, which has no utilisation.
-        shape: of every row, where batches have fixed shapes (`loader: {static_shapes: true}`). The head then computes
-            untrained positions too.
+        peak: operations a second of the device; None where it is not known, and so no utilisation.
         clock: seconds.
     """
 
-    def __init__(
-        self,
-        flops: ModelFlops,
-        capacity: int,
-        *,
-        peak: float | None = None,
-        shape: FixedShape | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.flops, self.capacity, self.peak, self.shape, self.clock = flops, capacity, peak, shape, clock
-        self.tokens_seen = self.trained_tokens_seen = 0
-        self._now = _Stretch()
-        self._cost = 0.0
-        self._idle_since: float | None = None
-        self._other_work = False
+    def __init__(self, flops: ModelFlops, peak: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.flops, self.peak, self.clock = flops, peak, clock
+        self._begun: float | None = None
+        self._clear()
 
-    @classmethod
-    def of(cls, trainer: Any) -> "Meter":
-        """For a PackedTrainer whose model is not wrapped or sharded yet."""
-        loader, args = trainer.loader, trainer.args
-        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else next(trainer.model.parameters()).dtype
-        return cls(
-            ModelFlops.of(trainer.model),
-            args.per_device_train_batch_size * loader.corpus.max_length,
-            peak=peak_flops(args.device, dtype),
-            shape=loader.shape,
-        )
+    def batch(self, batch: Mapping[str, Any], waited: float = 0.0) -> None:
+        """Count a packed micro-batch that is still on the CPU, and the seconds that the trainer waited for it."""
+        if self._begun is None:  # what came before the first batch is not training
+            self._begun = self.clock() - waited
+        lengths = np.diff(batch["cu_seq_lens_q"].numpy())
+        predictions = int((batch["labels"][:, 1:] != IGNORE_INDEX).sum())
+        self._waited += waited
+        self._tokens += int(lengths.sum())
+        self._flops += self.flops.of_lengths(lengths, predictions)
 
-    def batch(self, batch: Mapping[str, Any], waited_seconds: float = 0.0) -> None:
-        """Count a micro-batch of the step that comes next."""
-        lengths = document_lengths(batch, self.shape)
-        tokens, trained = int(lengths.sum()), int((batch["labels"][:, 1:] != IGNORE_INDEX).sum())
-        stretch = self._now
-        stretch.waited += waited_seconds
-        stretch.tokens += tokens
-        stretch.trained += trained
-        stretch.room += self.capacity
-        if self._idle_since is not None:  # so that it is not left out with an evaluation
-            self._idle_since += waited_seconds
-        self._cost += self.flops.of_lengths(lengths, trained if self.shape is None else None)
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context for other work, such as an evaluation, whose time does not count."""
+        began = self.clock()
+        try:
+            yield
+        finally:
+            self._paused += self.clock() - began
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After resuming, continue the sums from the last log line before the checkpoint."""
-        last: Mapping[str, Any] = next((line for line in reversed(state.log_history) if "tokens_seen" in line), {})
-        self.tokens_seen = int(last.get("tokens_seen", 0))
-        self.trained_tokens_seen = int(last.get("trained_tokens_seen", 0))
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start of a step: all its micro-batches have been loaded."""
-        now, stretch = self.clock(), self._now
-        if stretch.begun is None:  # before the first step only waiting counts
-            stretch.begun = now - stretch.waited
-        elif self._other_work and self._idle_since is not None:
-            stretch.left_out += max(0.0, now - self._idle_since)
-        self._other_work, self._idle_since = False, None
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End of an optimizer step."""
-        self._now.costs.append(self._cost)
-        self._cost, self._idle_since = 0.0, self.clock()
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Exclude the time of the evaluation from training time."""
-        self._other_work = True
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Exclude the time of saving from training time."""
-        self._other_work = True
-
-    def collect(self) -> dict[str, float]:
+    def collect(self, tokens_before: int) -> dict[str, float]:
         """The figures since the last call, over all ranks; every rank must call it, after the same step.
 
+        Args:
+            tokens_before: `tokens_seen` of the last call.
+
         Returns:
-            `tokens_per_second`, `trained_tokens_per_second` (per device); `mfu` (share of the device's peak that the
-            model's own operations on real tokens made use of), where that is known, and `model_tflops` (the same, per
-            device and second); `fill`, `trained_share`; `balance` (the dearest rank of each step over the mean, with
-            more than one rank); `loader_wait` (share of the time that the rank which waited longest spent waiting for
-            batches); `tokens_seen`, `trained_tokens_seen` (over all ranks, since training began). Empty where
-            nothing was done.
+            `tokens_per_second`, and `model_tflops` (10¹² operations a second), both per device; `mfu`, where the peak
+            is known; `loader_wait` (share of the time that the rank which waited longest waited for batches);
+            `tokens_seen` (over all ranks, since training began). Empty where nothing was done.
         """
+        from accelerate.utils import gather_object
+
         now = self.clock()
-        ranks = _gathered(self._now.numbers(now))
-        self._now = _Stretch(begun=now)
-        if self._idle_since is not None:
-            self._idle_since = now
-        elapsed = float(ranks[:, 0].max())
-        tokens, trained, room = (float(ranks[:, column].sum()) for column in (2, 3, 4))
-        costs = ranks[:, 5:]
-        self.tokens_seen += int(tokens)
-        self.trained_tokens_seen += int(trained)
-        if elapsed <= 0 or not tokens or not costs.numel():
+        elapsed = 0.0 if self._begun is None else now - self._begun - self._paused
+        ranks = np.array(gather_object([(elapsed, self._waited, self._tokens, self._flops)]))
+        self._clear()
+        self._begun = None if self._begun is None else now
+        slowest, waited = ranks[:, :2].max(0)
+        tokens, flops = ranks[:, 2:].sum(0)
+        if slowest <= 0 or not tokens:
             return {}
-        devices = len(ranks)
-        speed = float(costs.sum()) / elapsed / devices
-        found = {
-            "tokens_per_second": tokens / elapsed / devices,
-            "trained_tokens_per_second": trained / elapsed / devices,
-            "model_tflops": speed / 1e12,
-        }
+        speed = flops / slowest / len(ranks)
+        figures = {"tokens_per_second": tokens / slowest / len(ranks), "model_tflops": speed / 1e12}
         if self.peak is not None:
-            found["mfu"] = speed / self.peak
-        found |= {"fill": tokens / room, "trained_share": trained / tokens}
-        if devices > 1 and float(costs.sum()) > 0:
-            found["balance"] = float(costs.max(0).values.sum() / costs.mean(0).sum())
-        found["loader_wait"] = float(ranks[:, 1].max()) / elapsed
-        return found | {"tokens_seen": self.tokens_seen, "trained_tokens_seen": self.trained_tokens_seen}
+            figures["mfu"] = speed / self.peak
+        return {**figures, "loader_wait": waited / slowest, "tokens_seen": tokens_before + int(tokens)}
 
-
-def document_lengths(batch: Mapping[str, Any], shape: FixedShape | None = None) -> NDArray[np.int64]:
-    """(D,) tokens of each document of a packed batch that is still on the CPU, without padding and empty documents.
-
-    Args:
-        shape: see `Meter`. Padding is what ends a row and holds only padding's id, untrained.
-    """
-    lengths: NDArray[np.int64] = np.diff(batch["cu_seq_lens_q"].numpy().astype(np.int64))
-    if shape is not None:
-        ids, labels, ends = batch["input_ids"][0].numpy(), batch["labels"][0].numpy(), np.cumsum(lengths)
-        for end in range(shape.length, len(ids) + 1, shape.length):
-            last = int(np.searchsorted(ends, end))  # of the documents that end here, the one that has tokens
-            piece = slice(end - int(lengths[last]), end)
-            if (ids[piece] == shape.pad_id).all() and (labels[piece] == IGNORE_INDEX).all():
-                lengths[last] = 0
-    return lengths[lengths > 0]
-
-
-def _gathered(numbers: list[float]) -> torch.Tensor:
-    """(W, K) float64 of all ranks."""
-    distributed = torch.distributed
-    everyone: list[Any] = [numbers]
-    if distributed.is_available() and distributed.is_initialized():
-        everyone = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everyone, numbers)
-    return torch.tensor(everyone, dtype=torch.float64)
+    def _clear(self) -> None:
+        self._waited = self._paused = self._flops = 0.0
+        self._tokens = 0

@@ -1,9 +1,8 @@
 """A whole training from its configuration: data, model, trainer, export. What `packtrain train` calls."""
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ from pydantic import ValidationError
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from ..order.balance import Balance
+from ..order.mixture import Source
 from ..order.rank import detect_rank
-from ..printing import print_line
+from ..printing import Say, print_line
 from .config import BalanceConfig, TrainConfig
 from .output_lock import locked
 
-Say = Callable[[str], None]
-"""Prints a line."""
 _PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
 """Keys of the loader about how files are opened."""
-_SAME = (
-    "rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss", "loss_kernel", "offload_activations",
-)  # fmt: skip
+_SAME = ("rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations")
 """Keys that PackedTrainer has under the same name."""
 
 
@@ -69,7 +65,8 @@ def train(
     _require("transformers", "accelerate")
     place = detect_rank()
     if place.world_size > 1:
-        rank_check(agree={"configuration": _fingerprint(config)})
+        digest = hashlib.blake2b(config.model_dump_json().encode(), digest_size=8)
+        rank_check(agree={"configuration": digest.hexdigest()})
     with locked(base / config.out, place.rank):
         return _Training(config, base, say if place.rank == 0 else _silent).run(place.world_size)
 
@@ -84,7 +81,15 @@ def check(config: TrainConfig, base: Path) -> None:
         ConfigError, InputError, IntegrityError: see `train`.
     """
     _require("transformers", "accelerate")
-    _Training(config, base, _silent).check()
+    from ..shards.dataset_rows import PackedRows
+    from .model import read_model_config
+
+    training = _Training(config, base, _silent)
+    training.check_places()
+    read_model_config(config.model, base)
+    for source in training.sources():
+        PackedRows(source.where, source.split, **training.remote())
+    training.held_out()
 
 
 def read_config(
@@ -108,9 +113,7 @@ def read_config(
             with path.open(encoding="utf-8") as file:
                 config, _ = parse_yaml(file.read(MAX_BYTES + 1))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(
-                f"the configuration {path} cannot be read: {error}; it must be a readable file of UTF-8 text"
-            ) from None
+            raise ConfigError(f"the configuration {path} cannot be read: {error}; give a file of UTF-8 text") from None
         base = base or path.absolute().parent
     try:
         return TrainConfig.model_validate(config), base or Path.cwd()
@@ -123,30 +126,29 @@ class _Training:
     def __init__(self, config: TrainConfig, base: Path, say: Say) -> None:
         self.config, self.base, self.say = config, base, say
         self.out = base / config.out
-        wanted = config.export
-        self.export = None if wanted is None else base / wanted.path if wanted.path else self.out / "model"
+        named = {True: self.out / "model", False: None}
+        self.export = named[config.export] if isinstance(config.export, bool) else base / config.export
 
     def run(self, ranks: int) -> Outcome:
         """Train, and export the model."""
         from transformers.utils.logging import disable_progress_bar
 
-        from .arguments import training_arguments
-        from .combinations import check_combinations
+        from .checkpoint import last_whole
+        from .model import add_adapters, load_model
+        from .settings import training_arguments
         from .trainer import PackedTrainer
 
         disable_progress_bar()  # of saving and loading, between the lines of the training
         config = self.config
-        resume = self._resume()
-        self._check_places()
+        resume = last_whole(self.out) if config.resume == "auto" else self.base / config.resume
+        self.check_places()
         arguments = training_arguments(config, self.base, ranks)
-        model = self._model()
-        check_combinations(config, model, arguments)
         trainer = PackedTrainer(
-            model,
+            add_adapters(load_model(config.model, self.base, config.seed), config.lora),
             arguments,
-            data=self._sources(),
+            data=self.sources(),
             loader=self._loader_options(),
-            eval_data=self._held_out(),
+            eval_data=self.held_out(),
             eval_every=config.eval.every if config.eval else None,
             say=self.say,
             **{key: getattr(config, key) for key in _SAME},
@@ -155,81 +157,39 @@ class _Training:
         trainer.train(resume_from_checkpoint=resume)
         if trainer.feed.over:
             self.say(f"all {trainer.steps_total:,} steps were made already")
-        self._export(trainer)
+        if self.export is not None:
+            self._export(trainer, self.export)
         log = list(trainer.state.log_history)
-        losses = [entry["loss"] for entry in log if "loss" in entry]
-        evaluations = [entry for entry in log if "eval_loss" in entry]
         return Outcome(
             steps=trainer.state.global_step,
-            loss=losses[-1] if losses else None,
-            metrics=dict(evaluations[-1]) if evaluations else {},
+            loss=next((entry["loss"] for entry in reversed(log) if "loss" in entry), None),
+            metrics=next((dict(entry) for entry in reversed(log) if "eval_loss" in entry), {}),
             out=self.out,
             export=self.export,
             resumed_from=resume,
             log=log,
         )
 
-    def check(self) -> None:
-        """See `check`."""
-        from ..shards.dataset_rows import PackedRows
-        from .models import check_model
-
-        self._check_places()
-        check_model(self.config.model, self.base)
-        for source in self._sources():
-            PackedRows(source.where, source.split, **self._remote())
-        self._held_out()
-
-    def _check_places(self) -> None:
-        """Refuse settings that would fail or overwrite something after hours of training."""
-        many = len(self.config.data) > 1
-        data = [(f"data.{number}.path" if many else "data", one.path) for number, one in enumerate(self.config.data)]
-        if self.config.eval is not None and self.config.eval.data is not None:
-            data.append(("eval.data", self.config.eval.data))
-        for key, path in data:
-            if "://" not in path and (self.base / path).is_file():
-                raise ConfigError(
-                    f"{key}: {self.base / path} is a file; give the folder of packed rows that `packtrain run` has "
-                    "made, or makes of it"
-                )
+    def check_places(self) -> None:
+        """Refuse folders that would fail the export, or overwrite something, after hours of training."""
         tokenizer, model = self.config.tokenizer, self.config.model.path
         if tokenizer and not (self.base / tokenizer).is_dir():
             raise ConfigError(f"tokenizer: there is no folder {self.base / tokenizer}; check the spelling")
         if model is not None and self.export is not None and (self.base / model).resolve() == self.export.resolve():
             raise ConfigError(
                 f"export: the finished model would overwrite the one that training starts from, {self.export}; name "
-                "another folder (out, or export: {path: …})"
+                "another folder"
             )
 
-    def _resume(self) -> Path | None:
-        """The checkpoint to resume from; None to start from the beginning."""
-        from .checkpoint import checkpoints, last_whole
-
-        wanted = self.config.resume
-        if wanted == "auto":
-            return last_whole(self.out)
-        if wanted != "never":
-            return self.base / wanted
-        if found := checkpoints(self.out):
-            raise ConfigError(
-                f"resume: never, but {self.out} holds {found[0].name} of an earlier training; name another folder "
-                "(out), or move it away"
-            )
-        return None
-
-    def _model(self) -> Any:
-        from .adapters import add_adapters
-        from .models import load_model
-
-        return add_adapters(load_model(self.config.model, self.base, self.config.seed), self.config.lora)
-
-    def _sources(self) -> list[Any]:
-        return [replace(one, where=self._where(str(one.where))) for one in self.config.sources()]
+    def sources(self) -> list[Source]:
+        """The data as the loader takes it."""
+        return [Source(self._where(one.path), one.weight, one.epochs, one.split) for one in self.config.data]
 
     def _where(self, text: str) -> str:
         return text if "://" in text else str(self.base / text)
 
-    def _remote(self) -> dict[str, Any]:
+    def remote(self) -> dict[str, Any]:
+        """How shards are opened, as `PackedRows` takes it."""
         given = self.config.loader.model_dump(include=_PLACES, exclude_none=True)
         return given | ({"cache": str(self.base / given["cache"])} if "cache" in given else {})
 
@@ -237,9 +197,10 @@ class _Training:
         options = self.config.loader.model_dump(exclude=_PLACES | {"balance"})
         balance = self.config.loader.balance
         options["balance"] = Balance(balance.block, balance.group) if isinstance(balance, BalanceConfig) else balance
-        return {**options, **self._remote()}
+        return {**options, **self.remote()}
 
-    def _held_out(self) -> Any:
+    def held_out(self) -> Any:
+        """The rows to measure the loss on (evaluation.HeldOut), or None."""
         from .evaluation import HeldOut
 
         wanted = self.config.eval
@@ -250,55 +211,35 @@ class _Training:
             wanted.split,
             limit=wanted.rows,
             rows_per_device=wanted.rows_per_device or self.config.rows_per_device,
-            remote=self._remote(),
+            remote=self.remote(),
         )
 
     def _announce(self, trainer: Any, resume: Path | None) -> None:
         loader, applied, steps = trainer.loader, trainer.applied, trainer.steps_total
-        parts = (
-            plural(trainer.accelerator.num_processes, "rank"),
-            plural(loader.accumulate, "batch", "batches"),
-            plural(trainer.args.per_device_train_batch_size, "row"),
+        batches = (
+            f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
+            f"{plural(trainer.args.per_device_train_batch_size, 'row')}"
         )
-        used, there = steps * loader.rows_per_step, loader.total_rows
-        rows = f"{there:,} rows in all"
-        if used < there:
-            why = (
-                "trainer.max_steps"
-                if steps < trainer.feed.steps
-                else "they fill no whole step, and loader.tail is drop"
-            )
-            rows = f"{used:,} of {there:,} rows, the rest is left out ({why})"
-        self.say(
-            f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {' · '.join(parts)}; {rows}"
-        )
+        rows = f"{steps * loader.rows_per_step:,} of {loader.total_rows:,} rows"
+        self.say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
         self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
         if resume is not None:
             self.say(f"resuming from {resume}")
 
-    def _export(self, trainer: Any) -> None:
+    def _export(self, trainer: Any, folder: Path) -> None:
         from .checkpoint import writing
         from .export import export_model, find_tokenizer
 
-        if self.export is None or self.config.export is None:
-            return
         given = self.base / self.config.tokenizer if self.config.tokenizer else None
-        found = find_tokenizer(given, trainer.loader.corpus.parts[0])
-        with writing(f"the finished model in {self.export}"):
-            export_model(trainer, self.export, found, merge=self.config.export.merge)
-        self.say(f"the finished model is in {self.export}")
+        with writing(f"the finished model in {folder}"):
+            export_model(trainer, folder, find_tokenizer(given, trainer.loader.corpus.parts[0]))
+        self.say(f"the finished model is in {folder}")
 
 
 def _require(*packages: str) -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise ConfigError(f"training needs {' and '.join(missing)}; pip install 'packtrain[train]'")
-
-
-def _fingerprint(config: TrainConfig) -> str:
-    return hashlib.blake2b(
-        json.dumps(config.model_dump(mode="json"), sort_keys=True).encode(), digest_size=8
-    ).hexdigest()
 
 
 def _silent(text: str) -> None:

@@ -28,10 +28,10 @@ CASES = [
     ("prep packed -o x.jsonl", FOLDER),
     ("train packed", FOLDER),
     ("clean packed", "packed is a folder, not a configuration; give --out packed to clean an output"),
-    ("train train.yaml --set data=mix.yaml", "data: {here}/mix.yaml is a file; give the folder of packed rows"),
-    ("train train.yaml --set data=packed/manifest.json", "data: {here}/packed/manifest.json is a file"),
-    ("train train.yaml --set 'data=[packed, mix.yaml]'", "data.1.path: {here}/mix.yaml is a file"),
-    ("train train.yaml --set eval.data=mix.yaml --set eval.every=1", "eval.data: {here}/mix.yaml is a file"),
+    ("train train.yaml --set data=mix.yaml", FILE),
+    ("train train.yaml --set data=packed/manifest.json", "{here}/packed/manifest.json is a file"),
+    ("train train.yaml --set 'data=[packed, mix.yaml]'", FILE),
+    ("train train.yaml --set eval.data=mix.yaml --set eval.every=1", FILE),
 ]
 
 

@@ -123,10 +123,8 @@ def _document_losses(model: Any, batch: dict[str, Any]) -> list[tuple[Any, int]]
     return found
 
 
-def _mean(losses: list[tuple[Any, int]], kind: str) -> Any:
-    """Over all tokens, or over all documents."""
-    if kind == "document":
-        return sum((loss / trained for loss, trained in losses), torch.zeros(())) / max(1, len(losses))
+def _mean(losses: list[tuple[Any, int]]) -> Any:
+    """Over all tokens."""
     return sum((loss for loss, _ in losses), torch.zeros(())) / max(1, sum(trained for _, trained in losses))
 
 
@@ -138,14 +136,13 @@ def _descend(
     rows_per_step: int,
     seed: int,
     rate: float,
-    kind: str = "token",
     **loader: Any,
 ) -> list[float]:
     """Plain gradient descent, a whole step's rows at once; changes the model, returns the losses."""
     losses = []
     batches = iter(PackedLoader(data, rows_per_step=rows_per_step, seed=seed, rank=0, world_size=1, **loader))
     for _ in range(steps):
-        loss = _mean(_document_losses(model, next(batches)), kind)
+        loss = _mean(_document_losses(model, next(batches)))
         loss.backward()
         losses.append(loss.item())
         with torch.no_grad():

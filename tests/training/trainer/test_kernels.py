@@ -27,12 +27,10 @@ def column(outcome: Outcome, name: str) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["token", "document"])
-def test_every_loss_kernel_trains_alike(settings: Settings, two_sources: Path, loss: str) -> None:
+def test_every_loss_kernel_trains_alike(settings: Settings, two_sources: Path) -> None:
     """On data with untrained tokens, two micro-batches a step, six steps of a real optimizer."""
     plain, chunked = (
-        run(settings, data=str(two_sources), loss=loss, loss_kernel=kind, rows_per_device=2)
-        for kind in ("none", "chunked")
+        run(settings, data=str(two_sources), loss_kernel=kind, rows_per_device=2) for kind in ("none", "chunked")
     )
     assert column(chunked, "loss") == pytest.approx(column(plain, "loss"), rel=1e-5)
     assert column(chunked, "grad_norm") == pytest.approx(column(plain, "grad_norm"), rel=1e-4)
@@ -53,8 +51,6 @@ def test_what_is_logged(settings: Settings) -> None:
     outcome = run(settings)
     seen = column(outcome, "tokens_seen")
     assert seen == sorted(seen)
-    assert all(0.5 < value <= 1 for value in column(outcome, "fill"))
-    assert all(0 < value <= 1 for value in column(outcome, "trained_share"))
     assert all(value > 0 for value in column(outcome, "tokens_per_second") + column(outcome, "model_tflops"))
     assert all(0 <= value < 1 for value in column(outcome, "loader_wait"))
     assert not any("mfu" in entry for entry in outcome.log), "a CPU's peak is not known"

@@ -1,10 +1,5 @@
-"""What the meter says of a training, against counting by hand."""
+"""What the meter says of a training, against counting by hand; a model's operations, against torch's own counter."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +8,19 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
 
-from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten  # noqa: E402
+from packtrain.schemas.flops import ModelShape, attention_flops  # noqa: E402
+from packtrain.training.loader.collate import flatten  # noqa: E402
 from packtrain.training.shards.arrow_shard import RowSpan  # noqa: E402
-from packtrain.training.trainer.flops import ModelFlops  # noqa: E402
-from packtrain.training.trainer.meter import Meter, document_lengths  # noqa: E402
+from packtrain.training.trainer.meter import PEAKS, Meter, ModelFlops, peak_flops, peak_of  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from tests.support import warm  # noqa: E402
-from tests.training.trainer.tiny_models import make  # noqa: E402
+from tests.training.trainer.tiny_models import batch, make  # noqa: E402
+
+LENGTH = 64
+PER_TOKEN = ModelFlops(ModelShape(1.0, 0, 0), 0.0)
+"""A model whose cost is tokens."""
 
 
 def row(*lengths: int, trained: int = 1) -> RowSpan:
@@ -35,26 +34,6 @@ def whole(numbers: NDArray[np.int64]) -> NDArray[np.int32]:
     return numbers.astype(np.int32)
 
 
-PER_TOKEN = ModelFlops(1.0, 0.0, 0.0, head_trained=False, attention=())
-"""A model whose cost is tokens."""
-
-
-def test_lengths_of_the_same_documents_in_every_form() -> None:
-    rows = [row(3, 5), row(8), row(2, 2)]
-    for batch, shape in (
-        (flatten(rows), None),
-        (fix_shape(rows, FixedShape(8, 2)), FixedShape(8, 2)),
-        (fix_shape(rows, FixedShape(10, 4, 99)), FixedShape(10, 4, 99)),
-    ):
-        assert document_lengths(batch, shape).tolist() == [3, 5, 8, 2, 2]
-
-
-def test_an_untrained_document_that_fills_a_row_is_not_padding() -> None:
-    six, untrained, zero = (whole(np.full(4, value)) for value in (6, -100, 0))
-    document, shape = RowSpan(six, untrained, zero, whole(np.array([4]))), FixedShape(4, 1)
-    assert document_lengths(fix_shape([document], shape), shape).tolist() == [4]
-
-
 class Clock:
     """Seconds that a test decides."""
 
@@ -65,165 +44,127 @@ class Clock:
 
 
 def one_step(meter: Meter, clock: Clock, batches: list[Any], *, wait: float = 0.0, work: float = 1.0) -> None:
-    """As the Trainer does it: draw all micro-batches, begin, work, end."""
-    for batch in batches:
+    """As the trainer does it: draw all micro-batches, then work."""
+    for one in batches:
         clock.now += wait
-        meter.batch(batch, wait)
-    meter.on_step_begin(None, None, None)
+        meter.batch(one, wait)
     clock.now += work
-    meter.on_step_end(None, None, None)
 
 
-def test_figures_by_hand() -> None:
-    clock, flops = Clock(), ModelFlops.of(make("Llama"))
-    meter = Meter(flops, 10, peak=1e6, clock=clock)
+def test_figures_are_those_of_a_count_by_hand() -> None:
+    flops, clock = ModelFlops.of(make("Llama")), Clock()
+    meter = Meter(flops, 1e6, clock)
+    assert meter.collect(0) == {}
     clock.now += 1000  # loading and probing
     packed = [flatten([row(3, 5)]), flatten([row(10, trained=4)])]
     one_step(meter, clock, packed, wait=0.5, work=3)
     one_step(meter, clock, packed, work=4)
-    found = meter.collect()
-    assert found["tokens_per_second"] == 36 / 8
-    assert found["trained_tokens_per_second"] == 12 / 8
-    assert found["fill"] == 36 / 40
-    assert found["trained_share"] == 12 / 36
-    assert found["loader_wait"] == 1 / 8
-    assert found["tokens_seen"] == 36
-    assert "balance" not in found
-    needed = 2 * flops.of_lengths(np.array([3, 5, 10]), headed=6)
-    assert found["model_tflops"] == pytest.approx(needed / 8 / 1e12)
-    assert found["mfu"] == pytest.approx(needed / 8 / 1e6)
-    assert meter.collect() == {}
+    found = meter.collect(0)
+    needed = 2 * flops.of_lengths(np.array([3, 5, 10]), 6)
+    assert found == pytest.approx(
+        {
+            "tokens_per_second": 36 / 8,
+            "model_tflops": needed / 8 / 1e12,
+            "mfu": needed / 8 / 1e6,
+            "loader_wait": 1 / 8,
+            "tokens_seen": 36,
+        }
+    )
+    assert meter.collect(36) == {}
     one_step(meter, clock, packed, work=2)
-    assert meter.collect()["tokens_per_second"] == 9
-    assert meter.tokens_seen == 54
+    found = meter.collect(36)
+    assert (found["tokens_per_second"], found["tokens_seen"]) == (9, 54)
 
 
 def test_without_a_known_peak_there_is_no_utilisation() -> None:
     clock = Clock()
-    meter = Meter(PER_TOKEN, 4, clock=clock)
+    meter = Meter(PER_TOKEN, None, clock)
     one_step(meter, clock, [flatten([row(4)])])
-    assert "mfu" not in meter.collect()
-
-
-def test_sums_go_on_after_resuming() -> None:
-    clock, state = Clock(), transformers.TrainerState()
-    meter = Meter(PER_TOKEN, 6, clock=clock)
-    state.log_history = [{"loss": 1.0, "tokens_seen": 70, "trained_tokens_seen": 30}, {"eval_loss": 1.0}]
-    meter.on_train_begin(None, state, None)
-    one_step(meter, clock, [flatten([row(4, trained=2)])])
-    found = meter.collect()
-    assert (found["tokens_seen"], found["trained_tokens_seen"]) == (74, 32)
-
-
-def test_padding_is_no_speed() -> None:
-    found, rows, shape = [], [row(2, 2, 12)], FixedShape(36, 3)
-    for batch, padded in ((flatten(rows), None), (fix_shape(rows, shape), shape)):
-        clock = Clock()
-        meter = Meter(PER_TOKEN, 36, shape=padded, clock=clock)
-        one_step(meter, clock, [batch])
-        found.append(meter.collect())
-    assert found[0] == found[1]
-    assert (found[0]["tokens_per_second"], found[0]["fill"]) == (16, 16 / 36)
+    assert "mfu" not in meter.collect(0)
 
 
 def test_evaluations_and_saves_are_left_out_but_not_the_waiting_after_them() -> None:
     clock = Clock()
-    meter = Meter(PER_TOKEN, 6, clock=clock)
+    meter = Meter(PER_TOKEN, None, clock)
     batches = [flatten([row(6)])]
     one_step(meter, clock, batches, work=2)
-    clock.now += 50
-    meter.on_evaluate(None, None, None)
-    clock.now += 7
-    meter.on_save(None, None, None)
+    with meter.paused():
+        clock.now += 57
     one_step(meter, clock, batches, wait=1, work=2)
-    found = meter.collect()
+    found = meter.collect(0)
     assert found["tokens_per_second"] == pytest.approx(12 / 5)
     assert found["loader_wait"] == pytest.approx(1 / 5)
-    clock.now += 9  # of an evaluation after the line was written
-    meter.on_evaluate(None, None, None)
+    with meter.paused():  # an evaluation after the line was written
+        clock.now += 9
     one_step(meter, clock, batches, work=3)
-    assert meter.collect()["tokens_per_second"] == pytest.approx(2)
+    assert meter.collect(0)["tokens_per_second"] == pytest.approx(2)
 
 
-RANK = """
-import json, sys
-import numpy as np, torch
-from packtrain.training.loader.collate import flatten
-from packtrain.training.shards.arrow_shard import RowSpan
-from packtrain.training.trainer.flops import ModelFlops
-from packtrain.training.trainer.meter import Meter
-
-rank, where = int(sys.argv[1]), sys.argv[2]
-torch.distributed.init_process_group("gloo", init_method=f"file://{where}", rank=rank, world_size=2)
-now = [0.0]
-meter = Meter(ModelFlops(1.0, 0.0, 0.0, False, ()), 40, clock=lambda: now[0])
-for tokens in ((30, 10), (10, 30)):
-    ids = np.arange(tokens[rank], dtype=np.int32)
-    meter.batch(flatten([RowSpan(ids, ids, ids, np.array([len(ids)], dtype=np.int32))]), 0.0)
-    meter.on_step_begin(None, None, None)
-    now[0] += 1.0 + rank
-    meter.on_step_end(None, None, None)
-print(json.dumps(meter.collect()))
-"""
+# Operations
 
 
-@pytest.mark.slow
-def test_two_ranks_that_take_turns_at_the_long_row_are_out_of_balance_in_every_step(tmp_path: Path) -> None:
-    """Both have 40 tokens in all; the slower one took 4 seconds."""
-    environment = os.environ | warm.python() | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RANK]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, env=environment)
-        for rank in (0, 1)
-    ]
-    figures = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
-    assert figures[0] == figures[1]
-    assert figures[0]["balance"] == pytest.approx(30 / 20)
-    assert figures[0]["tokens_per_second"] == 40 / 4
-    assert figures[0]["tokens_seen"] == 80
+def counted(model: Any) -> int:
+    """What torch counts for one document of LENGTH tokens."""
+    model.config._experts_implementation = "eager"  # the counter knows no grouped matrix multiplication
+    with FlopCounterMode(display=False) as counter:
+        model(**batch(LENGTH)).loss.backward()
+    return int(counter.get_total_flops())
 
 
-class Logging(transformers.Trainer):  # type: ignore[misc, name-defined]
-    """As PackedTrainer does it: tell the meter what is drawn, and add its figures to what is logged."""
-
-    meter: Meter
-
-    def get_train_dataloader(self) -> Any:
-        return self.train_dataset
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        for batch in samples:
-            self.meter.batch(batch)
-        return samples, items
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
-            logs.update(self.meter.collect())
-        super().log(logs, start_time)
+@pytest.mark.parametrize(
+    "name", ["Llama", "Qwen3", "Granite", "Cohere", "Phi", "GPT2", "Mixtral", "Qwen3Moe", "DeepseekV3"]
+)
+def test_the_count_is_what_torch_counts(name: str) -> None:
+    """Eager attention computes all ℓ² scores, and the model needs half of them."""
+    model = make(name)
+    flops = ModelFlops.of(model)
+    unneeded = flops.body.attention(LENGTH**2)
+    found = flops.of_lengths(np.array([LENGTH]))
+    assert counted(model) == pytest.approx(found + unneeded, rel=0.001)
+    assert unneeded > 0.01 * found, "attention is a part that would be missed"
 
 
-def test_under_a_real_trainer_with_accumulation(folder: Path, tmp_path: Path) -> None:
-    model = make("Llama", vocab_size=4096, attention="sdpa")
-    loader = PackedLoader(folder, rows_per_step=2, tail="drop", num_workers=0)
-    length = len(loader)
-    batches = list(PackedLoader(folder, rows_per_step=2, num_workers=0))
-    meter = Meter(ModelFlops.of(model), 2 * loader.corpus.max_length)
-    arguments = transformers.TrainingArguments(
-        str(tmp_path), max_steps=4, gradient_accumulation_steps=3, logging_steps=2, save_strategy="no",
-        remove_unused_columns=False, report_to=[], use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
-    trainer = Logging(model, arguments, train_dataset=loader, callbacks=[meter])
-    trainer.meter = meter
-    trainer.train()
-    lines = [line for line in trainer.state.log_history if "loss" in line]
-    assert [line["step"] for line in lines] == [2, 4]
-    assert length >= 12
-    for number, line in enumerate(lines):
-        part = batches[number * 6 : number * 6 + 6]
-        tokens = sum(batch["input_ids"].numel() for batch in part)
-        assert line["fill"] == pytest.approx(tokens / (6 * 2 * loader.corpus.max_length))
-        assert line["trained_share"] == pytest.approx(sum(int((b["labels"] >= 0).sum()) for b in part) / tokens)
-        assert line["tokens_per_second"] > 0
-        assert 0 <= line["loader_wait"] < 1
-    assert lines[1]["tokens_seen"] == sum(batch["input_ids"].numel() for batch in batches[:12])
+@pytest.mark.parametrize(("name", "windowed"), [("Mistral", 2), ("Gemma2", 1)])
+def test_attention_within_a_window_is_left_out(name: str, windowed: int) -> None:
+    model = make(name)
+    flops = ModelFlops.of(model)
+    assert flops.body.layers == 2 - windowed
+    scores = attention_flops(LENGTH**2, 2 * flops.body.hidden, windowed)
+    found = flops.of_lengths(np.array([LENGTH])) + flops.body.attention(LENGTH**2) + scores
+    assert counted(model) == pytest.approx(found, rel=0.001)
+
+
+def test_by_hand() -> None:
+    """Llama: hidden 32, intermediate 48, 4 heads of 8, 2 key heads, 2 layers, vocabulary 97."""
+    flops = ModelFlops.of(make("Llama"))
+    layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48
+    assert flops == ModelFlops(ModelShape(2 * layer, 2, 4 * 8), 32 * 97)
+    lengths = np.array([10, 6])
+    expected = 6 * (2 * layer + 32 * 97) * 16 + 4 * (100 + 36) * 4 * 8 * 2 / 2 * 3
+    assert flops.of_lengths(lengths) == expected
+    assert flops.of_lengths(lengths, 5) == expected - 6 * 11 * 32 * 97
+
+
+def test_frozen_weights_take_no_gradient_of_their_own() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    plain = ModelFlops.of(make("Llama", num_hidden_layers=12))
+    model = get_peft_model(make("Llama", num_hidden_layers=12), LoraConfig(r=4, target_modules=["q_proj"]))
+    flops = ModelFlops.of(model)
+    assert flops.head == pytest.approx(plain.head * 2 / 3)
+    assert flops.body.parameters == pytest.approx(plain.body.parameters * 2 / 3 + 12 * 2 * 4 * 32)
+    # Before the first adapter no gradient is needed, which is one layer of twelve in part.
+    expected = flops.of_lengths(np.array([LENGTH])) + flops.body.attention(LENGTH**2)
+    assert counted(model) == pytest.approx(expected, rel=0.03)
+
+
+def test_peaks_are_known_or_not_but_never_made_up() -> None:
+    assert peak_of("NVIDIA H200") == 989.4e12
+    assert peak_of("NVIDIA H100 80GB HBM3") == 989.4e12
+    assert peak_of("NVIDIA H100 PCIe") == 756e12
+    assert peak_of("NVIDIA A100-SXM4-80GB") == peak_of("NVIDIA A100 80GB PCIe") == 311.9e12
+    assert peak_of("NVIDIA GeForce RTX 4090") == 165.2e12
+    assert peak_of("Tesla T4") is None
+    assert peak_of("NVIDIA RTX 4000 Ada Generation") is None
+    assert all(peak_of(f"NVIDIA {name}") == value * 1e12 for name, value in PEAKS.items()), "one hides another"
+    assert peak_flops("cpu") is None

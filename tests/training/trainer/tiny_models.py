@@ -6,7 +6,7 @@ import torch
 import transformers
 from packtrain.training.trainer.forward import Forward
 from packtrain.training.trainer.fused_loss import FusedLoss
-from packtrain.training.trainer.loss import LossMean, targets
+from packtrain.training.trainer.loss import targets
 
 SIZES = {
     "vocab_size": 97,
@@ -67,7 +67,8 @@ def batch(length: int = 40, vocabulary: int = 97, *, seed: int = 0, trained: flo
 
 def loss_of(model: Any, fused: FusedLoss | None = None, *, items: int | None = None, **inputs: Any) -> Any:
     """The model's loss as the trainer computes it: the sum over trained tokens, over `items` or their number."""
-    wanted = targets(inputs, LossMean.TOKEN)
-    units = torch.tensor(max(1, wanted.units) if items is None else items)
+    bounds = torch.tensor([0, inputs["input_ids"].shape[1]])
+    wanted = targets({"cu_seq_lens_q": bounds, **inputs})
+    units = torch.tensor(max(1, len(wanted)) if items is None else items)
     bare = getattr(model, "_orig_mod", model)
     return Forward(bare, fused=fused).loss(model, inputs, wanted, units, share=1.0)

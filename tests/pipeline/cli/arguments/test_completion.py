@@ -76,8 +76,7 @@ def shown(values: tuple[str, ...]) -> str:
 
 
 def test_the_list_of_keys_is_that_of_the_schema() -> None:
-    from packtrain.training.trainer.config import TrainConfig
-    from packtrain.training.trainer.owned import OWNED
+    from packtrain.training.trainer.config import OWNED, TrainConfig
 
     assert not set(TRAINER) & set(OWNED)
     train = dict(keys_of(TrainConfig)) | {f"trainer.{name}": () for name in TRAINER}

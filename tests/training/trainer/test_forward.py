@@ -8,16 +8,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from packtrain.training.trainer import memory  # noqa: E402
+from packtrain.training.trainer import forward  # noqa: E402
+from packtrain.training.trainer.forward import offloaded  # noqa: E402
 from packtrain.training.trainer.fused_loss import FusedLoss, fuse_loss  # noqa: E402
-from packtrain.training.trainer.memory import offloaded  # noqa: E402
 
 from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
 
 SMALL = 1024
 
 
-class Counted(memory.save_on_cpu):  # type: ignore[misc, name-defined]  # torch is not followed
+class Counted(forward.save_on_cpu):  # type: ignore[misc, name-defined]  # torch is not followed
     """torch's own hooks, which count what they move."""
 
     moved: ClassVar[list[int]] = []
@@ -36,7 +36,7 @@ class Counted(memory.save_on_cpu):  # type: ignore[misc, name-defined]  # torch 
 @pytest.fixture(autouse=True)
 def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each tensor that was moved."""
-    monkeypatch.setattr(memory, "save_on_cpu", Counted)
+    monkeypatch.setattr(forward, "save_on_cpu", Counted)
     Counted.moved = []
     return Counted.moved
 

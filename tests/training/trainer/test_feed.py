@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.testing import pieces_of  # noqa: E402
-from packtrain.training.trainer.data import Feed, steps_wanted  # noqa: E402
+from packtrain.training.trainer.feed import Feed  # noqa: E402
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -57,6 +57,6 @@ def test_what_counts_are_finished_steps_not_drawn_ones(folder: Path) -> None:
     feed.drew()
     assert feed.finished["rows"] == 4
     assert torch.equal(torch.random.get_rng_state(), generator), "drawing batches draws random numbers"
-    assert steps_wanted(-1, feed) == feed.steps
+    assert feed.steps_wanted(-1) == feed.steps
     with pytest.raises(ConfigError, match="epochs"):
-        steps_wanted(feed.steps + 1, feed)
+        feed.steps_wanted(feed.steps + 1)

@@ -1,0 +1,128 @@
+"""The model to train: loaded or drawn, refused by name, its limits; adapters are the only weights that move."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from packtrain.schemas.errors import ConfigError  # noqa: E402
+from packtrain.training.trainer.config import ModelConfig  # noqa: E402
+from packtrain.training.trainer.fused_loss import fuse_loss  # noqa: E402
+from packtrain.training.trainer.model import (  # noqa: E402
+    ModelLimits,
+    add_adapters,
+    load_model,
+    may_leave_weights_unused,
+)
+
+from tests.training.trainer.tiny_models import batch, loss_of, make  # noqa: E402
+
+LLAMA = {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+         "num_attention_heads": 4}  # fmt: skip
+
+
+def load(keys: dict[str, Any], seed: int = 0) -> Any:
+    return load_model(ModelConfig.model_validate(keys), Path.cwd(), seed)
+
+
+def test_models_are_drawn_by_the_seed_and_refused_by_name(tmp_path: Path) -> None:
+    drawn = {"config": LLAMA, "overrides": {"num_attention_heads": 2}}
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    one, same, other = (load(drawn, seed) for seed in (1, 1, 2))
+    weight = [next(model.parameters()) for model in (one, same, other)]
+    assert torch.equal(weight[0], weight[1])
+    assert not torch.equal(weight[0], weight[2])
+    assert one.config.num_attention_heads == 2
+    assert torch.equal(torch.random.get_rng_state(), before)
+    one.save_pretrained(tmp_path / "kept")
+    kept = load({"path": str(tmp_path / "kept")})
+    assert torch.equal(next(kept.parameters()), weight[0])
+    drawn_again = load({"path": str(tmp_path / "kept"), "random": True}, 3)
+    assert not torch.equal(next(drawn_again.parameters()), weight[0])
+    for keys, message in (
+        ({"path": "nowhere/at/all"}, "there is no folder"),
+        ({"config": {"model_type": "nosuch"}}, "the configuration of .* cannot be read"),
+        ({"path": str(tmp_path / "kept"), "overrides": {"hidden_sise": 3}}, "did you mean hidden_size"),
+        ({"config": {**LLAMA, "num_attention_heads": 3}}, "not a multiple of the number of attention heads"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(keys)
+
+
+def test_weights_that_are_damaged_or_missing_are_no_model(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    kept = {"path": str(tmp_path / "kept")}
+    load({"config": LLAMA}).save_pretrained(tmp_path / "kept")
+    file = tmp_path / "kept" / "model.safetensors"
+    whole = file.read_bytes()
+    weights = {name: one.clone() for name, one in load_file(file).items()}  # no longer mapped from the file
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"transformers cannot load .*kept as a causal language model: .*header"):
+        load(kept)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"cannot load .*kept .*: .*no file named model.safetensors"):
+        load(kept)
+    save_file({name: one for name, one in weights.items() if ".mlp." not in name}, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"kept lacks 3 of the model's weights, such as model.layers.0.mlp.down_proj"):
+        load(kept)
+    with pytest.raises(ConfigError, match=r"^model.path: there is no folder"):
+        load({"path": "nowhere"})
+
+
+def test_positions_are_looked_up_or_computed() -> None:
+    gpt2 = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 48}
+    opt = {"model_type": "opt", "vocab_size": 64, "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "word_embed_proj_dim": 16, "max_position_embeddings": 40}  # fmt: skip
+    models = [load({"config": one}) for one in (gpt2, opt, LLAMA)]
+    limits = [ModelLimits.of(model) for model in models]
+    assert [one.document and one.document.tokens for one in limits] == [48, 40, None]
+    assert [one.trained for one in limits] == [48, 40, 2048]
+    assert [one.ids for one in limits] == [64, 64, 64]
+
+
+def test_experts_may_go_without_a_token() -> None:
+    assert not may_leave_weights_unused(load({"config": LLAMA}))
+    mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 2, "num_attention_heads": 2}
+    assert may_leave_weights_unused(load({"config": mixtral}))
+
+
+def test_without_settings_the_model_is_what_it_was() -> None:
+    model = make("Llama")
+    assert add_adapters(model, None) is model
+
+
+def test_only_adapters_learn() -> None:
+    pytest.importorskip("peft")
+    model = add_adapters(make("Llama"), {"r": 4})
+    names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert names
+    assert all("lora_" in name for name in names)
+    assert {name.split(".")[-4] for name in names} >= {"q_proj", "down_proj"}
+    assert not any("lm_head" in name for name in names)
+    assert model.peft_config["default"].lora_alpha == 8
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    fused = fuse_loss(model, "auto")
+    assert fused is not None
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    losses = []
+    for _ in range(8):
+        loss = loss_of(model, fused, **batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert {name for name, p in model.named_parameters() if not torch.equal(p, before[name])} == names
+
+
+def test_mistakes_in_lora_are_named() -> None:
+    pytest.importorskip("peft")
+    with pytest.raises(ConfigError, match=r"lora: peft refuses it .*'alpha'"):
+        add_adapters(make("Llama"), {"alpha": 4})
+    with pytest.raises(ConfigError, match=r"peft refuses it for LlamaForCausalLM: .*no_such_layer"):
+        add_adapters(make("Llama"), {"target_modules": ["no_such_layer"]})
