@@ -63,7 +63,8 @@ def run(
     wait: Annotated[
         str | None,
         typer.Option(
-            metavar="[DURATION]", help="Wait for another run on the same folder to end, at most so long, such as 15min."
+            metavar="[DURATION]",
+            help="Wait for another run on the same folder to end, at most this long, such as 15min.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what the run would do, and stop.")] = False,

@@ -111,7 +111,7 @@ def served(folder: Path, day: Day, seed: int, counts: list[int]) -> Iterator[str
 
 
 def one_pass(where: str, cache: Path, pace: float, waits: Waits) -> int:
-    """One epoch. Tokens that came."""
+    """Read one epoch; returns the tokens received."""
     from packtrain.training import PackedLoader
 
     shutil.rmtree(cache, ignore_errors=True)

@@ -41,7 +41,7 @@ def check(block: "Block") -> None:
 
 
 def shell(block: "Block") -> None:
-    """Bash parses it, and every option that it gives to packtrain is one."""
+    """Bash can parse the block, and packtrain has all options that it uses."""
     parsed = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
     if parsed.returncode:
         raise PageError(f"{block.where}: bash does not parse it: {parsed.stderr}")

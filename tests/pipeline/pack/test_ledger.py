@@ -455,7 +455,7 @@ class Piece:
     end: int
     """One past its last one."""
     fresh: int
-    """Its first token that the piece before does not have."""
+    """Its first token that is not in the piece before."""
 
 
 @dataclass
@@ -564,7 +564,7 @@ def check_copies(corpus: Corpus, counted: Counted, choice: Row) -> None:
 
 
 def least_and_most(document: Document, choice: Row) -> tuple[int, int]:
-    """What the filters of a document's source say."""
+    """(min_tokens, max_tokens) that the filters set for a document's source."""
     limits = {"min_tokens": 0, "max_tokens": 10**9}
     if choice["filter"]:
         limits.update(FILTERS["all"])

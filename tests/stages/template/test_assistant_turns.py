@@ -29,7 +29,7 @@ Message = dict[str, Any]
 
 
 class Manner(NamedTuple):
-    """A template, and what it is good for."""
+    """A template, and which conversations it supports."""
 
     template: str
     system: bool = True

@@ -1,4 +1,4 @@
-"""What becomes of a row depends on the row: rows shuffled, doubled and dropped get what each gets alone."""
+"""The result for a row depends on that row alone: it stays the same if rows are shuffled, repeated or dropped."""
 
 import functools
 import itertools
