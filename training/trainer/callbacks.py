@@ -26,7 +26,7 @@ _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Counts finished steps, for checkpoints, and how often the data has been read."""
+    """Counts finished steps, for checkpoints, and how often the data has been read. Has the last step logged."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
@@ -35,6 +35,7 @@ class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not f
         """See transformers."""
         self.feed.finish()
         state.epoch = self.feed.epoch
+        control.should_log = control.should_log or state.global_step >= state.max_steps
 
 
 class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not followed

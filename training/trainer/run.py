@@ -131,6 +131,7 @@ class _Training:
 
     def run(self, ranks: int) -> Outcome:
         """Train, and export the model."""
+        from accelerate.utils.memory import should_reduce_batch_size
         from transformers.utils.logging import disable_progress_bar
 
         from .checkpoint import last_whole
@@ -154,7 +155,12 @@ class _Training:
             **{key: getattr(config, key) for key in _SAME},
         )
         self._announce(trainer, resume)
-        trainer.train(resume_from_checkpoint=resume)
+        try:
+            trainer.train(resume_from_checkpoint=resume)
+        except RuntimeError as error:
+            if should_reduce_batch_size(error):
+                raise ConfigError(_memory_ran_out(config, trainer.loader.corpus.max_length, error)) from error
+            raise
         if trainer.feed.over:
             self.say(f"all {trainer.steps_total:,} steps were made already")
         if self.export is not None:
@@ -223,8 +229,10 @@ class _Training:
         rows = f"{steps * loader.rows_per_step:,} of {loader.total_rows:,} rows"
         self.say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
         self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
-        if resume is not None:
-            self.say(f"resuming from {resume}")
+        begins = "starting at the beginning" if resume is None else f"resuming from {resume}"
+        often = {"no": "never", "epoch": "every epoch", "steps": f"every {plural(trainer.args.save_steps, 'step')}"}
+        saved = f"checkpoints: {often.get(str(trainer.args.save_strategy.value), 'as transformers decides')}"
+        self.say(f"{begins}; {saved}")
 
     def _export(self, trainer: Any, folder: Path) -> None:
         from .checkpoint import writing
@@ -234,6 +242,17 @@ class _Training:
         with writing(f"the finished model in {folder}"):
             export_model(trainer, folder, find_tokenizer(given, trainer.loader.corpus.parts[0]))
         self.say(f"the finished model is in {folder}")
+
+
+def _memory_ran_out(config: TrainConfig, max_length: int, error: Exception) -> str:
+    from ..probe.outputs import first_line
+
+    less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
+    return (
+        f"memory ran out in a batch of {plural(config.rows_per_device, 'row')} of up to {max_length:,} tokens "
+        f"({first_line(error)}). Set {less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller "
+        "truncate.max_length"
+    )
 
 
 def _require(*packages: str) -> None:

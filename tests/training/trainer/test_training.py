@@ -14,6 +14,7 @@ pytest.importorskip("accelerate")
 from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
+from packtrain.training.trainer.forward import Forward  # noqa: E402
 from packtrain.training.trainer.model import load_model  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
@@ -270,6 +271,21 @@ def test_places_are_looked_at_before_the_training(settings: Settings, tmp_path: 
     with pytest.raises(ConfigError, match="would overwrite the one that training starts from"):
         train(settings(model=own, export=True), say=said.append)
     assert not said
+
+
+def test_the_last_step_is_logged_and_the_beginning_says_what_is_saved(settings: Settings) -> None:
+    said: list[str] = []
+    outcome = train(
+        settings(trainer={"max_steps": 3, "logging_steps": 2, "logging_first_step": False}), say=said.append
+    )
+    assert [entry["step"] for entry in outcome.log if "loss" in entry] == [2, 3]
+    assert "starting at the beginning; checkpoints: never" in said
+
+
+def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Forward, "loss", lambda *_, **__: torch.empty(1 << 50))
+    with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1, "):
+        quietly(settings())
 
 
 @pytest.mark.slow
