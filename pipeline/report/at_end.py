@@ -21,7 +21,7 @@ class AtEnd:
     """Path or URL of the page."""
     advice: str | None
     warning: str | None = None
-    """Names sources that lose much at the run's length; "" if none does."""
+    """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
 
 
 def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
@@ -49,5 +49,6 @@ def report_at_end(dataset: Finished) -> AtEnd:
     report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS))
     place, _ = write_report(report, dataset.store)
     advice = report.choice.advice if report.choice is not None else None
-    warning = source_warning(report.choice) if report.choice is not None else None
+    warnings = [report.choice.over_limit, source_warning(report.choice)] if report.choice is not None else []
+    warning = " ".join(one for one in warnings if one is not None) or None
     return AtEnd(place, advice.sentence if advice is not None else None, warning)

@@ -25,6 +25,8 @@ class ReportOptions:
     world_size: int = 8
     """Numbers of ranks for which to show the balance."""
     shape: ReportShape = SEVEN_BILLION
+    """The model. In place of the default, the model in the tokenizer's folder is taken, if there is one. Without
+    `max_length_limit`, no length above the shape's `limit` is advised."""
     device_flops: float = 4e14
     """Floating-point operations per second of the device: by default an H100 at 40 % of its bf16 peak."""
     documents: int | None = SWEPT

@@ -5,7 +5,7 @@ nor claimed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ..report.collect.flow import flow_of
 from ..report.collect.lengths.choice import candidates, choose
 from ..report.collect.lengths.encoded import read_stats
 from ..report.collect.lengths.packed import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
+from ..report.collect.model_shapes import with_tokenizers_model
 from ..report.collect.rejects import rejects_among
 from ..report.collect.saving import batch_size, expected_packing
 from ..report.collect.shares import Heads, training_of
@@ -75,7 +76,8 @@ def plan(
     """
     loaded, folder = load_config(config, base)
     options, observer = options or ReportOptions(), observer or Silent()
-    candidates(loaded, options.lengths)  # reject bad lengths before encoding
+    options = with_tokenizers_model(options, loaded.tokenizer.path, folder)
+    candidates(loaded, options.lengths, options.shape.limit)  # reject bad lengths before encoding
     if rows is None:
         return _report(_encoded(loaded, folder, observer), options)
     with sampled(loaded, folder, rows, observer) as sample:
@@ -240,6 +242,8 @@ def _choice(seen: _Seen, options: ReportOptions) -> Choice:
     seen_rows = _sample(seen)
     if seen_rows is not None and seen_rows.rows:
         every = round(every * seen_rows.rows_estimated / seen_rows.rows)
+    if seen.sample is not None:  # its lines are not those of the inputs
+        stats = replace(stats, longest=())
     return choose(stats, config, options, documents_in_all=every)
 
 

@@ -94,6 +94,9 @@ class Choice:
     except that they truncate if it is `error`."""
     advice: Advice | None
     """None if there is nothing to choose."""
+    over_limit: str | None = None
+    """Part of `sentence`: that the configured length is above the longest document that the model is made for, and what
+    to do; else None."""
     notes: list[str] = field(default_factory=list)
     """Notes on the comparison, one sentence each."""
     sources: list[SourceLoss] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..flops import ModelShape
+from ..positions import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,10 @@ class ReportShape:
     """Parameters used per token; for a mixture of experts, the active ones."""
     layers: int
     hidden: int
+    limit: Limit | None = None
+    """The longest document that the model is made for; None if that is unknown."""
 
     @property
     def model(self) -> ModelShape:
-        """The shape without its name."""
+        """The numbers alone."""
         return ModelShape(self.parameters, self.layers, self.hidden)

@@ -81,6 +81,8 @@ class LengthStats:
     """
     held_out: int = 0
     """Held-out documents; they are not among the N."""
+    longest: Sequence[tuple[str, int]] = ()
+    """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
 
     @cached_property
     def tokens(self) -> int:

@@ -6,19 +6,10 @@ are scaled by their place in the row. Sparse attention that picks its best k tok
 because it picks within a document.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from ...schemas.positions import Limit, stretching
 from ..attention.apply import configs_of, unwrap
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The largest safe number of tokens, and what happens beyond it."""
-
-    tokens: int
-    reason: str
 
 
 def row_limit(model: Any) -> Limit | None:
@@ -40,30 +31,7 @@ def row_limit(model: Any) -> Limit | None:
 
 def document_limit(model: Any) -> Limit | None:
     """Return the length of the longest document that does not change the other documents of its batch; None if there is
-    no limit.
-
-    Rotary embeddings of the kinds `dynamic` and `longrope` choose one set of frequencies for a whole batch, by its
-    longest document. YaRN, linear and Llama 3 scaling do not depend on lengths.
+    no limit. See `stretching`.
     """
-    found = [limit for config in configs_of(unwrap(model).config) for limit in _stretching(config)]
+    found = [limit for config in configs_of(unwrap(model).config) for limit in stretching(config)]
     return min(found, key=lambda limit: limit.tokens, default=None)
-
-
-def _stretching(config: Any) -> Iterator[Limit]:
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    for one in (rope, *(inner for inner in rope.values() if isinstance(inner, dict))):
-        kind = str(one.get("rope_type", one.get("type")))
-        original = one.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
-        key, limit = "original_max_position_embeddings", original
-        if "dynamic" in kind:
-            key, limit = "max_position_embeddings", config.max_position_embeddings
-        elif kind not in ("longrope", "su") and not (kind != "default" and "long_mscale" in one):  # long_mscale: PhiMoE
-            continue
-        limit = int(limit or config.max_position_embeddings)
-        yield Limit(
-            limit,
-            f"{kind} rotary embeddings change for all documents of a batch when one is longer than {limit:,} tokens "
-            f"({key})",
-        )

@@ -15,8 +15,9 @@ import torch
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError
+from ...schemas.positions import Limit
 from ..order.concat import ConcatRows
-from ..probe.limits import Limit, document_limit
+from ..probe.limits import document_limit
 from .config import ModelConfig
 
 _LOG = logging.getLogger(__name__)

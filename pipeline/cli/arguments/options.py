@@ -107,15 +107,15 @@ MaxLengthLimit = Annotated[
         min=2,
         metavar="N",
         help="The longest max_length that fits your memory; longer ones are never advised.",
-        show_default="none",
+        show_default="the model's positions",
     ),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Documents per padded batch, and per optimizer step without packing.")]
 Model = Annotated[
     Path | None,
     typer.Option(
-        help="Estimate the work for this model: its folder or config.json.",
-        show_default="6.7 billion parameters",
+        help="Estimate the work for this model, and advise no length above its positions: its folder or config.json.",
+        show_default="the model in the tokenizer's folder, else 6.7 billion parameters",
         autocompletion=completion.path,
     ),
 ]

@@ -14,9 +14,11 @@ from ....schemas.manifest import SplitRecord
 from ....schemas.report import FORMAT, BatchSize, Choice, Packing, Report, SplitPacking, Training
 from ....stages.mask.policy import Mask, Policy
 from ...dataset.open import Finished, open_dataset
+from ...dataset.run_notes import recall
 from ..options import ReportOptions
 from .flow import flow_of
 from .lengths.packed import spreads_of
+from .model_shapes import with_tokenizers_model
 from .rejects import rejects_of
 from .rows.balance import balance_of
 from .rows.look import RowLook, RowWeight, look_at, read_weights
@@ -43,6 +45,12 @@ def report_of(folder: str | Path, options: ReportOptions | None = None) -> Repor
 
 def report_of_dataset(dataset: Finished, options: ReportOptions) -> Report:
     """The report of an open dataset."""
+    try:
+        origin = recall(dataset.store)
+    except PacktrainError:
+        origin = None
+    if origin is not None:
+        options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
     return _Gathering(dataset, options).report()
 
 

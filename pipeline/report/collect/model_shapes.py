@@ -7,13 +7,18 @@ headers of safetensors files if there are any, else computed from `config.json`.
 import math
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from ....schemas.errors import ConfigError
+from ....schemas.errors import ConfigError, TokenizerError
 from ....schemas.jsontext import parse_json
+from ....schemas.positions import Limit, stretching
 from ....schemas.report import ReportShape
 from ....schemas.units import large
+from ...encode.tokenizer_place import find_tokenizer, tokenizer_name
+from ..options import SEVEN_BILLION, ReportOptions
 
 _HEADER = 100 << 20
 """Maximum number of bytes of a safetensors header."""
@@ -61,7 +66,41 @@ def shape_of_model(path: Path) -> ReportShape:
             f"{_SHOWN}: the parameters cannot be counted from {path}; give --parameters, --layers and --hidden"
         ) from None
     name = folder.absolute().name if path.name == "config.json" or path.is_dir() else path.stem
-    return ReportShape(f"{name}, {large(parameters)} parameters", float(parameters), layers, hidden)
+    shown = f"{name}, {large(parameters)} parameters"
+    return ReportShape(shown, float(parameters), layers, hidden, _limit(inner))
+
+
+def with_tokenizers_model(options: ReportOptions, tokenizer: str, base: Path) -> ReportOptions:
+    """The options, with the model in the tokenizer's folder if the user gave none.
+
+    Without a model there that `shape_of_model` can read, the options stay as they are.
+
+    Args:
+        tokenizer, base: as for `find_tokenizer`.
+    """
+    if options.shape != SEVEN_BILLION:
+        return options
+    try:
+        folder = find_tokenizer(tokenizer, base)
+        if not (folder / "config.json").is_file():
+            return options
+        shape = shape_of_model(folder)
+    except (ConfigError, TokenizerError, OSError):
+        return options
+    name = f"the model in {tokenizer_name(folder)}/config.json, {large(shape.parameters)} parameters"
+    return replace(options, shape=replace(shape, name=name))
+
+
+def _limit(config: dict[str, Any]) -> Limit | None:
+    """The longest document that the model is made for; None if the configuration does not say."""
+    positions = _either(config, "max_position_embeddings", "n_positions")
+    limits = [Limit(positions, f"the model's positions end at {positions:,}")] if positions > 1 else []
+    try:
+        stretch = [Limit(one.tokens, f"the model's {one.reason}") for one in stretching(SimpleNamespace(**config))]
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        stretch = []
+    limits += [one for one in stretch if 1 < one.tokens <= _MOST]
+    return min(limits, key=lambda one: one.tokens, default=None)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -101,7 +140,7 @@ def _experts(config: dict[str, Any]) -> tuple[int, int]:
 def _either(config: dict[str, Any], *names: str) -> int:
     """The first of the named numbers that is there; 0 if none is."""
     found = (config.get(name) for name in names)
-    return next((one for one in found if isinstance(one, int) and 0 < one <= _MOST), 0)
+    return next((one for one in found if type(one) is int and 0 < one <= _MOST), 0)
 
 
 def _in_files(folder: Path, config: dict[str, Any]) -> float | None:

@@ -106,6 +106,37 @@ def test_it_is_the_same_run_with_and_without_a_report(
     assert re.search(rf"^report: {tmp_path}/out/report.html\n  \S.+\.$", done.out, re.MULTILINE)
 
 
+POSITIONS = "max_length 128 is above what the model is made for: the model's positions end at 64, and"
+
+
+def test_the_model_beside_the_tokenizer_limits_the_advice(
+    finished: Path, tmp_path: Path, packtrain: Command, tiny_tokenizer: Path
+) -> None:
+    shutil.copytree(tiny_tokenizer, tmp_path / "my-model")
+    model = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
+    config = {**model, "vocab_size": 320, "max_position_embeddings": 64}
+    (tmp_path / "my-model" / "config.json").write_text(json.dumps(config))
+    command = (
+        "--format", "prompt_completion", "--input", finished / "in.jsonl", "--tokenizer", tmp_path / "my-model",
+        "--max-length", 128, "--set", f"cache={finished / 'cache'}", "--out", tmp_path / "out",
+        "--set", "tokenizer.engine=tokenizers", "--workers", 1,
+    )  # fmt: skip
+    planned, ran, reported = (
+        packtrain("plan", *command),
+        packtrain("run", *command),
+        packtrain("report", tmp_path / "out"),
+    )
+    for done in (planned, ran, reported):
+        assert done.code == 0, done.err
+        said = " ".join(done.out.split())
+        assert POSITIONS in said
+        assert "longer. Set truncate.max_length: 64, or take a model with more positions." in said
+        assert re.search(r"max_length 64 .* not advised, because the model's positions end at 64\.", said)
+    for done in (planned, reported):
+        assert "FLOPs with the model in my-model/config.json, " in done.out
+    assert POSITIONS in (tmp_path / "out" / "report.html").read_text().replace("&#x27;", "'").replace("’", "'")
+
+
 def test_json_is_all_that_is_printed(packtrain: Command, out: Path, tmp_path: Path) -> None:
     done = packtrain("report", out, "--json", "--rows", 1)
     assert (done.code, done.err) == (0, "")

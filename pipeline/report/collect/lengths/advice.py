@@ -4,16 +4,23 @@
    split: the shortest that also leaves `WHOLE` of the documents whole, or `WHOLE_TEXTS` for plain texts.
 2. A longer length is chosen only if its rows use less space per trained token by more than `CHEAPER`, since longer rows
    waste less when documents barely fit, and only if at least `FEW_ROWS` rows are left.
-3. Texts are split if truncation would need longer rows than splitting. Conversations are not: their later pieces would
+3. A few documents that alone would make the length more than `FAR` times longer do not count, unless the run would stop
+   at them or cut them into pieces: the other documents decide, and the advice names the few.
+4. Texts are split if truncation would need longer rows than splitting. Conversations are not: their later pieces would
    be answers without the question.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .....schemas.config.config import RunConfig
+from .....schemas.positions import Limit
 from .....schemas.report import Advice, Histogram, Point
 from .....schemas.units import exact, plural, share, times
+from .....stages.forecast.length_stats import LengthStats
+from .....stages.select.truncate import Keep
 
 KEEPS = 0.995
 """Share of trained tokens that a length must keep."""
@@ -25,9 +32,16 @@ context.
 """
 CHEAPER = 0.02
 """Share of space per trained token that a longer length must save."""
+FEW, FEW_SHARE, FEW_AT_MOST = 2, 0.001, 0.05
+"""So many long documents do not count if they are far longer than the others: two, or this share of all documents if
+that is more; but never more than the last share.
+"""
+NAMED = 3
+"""Maximum number of them that are named."""
 FAR = 4
 """If the advised length is more than this many times the length that splitting needs, the report says that only few
-documents need it."""
+documents need it. The few long documents that do not count are those longer than the length they need, divided by this.
+"""
 TEXT = 0.9
 """Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
 FEW_ROWS = 64
@@ -39,21 +53,23 @@ DEAR = 0.1
 def advise(
     points: Sequence[Point],
     config: RunConfig,
+    stats: LengthStats,
     lengths: Histogram,
     batch: int,
     more: float = 1.0,
-    limit: int | None = None,
+    limit: Limit | None = None,
 ) -> Advice | None:
     """The advised length and strategy; None if there are no tokens.
 
     Args:
         points: of every strategy, with ascending lengths.
-        lengths: the documents' lengths.
+        stats, lengths: the documents' lengths.
         batch: documents per padded batch.
         more: all documents over those that the points are of.
-        limit: the longest length to recommend. If all compared lengths are longer, the shortest is recommended.
+        limit: the longest length to recommend, with a reason if it is the model's. If all compared lengths are longer,
+            the shortest is recommended.
     """
-    table = _Table(points, config, more, limit)
+    table = _Table(points, config, stats, more, limit)
     if not table.total:
         return None
     pick = table.pick()
@@ -74,16 +90,32 @@ class _Pick:
     """Sentences that explain the strategy."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """Documents that are far longer than all others."""
+
+    count: int
+    named: str
+    """The id and tokens of each, the longest first; of many, or if the ids are unknown, the tokens of the longest."""
+    needs: int | None
+    """The length that they need; None if it is above all compared lengths."""
+    labels: int
+    kept: dict[int, int]
+    """Their labels that each compared length keeps."""
+
+
 class _Table:
     """The points by strategy and length."""
 
-    def __init__(self, points: Sequence[Point], config: RunConfig, more: float, limit: int | None) -> None:
+    def __init__(
+        self, points: Sequence[Point], config: RunConfig, stats: LengthStats, more: float, limit: Limit | None
+    ) -> None:
         self.config = config
         self.more = more
         self.at = {(one.strategy, one.max_length): one for one in points}
         self.compared = sorted({one.max_length for one in points})
         self.limit = limit
-        affordable = [one for one in self.compared if limit is None or one <= limit]
+        affordable = [one for one in self.compared if limit is None or one <= limit.tokens]
         self.lengths = affordable or self.compared[:1]
         some = points[0]
         labels, tokens = some.labels + some.labels_lost, some.tokens + some.tokens_lost
@@ -92,10 +124,41 @@ class _Table:
         self.share = labels / tokens if tokens else 0.0
         self.what = "trained tokens" if self.trained else "tokens"
         self.splits = config.truncate.overlong == "split"
+        self.few: _Few | None = None
+        cuts = self.splits or self.share >= TEXT or config.pack.strategy in ("bfd_split", "wrapped")
+        if self.trained and not cuts and config.truncate.overlong != "error":
+            self.few = self._few_documents(stats)
+
+    def _few_documents(self, stats: LengthStats) -> _Few | None:
+        """The few documents that alone make the length so long; None if there are none."""
+        needs = self._shortest("bfd", self.compared)
+        others = (needs or self.compared[-1]) // FAR
+        far = np.flatnonzero(stats.lengths > others)
+        every = len(stats.lengths)
+        if not 0 < len(far) <= min(max(FEW, FEW_SHARE * every), FEW_AT_MOST * every):
+            return None
+        mine = np.isin(stats.owners, far)
+        owners = np.searchsorted(far, stats.owners[mine]).astype(np.int32)
+        found = LengthStats(stats.lengths[far], owners, stats.begins[mine], stats.ends[mine])
+        kept = dict[int, int]()
+        for length in self.compared:
+            labels = found.cut(length, Keep(self.config.truncate.keep))[1]
+            whole = found.lengths <= length
+            kept[length] = int(labels[whole].sum() if self.config.truncate.overlong == "drop" else labels.sum())
+        named = [f"{id}, {tokens:,} tokens" for id, tokens in stats.longest if tokens > others]
+        if not named or len(far) > NAMED:
+            named = [f"{'of' if len(far) == 1 else 'the longest has'} {int(found.lengths.max()):,} tokens"]
+        return _Few(len(far), "; ".join(named), needs, found.labels, kept)
 
     def keeps(self, point: Point) -> float:
         """Share of trained tokens that a point keeps; of all tokens, if none is trained."""
         return (point.labels if self.trained else point.tokens) / self.total
+
+    def counted(self, point: Point) -> float:
+        """Share of trained tokens that a point keeps, without the few far longer documents."""
+        if self.few is None or point.strategy != "bfd":
+            return self.keeps(point)
+        return (point.labels - self.few.kept[point.max_length]) / max(self.total - self.few.labels, 1)
 
     def whole(self, point: Point) -> float:
         """Share of documents that are not cut."""
@@ -114,6 +177,9 @@ class _Table:
         if self.splits:
             return self._pieces("bfd")
         cut, fit = self._shortest("bfd"), self._shortest("bfd_split")
+        if self.few is not None and cut in (None, self.few.needs):
+            self.few = None
+            cut = self._shortest("bfd")
         strict = self.config.truncate.overlong == "error"
         if self.share >= TEXT and fit is not None and not strict and (cut is None or cut > fit):
             far = f"truncation would need {cut:,} to keep {share(KEEPS)}" if cut else self._most()
@@ -135,9 +201,9 @@ class _Table:
         best = max(self.lengths, key=lambda length: (self.whole(self.at[strategy, length]), -length))
         return _Pick(best, strategy, True, False)
 
-    def _shortest(self, strategy: str) -> int | None:
+    def _shortest(self, strategy: str, lengths: Sequence[int] | None = None) -> int | None:
         """The shortest length that keeps enough, or a longer one with fuller rows; None if none keeps enough."""
-        enough = [length for length in self.lengths if self._keeps_enough(self.at[strategy, length])]
+        enough = [one for one in lengths or self.lengths if self._keeps_enough(self.at[strategy, one])]
         if not enough:
             return None
         # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
@@ -146,7 +212,7 @@ class _Table:
         return next(one for one in worth if self.cost(self.at[strategy, one]) <= least * (1 + CHEAPER))
 
     def _keeps_enough(self, point: Point) -> bool:
-        if self.keeps(point) < KEEPS:
+        if self.counted(point) < KEEPS:
             return False
         if point.strategy == "bfd" and not self.splits:
             return self.config.truncate.overlong != "error" or not point.documents_cut + point.documents_lost
@@ -156,6 +222,10 @@ class _Table:
         """What the advised length keeps, and what the next one would cost."""
         point = self.at[pick.strategy, pick.max_length]
         kept, configured = f"{self._kept(point)} of the {self.what}", self.config.truncate.max_length
+        if self.few is not None:
+            few = f"{plural(self.few.count, 'far longer document')} ({self.few.named})"
+            kept = f"{_all_or(self.counted(point))} of the {self.what} without {few}, and {self._kept(point)} with "
+            kept += "it" if self.few.count == 1 else "them"
         if pick.cuts:
             how = f"overlong: split would keep {kept}" if self.splits else "bfd_split would lose no token"
             said = f"with {how} and leave {share(self.whole(point))} of documents whole"
@@ -166,12 +236,14 @@ class _Table:
         return f"max_length {pick.max_length:,} {said}; {self._next(pick, point)}{self._few(pick)}."
 
     def _kept(self, point: Point) -> str:
-        return "all" if self.keeps(point) == 1 else share(self.keeps(point))
+        return _all_or(self.keeps(point))
 
     def _next(self, pick: _Pick, point: Point) -> str:
         """What the next longer length costs, and what for."""
         if not point.documents_cut and not point.tokens_lost:
             return "no document is longer" if self.more == 1 else "no document in the sample is longer"
+        if self.limit is not None and self.limit.reason and pick.max_length == self.lengths[-1]:
+            return f"longer rows are not advised, because {self.limit.reason}"
         after = next((length for length in self.compared if length > pick.max_length), None)
         if after is None:
             return "it is the longest compared"
@@ -188,12 +260,17 @@ class _Table:
         """What led to the advice, and what else matters."""
         point = self.at[pick.strategy, pick.max_length]
         # First, if splitting a few documents would save most.
-        out = [*self._outliers(pick), *pick.why, self._documents(pick, point, lengths)]
+        out = [*self._few_reason(), *self._outliers(pick), *pick.why, self._documents(pick, point, lengths)]
         out += self._before(pick)
         if self.limit is not None and self.lengths != self.compared:
-            out.append(f"Lengths above the given limit of {self.limit:,} are compared but not advised.")
+            why = f", because {self.limit.reason}" if self.limit.reason else ""
+            given = f"{'' if why else 'the given limit of '}{self.limit.tokens:,}"
+            out.append(f"Lengths above {given} are compared but not advised{why}.")
         if not pick.reached:
-            out.append(f"None of the compared lengths keeps {share(KEEPS)} of the {self.what} in whole documents.")
+            none = "None of the compared lengths"
+            if self.lengths != self.compared:
+                none = f"No length up to {self.lengths[-1]:,}"
+            out.append(f"{none} keeps {share(KEEPS)} of the {self.what} in whole documents.")
         out += self._fill(pick, point)
         out += self._strategies(pick, point)
         out += self._configured(pick, point)
@@ -232,17 +309,31 @@ class _Table:
         shorter = [length for length in self.lengths if length < pick.max_length]
         if not shorter or not pick.reached or self._keeps_enough(other := self.at[pick.strategy, shorter[-1]]):
             return []
-        if self.keeps(other) < KEEPS:
-            kept = f"keeps {share(self.keeps(other), 2)} of the {self.what}, less than {share(KEEPS)}"
+        if self.counted(other) < KEEPS:
+            few = "" if self.few is None else f" without {'it' if self.few.count == 1 else 'them'}"
+            kept = f"keeps {share(self.counted(other), 2)} of the {self.what}{few}, less than {share(KEEPS)}"
         elif pick.cuts:
             kept = f"leaves {share(self.whole(other), 2)} of documents whole"
         else:
             return []
         return [f"The next step down, {shorter[-1]:,}, {kept}."]
 
+    def _few_reason(self) -> list[str]:
+        """What the few far longer documents hold and need, and what can be done about them."""
+        if self.few is None:
+            return []
+        one = self.few.count == 1
+        need = f"{self.few.needs:,}" if self.few.needs is not None else "more than any compared length"
+        return [
+            f"{plural(self.few.count, 'document')} ({self.few.named}) {'holds' if one else 'hold'} "
+            f"{share(self.few.labels / self.total)} of the {self.what} and would alone need {need}. Check whether "
+            f"{'it belongs' if one else 'they belong'} in the data: after a run, packtrain inspect --id shows one. "
+            f"truncate.overlong: split keeps {'it' if one else 'them'}, in pieces."
+        ]
+
     def _outliers(self, pick: _Pick) -> list[str]:
         """A sentence if a few long documents alone make the advised length so long."""
-        if pick.cuts or self.share >= TEXT:
+        if pick.cuts or self.share >= TEXT or self.few is not None:
             return []
         fit = self._shortest("bfd_split")
         if fit is None or fit * FAR >= pick.max_length:
@@ -324,6 +415,10 @@ class _Table:
         if pick.cuts:
             return [f"The configured {length:,} leaves {share(self.whole(other))} of documents whole, for {work}."]
         return [f"The configured {length:,} keeps {self._kept(other)} of the {self.what}, for {work}."]
+
+
+def _all_or(part: float) -> str:
+    return "all" if part == 1 else share(part)
 
 
 def _more(point: Point, other: Point) -> str:

@@ -2,8 +2,11 @@
 
 from dataclasses import asdict, fields, replace
 
+import numpy as np
+
 from .....schemas.config.config import RunConfig
 from .....schemas.errors import ConfigError
+from .....schemas.positions import Limit
 from .....schemas.report import Choice, Point, ReportShape, SourceLoss
 from .....schemas.units import exact, plural, share
 from .....stages.forecast.length_stats import Compose, LengthStats
@@ -48,24 +51,27 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
     )
     documents = len(stats.lengths)
     together = _composed(stats, config) if documents >= documents_in_all else None
-    outcomes = sweep(stats, candidates(config, options.lengths), options=how, compose=together)
+    outcomes = sweep(stats, candidates(config, options.lengths, options.shape.limit), options=how, compose=together)
     shown = set(_shown(outcomes, int(stats.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
     points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
     lengths = Tally()
     lengths.add(stats.lengths)
     histogram = lengths.logarithmic(exact=documents == documents_in_all)
     more = max(documents_in_all / documents, 1.0) if documents else 1.0
-    limit = options.max_length_limit
-    advice = advise(points, config, histogram, options.batch, more, limit) if documents else None
+    given = options.max_length_limit
+    limit = Limit(given, "") if given is not None else options.shape.limit
+    advice = advise(points, config, stats, histogram, options.batch, more, limit) if documents else None
+    over = _over_limit(stats, config, options.shape.limit, sampled=documents < documents_in_all)
     sources = _sources(stats, config, advice.max_length, advice.strategy, how) if advice is not None else []
     configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
     if advice is not None and own != (advice.max_length, advice.strategy):
         configured = _sources(stats, config, *own, how)
+    sentence = _with_loss(_sentence(points, config, documents, documents_in_all), configured)
     if advice is not None:
         advice = replace(advice, reasons=[*advice.reasons, *remedies(stats, points, config)])
         advice = with_sources(advice, sources, pieces=how.split or advice.strategy == "bfd_split")
     return Choice(
-        sentence=_with_loss(_sentence(points, config, documents, documents_in_all), configured),
+        sentence=f"{sentence} {over}" if over is not None else sentence,
         documents=documents,
         documents_in_all=max(documents, documents_in_all),
         lengths=histogram,
@@ -76,6 +82,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         max_length=config.truncate.max_length,
         overlong=config.truncate.overlong,
         advice=advice,
+        over_limit=over,
         notes=[
             *notes_on(points, config, stats, max(documents, documents_in_all)),
             *closed_early(stats, points, config, how, together),
@@ -109,8 +116,28 @@ def _with_loss(sentence: str, sources: list[SourceLoss]) -> str:
     return f"{sentence} {words[0].upper()}{words[1:]}." if words else sentence
 
 
-def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
+def _over_limit(stats: LengthStats, config: RunConfig, limit: Limit | None, *, sampled: bool) -> str | None:
+    """That the configured length is above what the model is made for, and what to do; None if it is not."""
+    length = config.truncate.max_length
+    if limit is None or length <= limit.tokens:
+        return None
+    over = stats.lengths > limit.tokens
+    if config.truncate.overlong == "drop":
+        over &= stats.lengths <= length
+    count = int(np.count_nonzero(over))
+    read = " of the sample" if sampled else ""
+    said = f"max_length {length:,} is above what the model is made for: {limit.reason}"
+    if not count:
+        return f"{said}. That is harmless: no document{read} is longer, and each document has positions of its own."
+    longer = f"{plural(count, 'document')}{read} {'is' if count == 1 else 'are'} longer"
+    return f"{said}, and {longer}. Set truncate.max_length: {limit.tokens}, or take a model with more positions."
+
+
+def candidates(config: RunConfig, lengths: tuple[int, ...], limit: Limit | None = None) -> list[int]:
     """The lengths to compare, in ascending order: multiples of `pack.align`, and the configured length.
+
+    Args:
+        limit: the longest document that the model is made for; compared, too, unless it is above all lengths.
 
     Raises:
         ConfigError: a length is out of range.
@@ -119,6 +146,8 @@ def candidates(config: RunConfig, lengths: tuple[int, ...]) -> list[int]:
     out = {config.truncate.max_length}
     for length in lengths:
         check_length(length)
+    model = (limit.tokens,) if limit is not None and limit.tokens < max(lengths, default=0) else ()
+    for length in (*lengths, *model):
         if length - length % align >= LEAST:
             out.add(length - length % align)
     return sorted(out)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from .....schemas.config.config import RunConfig
@@ -17,6 +18,7 @@ from .....schemas.errors import ConfigError, IntegrityError, StoreError
 from .....schemas.ragged import offsets_of, ranges, sums_of
 from .....stages.forecast.length_stats import LengthStats, Parts
 from .....stages.mask.policy import Mask
+from ....dataset.ids import Address
 from ....dataset.open import Finished
 from ....dataset.run_notes import CONFIG, recall, recall_parts, recall_spec
 from ....encode.parts import EncodedPart, PartPlace, Segment
@@ -26,6 +28,7 @@ from ....pack.survey import Surveyor, splits_of
 from ....pack.windows import DocumentChunk, mix64
 from ....store.open import scratch_of
 from ...options import ReportOptions
+from .advice import NAMED
 from .choice import candidates
 from .pieces import PieceTable
 
@@ -64,7 +67,7 @@ def read_stats(
     table = None
     if config.truncate.overlong == "split":
         splitter = splitter_of(config, Mask.of(config.mask), tokenizer_json)
-        table = PieceTable(splitter, candidates(config, options.lengths))
+        table = PieceTable(splitter, candidates(config, options.lengths, options.shape.limit))
     stats = _gathered(config, *some, tokenizer_json, scratch, table)
     read, every = sum(some[1]), sum(sizes)
     return stats, len(stats.lengths) if read == every else round(len(stats.lengths) * every / max(read, 1))
@@ -137,7 +140,7 @@ def _gathered(
     gathered = _LengthsOfChunks(table)
     for chunk in whole.chunks():
         gathered.add(chunk, whole.config)
-    return gathered.stats([place.source for place in places])
+    return gathered.stats(places, sizes, [source.name for source in config.sources])
 
 
 class _LengthsOfChunks:
@@ -150,6 +153,8 @@ class _LengthsOfChunks:
         self._runs: list[tuple[NDArray[np.int32], ...]] = []
         self._sizes: list[NDArray[np.int64]] = []
         """(parts,) per chunk: documents of each part, with copies."""
+        self._longest: list[tuple[int, int]] = []
+        """(tokens, doc id) of the longest documents, the longest first."""
         self._count = 0
         self._held_out = 0
 
@@ -169,22 +174,28 @@ class _LengthsOfChunks:
             self._table.add(catalogue, taken, numbers)
         self._lengths.append((catalogue.high - catalogue.low)[taken])
         self._copies.append(chosen.selection.copies[taken])
+        longest = np.argsort(-self._lengths[-1], kind="stable")[:NAMED]
+        found = zip(self._lengths[-1][longest].tolist(), chunk.documents[taken][longest].tolist(), strict=True)
+        self._longest = sorted([*self._longest, *found], key=lambda one: -one[0])[:NAMED]
         self._sizes.append(sums_of(np.where(taken, chosen.selection.copies, 0), catalogue.part_starts))
         self._count += int(taken.sum())
         self._held_out += int(np.count_nonzero(chosen.packed)) - int(taken.sum())
 
-    def stats(self, sources: Sequence[int]) -> LengthStats:
+    def stats(self, places: Sequence[PartPlace], sizes: Sequence[int], names: Sequence[str]) -> LengthStats:
         """Everything collected; this object is empty afterwards.
 
         Args:
-            sources: the source index of each part.
+            places, sizes: the parts, and the number of documents in each.
+            names: names of the sources.
         """
         lengths, copies = _joined(self._lengths), _joined(self._copies)
         owners, begins, ends = (
             (_joined(list(column)) for column in zip(*self._runs, strict=True)) if self._runs else [_joined([])] * 3
         )
         starts = offsets_of(np.concatenate([np.zeros(0, np.int64), *self._sizes]))
-        parts = Parts(starts, np.array(sources, dtype=np.int32))
+        parts = Parts(starts, np.array([place.source for place in places], dtype=np.int32))
+        first = offsets_of(np.array(sizes, dtype=np.int64))
+        longest = [(_id_of(document, places, first, names), tokens) for tokens, document in self._longest]
         pieces = self._table.pieces() if self._table is not None else {}
         self._lengths, self._copies, self._runs, self._table = [], [], [], None
         if len(copies) and copies.max() > 1:
@@ -193,12 +204,26 @@ class _LengthsOfChunks:
             pieces = {length: one.take(*_copied(one.owners, documents)) for length, one in pieces.items()}
             take, owners = _copied(owners, documents)
             begins, ends = begins[take], ends[take]
-        return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out)
+        return LengthStats(lengths, owners, begins, ends, parts, pieces, self._held_out, longest)
 
     def _segments(self, chunk: DocumentChunk, config: RunConfig) -> Iterator[Segment]:
         mask = Mask.of(config.mask)
         for place in chunk.chosen.catalogue.parts:
             yield from EncodedPart(place.path).segments(mask)
+
+
+def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64], names: Sequence[str]) -> str:
+    """The example id of a document.
+
+    Args:
+        document: its number over all parts.
+        starts: (parts + 1,) over documents.
+    """
+    part = int(np.searchsorted(starts, document, side="right")) - 1
+    place, row = places[part], document - int(starts[part])
+    columns = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"]).slice(row, 1).to_pydict()
+    (line,), (sub,) = columns["line"], columns["sub"]
+    return Address(names[place.source], place.file, place.first_line + line + 1, sub).id
 
 
 def _supervised_runs(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.report.collect.model_shapes import shape_of_model, shape_of_numbers
+from packtrain.pipeline.report.collect.model_shapes import shape_of_model, shape_of_numbers, with_tokenizers_model
+from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.positions import Limit
 
 TINY: dict[str, Any] = {
     "vocab_size": 320,
@@ -149,3 +151,72 @@ def test_headers_that_no_file_has_are_not_believed(header: str, tmp_path: Path) 
     alone = shape_of_model(tmp_path).parameters
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
     assert shape_of_model(tmp_path).parameters == alone
+
+
+# --- how long a document may be ---
+
+LONGROPE = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 128),
+        ({"max_position_embeddings": None}, None),
+        ({"max_position_embeddings": None, "n_positions": 64}, 64),
+        ({"text_config": {**TINY, "max_position_embeddings": 96}}, 96),
+        ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 32}, 32),
+        ({"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 32}}, 32),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 128),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 128),
+        # What no model has is not believed.
+        ({"max_position_embeddings": "128"}, None),
+        ({"max_position_embeddings": True}, None),
+        ({"max_position_embeddings": -128}, None),
+        ({"max_position_embeddings": 10**30}, None),
+        ({"rope_scaling": [1]}, 128),
+        ({"rope_scaling": {**LONGROPE, "original_max_position_embeddings": "x"}}, 128),
+        ({"rope_scaling": {**LONGROPE, "original_max_position_embeddings": -5}}, 128),
+        ({"rope_scaling": {**LONGROPE, "original_max_position_embeddings": float("inf")}}, 128),
+    ],
+)
+def test_how_long_a_document_may_be(changes: dict[str, Any], tokens: int | None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **changes}))
+    limit = shape_of_model(tmp_path).limit
+    assert (limit.tokens if limit else None) == tokens
+
+
+def test_why_it_may_not_be_longer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    assert shape_of_model(tmp_path).limit == Limit(128, "the model's positions end at 128")
+    stretching = {"rope_scaling": LONGROPE, "original_max_position_embeddings": 32}
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **stretching}))
+    assert shape_of_model(tmp_path).limit == Limit(
+        32,
+        "the model's longrope rotary embeddings change for all documents of a batch when one is longer than 32 tokens "
+        "(original_max_position_embeddings)",
+    )
+
+
+# --- the model in the tokenizer's folder ---
+
+
+def test_the_model_in_the_tokenizers_folder_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", "tie_word_embeddings": False}))
+    shape = with_tokenizers_model(ReportOptions(), "my-model", tmp_path).shape
+    assert shape.name == "the model in my-model/config.json, 134 k parameters"
+    assert (shape.layers, shape.hidden, shape.limit) == (3, 64, Limit(128, "the model's positions end at 128"))
+    mine = ReportOptions(shape=shape_of_numbers(1e9, 16, 2048))
+    assert with_tokenizers_model(mine, "my-model", tmp_path) == mine
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", "[1]", '{"model_type": "llama"}', "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"]
+)
+def test_what_cannot_be_used_changes_nothing(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    for place in (str(tmp_path), "missing", "https://example.com/model", "../.."):
+        assert with_tokenizers_model(ReportOptions(), place, tmp_path) == ReportOptions()

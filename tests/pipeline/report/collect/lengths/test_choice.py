@@ -1,6 +1,7 @@
 """The recommendation: its numbers are those of the points, and it keeps as many tokens as it says."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from packtrain.pipeline.report.collect.lengths.advice import CHEAPER, FEW_ROWS, 
 from packtrain.pipeline.report.collect.lengths.choice import candidates, choose
 from packtrain.pipeline.report.options import SEVEN_BILLION, ReportOptions
 from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.positions import Limit
+from packtrain.schemas.report import ReportShape
 from packtrain.schemas.units import share
 from packtrain.stages.forecast.length_stats import LengthStats
 
@@ -173,11 +176,46 @@ def test_texts_are_split_and_not_followed_to_the_longest() -> None:
     assert "would lose no token" in choice.advice.sentence
 
 
-def test_one_giant_conversation_is_named() -> None:
-    choice = choice_of(stats_of([*lognormal(6, 0.8, 1000), 120_000], 0.4))
-    assert choice.advice is not None
-    assert choice.advice.strategy == "bfd"
-    assert any("Few documents need so much" in one and "overlong: split" in one for one in choice.advice.reasons)
+GIANT = replace(stats_of([100] * 300 + [700] * 299 + [40_000]), longest=[("s/chats:46", 40_000), ("s/chats:3", 700)])
+
+
+def test_one_giant_conversation_does_not_decide() -> None:
+    advice = choice_of(GIANT).advice
+    assert advice is not None
+    assert (advice.max_length, advice.strategy) == (1024, "bfd")
+    assert advice.sentence == (
+        "max_length 1,024 would be enough: it keeps all of the trained tokens without 1 far longer document "
+        "(s/chats:46, 40,000 tokens), and 85.7 % with it; the next step up, 2,048, keeps no more."
+    )
+    assert advice.reasons[0] == (
+        "1 document (s/chats:46, 40,000 tokens) holds 14.3 % of the trained tokens and would alone need 65,536. Check "
+        "whether it belongs in the data: after a run, packtrain inspect --id shows one. truncate.overlong: split keeps "
+        "it, in pieces."
+    )
+    down = "The next step down, 512, keeps 53.02 % of the trained tokens without it, less than 99.5 %."
+    assert down in advice.reasons
+
+
+def test_several_giants_are_counted() -> None:
+    advice = choice_of(stats_of([100] * 4000 + [700] * 1000 + [40_000, 50_000, 200_000, 60_000, 45_000])).advice
+    assert advice is not None
+    assert advice.max_length == 1024
+    assert "without 5 far longer documents (the longest has 200,000 tokens), and 73.6 % with them" in advice.sentence
+
+
+@pytest.mark.parametrize(
+    ("stats", "changes"),
+    [
+        (stats_of([100] * 4000 + [700] * 1000 + [60_000] * 6), {}),  # more than one in a thousand
+        (stats_of([100] * 12 + [700] * 7 + [60_000] * 2), {}),  # more than one in twenty
+        (GIANT, {"truncate": {"overlong": "error"}}),  # stops the run
+    ],
+)
+def test_more_of_them_do_decide(stats: LengthStats, changes: dict[str, Any]) -> None:
+    advice = choice_of(stats, configured(**changes)).advice
+    assert advice is not None
+    assert advice.max_length == 65_536
+    assert "far longer" not in advice.sentence
 
 
 def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
@@ -190,6 +228,63 @@ def test_no_longer_length_is_advised_than_can_be_afforded() -> None:
     assert limited.advice.max_length <= 1024
     assert limited.points == free.points, "longer ones are compared all the same"
     assert any("the given limit" in reason for reason in limited.advice.reasons)
+
+
+def for_model(positions: int) -> ReportShape:
+    return replace(SEVEN_BILLION, limit=Limit(positions, f"the model's positions end at {positions:,}"))
+
+
+def test_no_longer_length_is_advised_than_the_model_has_positions() -> None:
+    stats = stats_of([3000] * 400 + [200] * 2000)
+    free, limited = choice_of(stats).advice, choice_of(stats, shape=for_model(2048)).advice
+    assert free is not None
+    assert free.max_length == 4096
+    assert limited is not None
+    assert limited.max_length == 2048
+    assert limited.sentence == (
+        "max_length 2,048 would keep 52.4 % of the trained tokens; longer rows are not advised, because the model's "
+        "positions end at 2,048."
+    )
+    assert "No length up to 2,048 keeps 99.5 % of the trained tokens in whole documents." in limited.reasons
+    why = "Lengths above 2,048 are compared but not advised, because the model's positions end at 2,048."
+    assert why in limited.reasons
+    given = choice_of(stats, shape=for_model(2048), max_length_limit=8192).advice
+    assert given is not None
+    assert given == free, "the user knows better"
+
+
+@pytest.mark.parametrize(("positions", "advised"), [(3500, 3500), (128, 128), (40_960, 4096), (1 << 18, 4096)])
+def test_the_models_positions_are_compared_too(positions: int, advised: int) -> None:
+    advice = choice_of(stats_of([3000] * 400 + [200] * 2000), shape=for_model(positions)).advice
+    assert advice is not None
+    assert advice.max_length == advised
+
+
+@pytest.mark.parametrize(
+    ("positions", "truncate", "words"),
+    [
+        (2048, {}, None),
+        (
+            1024,
+            {},
+            ", and 2 documents are longer. Set truncate.max_length: 1024, or take a model with more positions.",
+        ),
+        (1024, {"overlong": "drop"}, ", and 1 document is longer. Set truncate.max_length: 1024, or take "),
+        (1900, {"overlong": "drop"}, ". That is harmless: no document is longer, and each document has positions of "),
+    ],
+)
+def test_a_configured_length_above_the_models_positions(
+    positions: int, truncate: dict[str, Any], words: str | None
+) -> None:
+    config = configured(truncate={"max_length": 2048, **truncate})
+    choice = choice_of(stats_of([200, 1500, 2700]), config, shape=for_model(positions))
+    if words is None:
+        assert choice.over_limit is None
+        return
+    assert choice.over_limit is not None
+    said = f"max_length 2,048 is above what the model is made for: the model's positions end at {positions:,}{words}"
+    assert choice.over_limit.startswith(said)
+    assert choice.sentence.endswith(f" {choice.over_limit}")
 
 
 def test_splitting_a_few_documents_comes_first_where_it_saves_most() -> None:
@@ -270,7 +365,7 @@ def test_the_advice_keeps_what_can_be_kept(
     whole = 1 - point.documents_cut / (point.documents + point.documents_lost)
     reached = not any("None of the compared lengths" in reason for reason in advice.reasons)
     if reached:
-        assert kept >= KEEPS
+        assert kept >= KEEPS or "far longer document" in advice.sentence
         if cuts:
             assert whole >= (WHOLE_TEXTS if texts else WHOLE)
         if overlong == "error" and advice.strategy == "bfd":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import packtrain
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.inputs import scan as sources_module
@@ -205,6 +206,17 @@ def test_what_is_held_out_is_not_in_it(base: Config, tmp_path: Path) -> None:
         f"{packed['holdout']} of {every} documents are held out and not compared: all numbers here are of the train "
         "split."
     ]
+
+
+def test_the_longest_documents_are_known_by_id(base: Config, tmp_path: Path) -> None:
+    packtrain.run(configured(base, {"mask": "all", "duplicates": "keep", "filter": {}}, 4096, tmp_path / "out"))
+    table = pq.read_table(tmp_path / "out" / "documents.parquet").to_pylist()
+    tokens = {one["id"]: one["tokens"] for one in table}
+    every, some = found_of(tmp_path / "out").stats, found_of(tmp_path / "out", documents=100).stats
+    assert len(some.lengths) < len(every.lengths) == len(tokens)
+    for stats in (every, some):
+        assert [length for _, length in stats.longest] == np.sort(stats.lengths)[:-4:-1].tolist()
+        assert [tokens[name] for name, _ in stats.longest] == [length for _, length in stats.longest]
 
 
 PROMISED = ("documents_cut", "documents_lost", "tokens_lost", "labels_lost")
