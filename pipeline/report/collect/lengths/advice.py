@@ -223,7 +223,8 @@ class _Table:
         point = self.at[pick.strategy, pick.max_length]
         kept, configured = f"{self._kept(point)} of the {self.what}", self.config.truncate.max_length
         if self.few is not None:
-            few = f"{plural(self.few.count, 'far longer document')} ({self.few.named})"
+            read = "" if self.more == 1 else " of the sample"
+            few = f"{plural(self.few.count, 'far longer document')}{read} ({self.few.named})"
             kept = f"{_all_or(self.counted(point))} of the {self.what} without {few}, and {self._kept(point)} with "
             kept += "it" if self.few.count == 1 else "them"
         if pick.cuts:

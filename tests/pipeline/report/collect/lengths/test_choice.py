@@ -194,6 +194,9 @@ def test_one_giant_conversation_does_not_decide() -> None:
     )
     down = "The next step down, 512, keeps 53.02 % of the trained tokens without it, less than 99.5 %."
     assert down in advice.reasons
+    part = choose(replace(GIANT, longest=()), configured(), ReportOptions(), documents_in_all=6000).advice
+    assert part is not None
+    assert "without 1 far longer document of the sample (of 40,000 tokens), and 85.7 % with it" in part.sentence
 
 
 def test_several_giants_are_counted() -> None:
