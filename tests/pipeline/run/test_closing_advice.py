@@ -95,7 +95,7 @@ def test_the_default_mask_is_named_where_none_was_chosen(packed: Callable[..., t
     assert cached not in said
     said, same = packed("--set", "mask=completion")
     assert named not in said
-    assert f"all {cached}" in said, "the mask is no part of what is encoded"
+    assert f"all {cached}" in said, "the mask does not affect encoding"
     assert same == last
     said, every = packed("--set", "mask=assistant")
     assert named not in said

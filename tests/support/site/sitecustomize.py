@@ -29,7 +29,7 @@ def _hand_over(server: str, arguments: list[str]) -> None:
 
 
 def _is_program(arguments: list[str]) -> bool:
-    """Whether a Python with these arguments runs code, a module or a file, and is no helper of `multiprocessing`."""
+    """Whether Python with these arguments runs code, a module or a file, rather than serving `multiprocessing`."""
     while arguments and arguments[0] in ("-u", "-B"):
         arguments = arguments[1:]
     if not arguments or arguments[0] == "-c":

@@ -1,4 +1,4 @@
-"""The rank check among real processes: all there, one missing, one twice, one different, nobody to meet."""
+"""The rank check among real processes: all present, one missing, one doubled, one different, and rank 0 missing."""
 
 import re
 import time
