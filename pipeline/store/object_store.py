@@ -17,6 +17,7 @@ from typing import Any
 import blake3
 
 from ...schemas.errors import IntegrityError, OutputError, StoreError
+from ...schemas.files.http_errors import is_unknown_upload
 from ...schemas.files.remote import PIECE, Remote, TakenError
 from ...schemas.files.user_folder import user_folder
 from .local import Draft, LocalStore, Put, read_back
@@ -194,7 +195,7 @@ class ObjectStore:
                     return False
                 self._send(draft.path, name, expected.bytes, "overwrite")
         except FileNotFoundError as error:
-            # If the answer to completing an upload was lost, completing it again fails, because the upload is unknown.
+            # The answer to completing an upload was lost; completing it again failed, because it is no longer known.
             held = self._holds(name, draft.path, expected)
             if not held:
                 raise StoreError(
@@ -263,7 +264,12 @@ class ObjectStore:
         several = {"chunksize": _chunk(size), "max_concurrency": _SENT_AT_ONCE} if self.objects.is_s3 else {}
 
         def call(fs: Any, target: str, limit: dict[str, float]) -> None:
-            fs.put_file(str(path), target, mode=mode, **several, **limit)
+            try:
+                fs.put_file(str(path), target, mode=mode, **several, **limit)
+            except FileNotFoundError as error:
+                if is_unknown_upload(error) and self._info(name) is None:
+                    raise ConnectionError("the upload failed, and ending it twice hid the cause") from None
+                raise
 
         self.objects.ask(name, call, bytes=size, parts=size >= 2 * _chunk(size))
 

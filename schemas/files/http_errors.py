@@ -21,6 +21,12 @@ def is_missing(error: BaseException) -> bool:
     return isinstance(error, FileNotFoundError) or http_status(error) in (404, 410)
 
 
+def is_unknown_upload(error: BaseException) -> bool:
+    """Whether S3 no longer knows an upload in parts: it was completed or ended, and the answer was lost."""
+    answer = getattr(error.__cause__, "response", None)
+    return isinstance(answer, dict) and answer.get("Error", {}).get("Code") == "NoSuchUpload"
+
+
 def is_taken(error: BaseException) -> bool:
     """Whether a conditional put was refused because the name exists.
 

@@ -47,7 +47,7 @@ def test_the_toy_runs_every_part_of_it(tmp_path: Path) -> None:
     assert len(results) == 13
     cannot = {name: one["failed"] for name, one in results.items() if one["failed"]}
     assert "datasets" in cannot.pop("TRL's SFTTrainer")
-    assert "CUDA" in cannot.pop("packed, varlen, Liger's loss")
+    assert "needs a GPU" in cannot.pop("packed, varlen, Liger's loss")
     assert not cannot
     for one in results.values():
         if one["failed"]:

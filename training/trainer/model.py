@@ -86,7 +86,9 @@ def read_model_config(config: ModelConfig, base: Path) -> Any:
         whole = " ".join(str(error).split())
         raise ConfigError(f"model: the configuration of {_shown(config)} cannot be read: {whole}") from error
     for key in config.overrides.keys() & unknown.keys():
-        raise ConfigError(f"model.overrides.{key}: no such key{did_you_mean(key, found.to_dict())}")
+        raise ConfigError(
+            f"model.overrides.{key}: the model has no such key; check it{did_you_mean(key, found.to_dict())}"
+        )
     return found
 
 
@@ -110,7 +112,7 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     try:
         return get_peft_model(model, LoraConfig(**given))
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}") from error
+        raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 
 
 @dataclass(frozen=True, slots=True)

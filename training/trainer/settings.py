@@ -84,7 +84,7 @@ def _number(key: str, text: str) -> int | float:
     try:
         number = float(text)
     except ValueError:
-        raise ConfigError(f"trainer.{key}: {text!r} is not a number") from None
+        raise ConfigError(f"trainer.{key}: {text!r} is not a number; write one") from None
     return int(number) if number.is_integer() else number
 
 
@@ -158,4 +158,5 @@ def refuse_parallelism(accelerator: Any) -> None:
     found = getattr(accelerator, "parallelism_config", None)
     for name in ("cp", "sp", "tp"):
         if found is not None and getattr(found, f"{name}_enabled", False):
-            raise ConfigError(f"parallelism_config.{name}_size={getattr(found, f'{name}_size')}: {CUT}")
+            size = getattr(found, f"{name}_size")
+            raise ConfigError(f"leave parallelism_config.{name}_size={size} out: {CUT}")

@@ -380,6 +380,17 @@ def test_half_of_all_requests_fail(store: ObjectStore, faulty: Faulty) -> None:
     assert sum(asked.fault != "ok" for asked in faulty.asked) > 30
 
 
+def test_an_upload_that_failed_is_begun_again_though_the_answer_to_ending_it_was_lost(
+    store: ObjectStore, faulty: Faulty
+) -> None:
+    faulty.wanted = lambda asked: "uploadId=" in asked.path and asked.method in ("POST", "DELETE")
+    faulty.faults.extend(["reset", "lost"])  # of completing it, and of ending it
+    data = content(2 * CHUNK + 3)
+    assert put(store, "large", data)
+    assert not faulty.faults
+    assert store.local("large", bytes=len(data), hash=hash_bytes(data)).read_bytes() == data
+
+
 def test_a_stale_listing_is_of_no_matter_to_what_is_asked_by_name(store: ObjectStore, faulty: Faulty) -> None:
     assert store.names() == []
     faulty.stale = True
