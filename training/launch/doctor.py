@@ -68,7 +68,7 @@ GOOD, NOTE, SLOW, BROKEN = Level
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorLine:
     """The result of one check."""
 
     subject: str
@@ -103,9 +103,9 @@ def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
     return not broken
 
 
-def examine() -> list[Finding]:
+def examine() -> list[DoctorLine]:
     """Look at everything. A check that fails is a finding itself, so that the others are still made."""
-    checks: dict[str, Callable[[], Sequence[Finding]]] = {
+    checks: dict[str, Callable[[], Sequence[DoctorLine]]] = {
         "packages": packages,
         "devices": devices,
         "attention": attention,
@@ -113,13 +113,13 @@ def examine() -> list[Finding]:
         "/dev/shm": lambda: [shared_memory(Path("/dev/shm"))],
         "locked memory": lambda: locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
     }
-    findings: list[Finding] = []
+    findings: list[DoctorLine] = []
     for name, check in checks.items():
         try:
             findings.extend(check())
         except Exception as error:  # examining a broken machine is the point; broken builds raise anything
             said = f"could not be examined: {error.__class__.__name__}: {error}"
-            findings.append(Finding(name, BROKEN, said, "that is likely part of what is wrong"))
+            findings.append(DoctorLine(name, BROKEN, said, "that is likely part of what is wrong"))
     return findings
 
 
@@ -131,26 +131,26 @@ def installed(package: str) -> str | None:
         return None
 
 
-def packages(version: Callable[[str], str | None] = installed) -> list[Finding]:
+def packages(version: Callable[[str], str | None] = installed) -> list[DoctorLine]:
     """packtrain, what training needs, and the extras with what each gives."""
     own = version("packtrain") or "not installed as a package, imported from its folder"
-    found = [Finding("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")]
+    found = [DoctorLine("packtrain", GOOD, f"{own}, on Python {platform.python_version()}")]
     for package, least in LEAST.items():
         number, fix = version(package), f"pip install '{package}>={'.'.join(map(str, least))}'"
         if number is None:
-            found.append(Finding(package, BROKEN, "not installed: nothing can be trained", fix))
+            found.append(DoctorLine(package, BROKEN, "not installed: nothing can be trained", fix))
         elif leading_numbers(number) < least:
-            found.append(Finding(package, BROKEN, f"{number} is too old", fix))
+            found.append(DoctorLine(package, BROKEN, f"{number} is too old", fix))
         else:
-            found.append(Finding(package, GOOD, number))
+            found.append(DoctorLine(package, GOOD, number))
     optional = [(f"extra {name}", those, gives, f"'packtrain[{name}]'") for name, (those, gives) in EXTRAS.items()]
     for subject, those, gives, install in [*optional, *((one, (one,), gives, one) for one, gives in OTHERS.items())]:
         if missing := [package for package in those if version(package) is None]:
             said = f"{', '.join(missing)} not installed: {gives}"
-            found.append(Finding(subject, NOTE, said, f"pip install {install}"))
+            found.append(DoctorLine(subject, NOTE, said, f"pip install {install}"))
         else:
             there = ", ".join(f"{package} {version(package)}" for package in those)
-            found.append(Finding(subject, GOOD, f"{there}: {gives}"))
+            found.append(DoctorLine(subject, GOOD, f"{there}: {gives}"))
     return found
 
 
@@ -160,7 +160,7 @@ def leading_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def devices() -> list[Finding]:
+def devices() -> list[DoctorLine]:
     """Each GPU, or why torch sees none."""
     import torch
     from torch.utils import collect_env
@@ -169,12 +169,12 @@ def devices() -> list[Finding]:
     for index in range(torch.cuda.device_count()):
         gpu, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
         text = f"{gpu.name}, sm{gpu.major}{gpu.minor}, {size(free)} of {size(total)} free"
-        found.append(Finding(f"cuda:{index}", GOOD, text))
+        found.append(DoctorLine(f"cuda:{index}", GOOD, text))
     if found:
         return found
     driver = collect_env.get_nvidia_driver_version(collect_env.run)
     if driver is None:
-        return [Finding("devices", NOTE, "the CPU: there is no GPU driver")]
+        return [DoctorLine("devices", NOTE, "the CPU: there is no GPU driver")]
     try:
         torch.cuda.init()
         why = "no reason given"
@@ -188,10 +188,10 @@ def devices() -> list[Finding]:
         else "install torch's CUDA build, by the index that pytorch.org names; upgrade the driver if it is older than "
         "that CUDA; start a container with --gpus all"
     )
-    return [Finding("devices", BROKEN, said, fix)]
+    return [DoctorLine("devices", BROKEN, said, fix)]
 
 
-def attention() -> list[Finding]:
+def attention() -> list[DoctorLine]:
     """The attention kernel that training would use, the others, and why."""
     import torch
 
@@ -201,33 +201,36 @@ def attention() -> list[Finding]:
     chosen = choose(device)
     others = [one for one in survey(device) if one.name != chosen.name]
     return [
-        Finding("attention", GOOD, f"{chosen.name}: {chosen.reason}"),
-        *(Finding("", NOTE, f"{one.name}, {'usable' if one.usable else 'not usable'}: {one.reason}") for one in others),
+        DoctorLine("attention", GOOD, f"{chosen.name}: {chosen.reason}"),
+        *(
+            DoctorLine("", NOTE, f"{one.name}, {'usable' if one.usable else 'not usable'}: {one.reason}")
+            for one in others
+        ),
     ]
 
 
-def variables(environ: Mapping[str, str]) -> list[Finding]:
+def variables(environ: Mapping[str, str]) -> list[DoctorLine]:
     """Environment variables that make training slow, and those of the launcher."""
     found = []
     for name, text in SLOWS.items():
         if environ.get(name, "").lower() not in ("", "0", "false", "no", "off", "info"):
             does, _, fix = text.partition("; ")
-            found.append(Finding(name, SLOW, f"{name}={environ[name]}: {does}", fix))
+            found.append(DoctorLine(name, SLOW, f"{name}={environ[name]}: {does}", fix))
     try:
         launch = Launch.read(environ)
     except ConfigError as error:
         what, _, fix = str(error).partition(": ")
-        return [*found, Finding("launcher", BROKEN, what, fix)]
+        return [*found, DoctorLine("launcher", BROKEN, what, fix)]
     rank = f"rank {launch.rank} of {launch.world_size}, to meet at {launch.place}" if launch else "none: one process"
-    return [*found, Finding("launcher", GOOD, rank)]
+    return [*found, DoctorLine("launcher", GOOD, rank)]
 
 
-def shared_memory(folder: Path, least: int = LEAST_SHARED) -> Finding:
+def shared_memory(folder: Path, least: int = LEAST_SHARED) -> DoctorLine:
     """Whether NCCL and DataLoader workers have room to talk: they die of a bus error otherwise."""
     free = shutil.disk_usage(folder).free if folder.exists() else 0
     if free >= least:
-        return Finding("/dev/shm", GOOD, f"{size(free)} free")
-    return Finding(
+        return DoctorLine("/dev/shm", GOOD, f"{size(free)} free")
+    return DoctorLine(
         "/dev/shm",
         SLOW,
         f"{size(free)} free: NCCL and DataLoader workers talk through it, and die of a bus error",
@@ -235,10 +238,10 @@ def shared_memory(folder: Path, least: int = LEAST_SHARED) -> Finding:
     )
 
 
-def locked_memory(limit: int, infiniband: Path = Path("/dev/infiniband")) -> list[Finding]:
+def locked_memory(limit: int, infiniband: Path = Path("/dev/infiniband")) -> list[DoctorLine]:
     """That InfiniBand, where there is any, cannot lock its buffers."""
     if not infiniband.exists() or limit == resource.RLIM_INFINITY:
         return []
     said = f"at most {size(limit)}: InfiniBand locks its buffers, and NCCL ends with 'failed to register memory'"
     fix = "ulimit -l unlimited; docker run --ulimit memlock=-1; in Slurm, PropagateResourceLimitsExcept=MEMLOCK"
-    return [Finding("locked memory", BROKEN, said, fix)]
+    return [DoctorLine("locked memory", BROKEN, said, fix)]

@@ -16,7 +16,7 @@ from ...schemas.errors import ConfigError, LaunchError
 from ...schemas.units import rate
 from .environment import Launch
 from .rank_check import rank_check, within
-from .rank_report import Report
+from .rank_report import RankReport
 
 _NUMBERS = 1 << 20
 """Numbers in the tensor of the bandwidth test: 4 MiB."""
@@ -27,7 +27,7 @@ class Links:
     """All ranks answered."""
 
     backend: str
-    ranks: tuple[Report, ...]
+    ranks: tuple[RankReport, ...]
     """Of all ranks, on rank 0; this rank's own elsewhere."""
     bytes_per_second: float
     """Bandwidth of the all-reduce of 4 MiB per rank: the median of five."""

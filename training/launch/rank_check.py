@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from ...schemas.errors import LaunchError
 from .environment import Launch, listed
-from .rank_report import Report, absence, disagreement, doubled
+from .rank_report import RankReport, absence, disagreement, doubled
 
 Value = TypeVar("Value")
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Ranks:
     """All ranks reported."""
 
     world_size: int
-    reports: tuple[Report, ...] = field(repr=False)
+    reports: tuple[RankReport, ...] = field(repr=False)
     """Reports of all ranks on rank 0; on other ranks, only their own."""
 
 
@@ -59,7 +59,7 @@ def rank_check(timeout: float | None = None, *, agree: Mapping[str, str] | None 
         LaunchError: a rank is missing, one came twice, or they do not agree; on every rank that is there.
     """
     launch = Launch.read()
-    mine = Report.of_this_process(launch, dict(agree or {}))
+    mine = RankReport.of_this_process(launch, dict(agree or {}))
     if launch is None:
         return Ranks(1, (mine,))
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS) if timeout is None else timeout
@@ -97,7 +97,7 @@ def within(seconds: float, work: Callable[[], Value]) -> Value:
     return result.result()
 
 
-def _meet(store: Any, mine: Report, ends: float, seconds: float) -> tuple[str, list[Report]]:
+def _meet(store: Any, mine: RankReport, ends: float, seconds: float) -> tuple[str, list[RankReport]]:
     """Leave a report and wait for the verdict, which rank 0 makes. Returns it, with the reports that this rank read."""
     keys = [f"report/{rank}" for rank in range(mine.world_size)]
     text = json.dumps(asdict(mine))
@@ -126,11 +126,11 @@ def _meet(store: Any, mine: Report, ends: float, seconds: float) -> tuple[str, l
     return verdict, [mine]
 
 
-def _parsed(report: bytes | str) -> Report:
-    return Report(**json.loads(report))
+def _parsed(report: bytes | str) -> RankReport:
+    return RankReport(**json.loads(report))
 
 
-def _open_store(launch: Launch, mine: Report, seconds: float) -> Any:
+def _open_store(launch: Launch, mine: RankReport, seconds: float) -> Any:
     """The job's store, with keys under a prefix of this call's own.
 
     Raises:
@@ -162,7 +162,7 @@ def _open_store(launch: Launch, mine: Report, seconds: float) -> Any:
     return dist.PrefixStore(f"packtrain/ranks/{_calls}/{launch.attempt}", store)
 
 
-def _unreached(launch: Launch, mine: Report, seconds: float, error: BaseException) -> str:
+def _unreached(launch: Launch, mine: RankReport, seconds: float, error: BaseException) -> str:
     saw = f"It saw {listed(mine.variables)}."
     try:
         found = sorted({str(info[4][0]) for info in socket.getaddrinfo(launch.master_addr, launch.master_port)})

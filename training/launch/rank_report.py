@@ -17,7 +17,7 @@ _PACKAGES = ("packtrain", "torch", "transformers", "accelerate")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RankReport:
     """One rank, as it describes itself."""
 
     rank: int
@@ -34,7 +34,7 @@ class Report:
     """The launcher's."""
 
     @classmethod
-    def of_this_process(cls, launch: Launch | None, agree: dict[str, str]) -> "Report":
+    def of_this_process(cls, launch: Launch | None, agree: dict[str, str]) -> "RankReport":
         """This process's own report.
 
         Args:
@@ -69,7 +69,7 @@ class Report:
         return f"rank {self.rank} of {self.world_size} on {self.host}, process {self.pid}, {self.device}"
 
 
-def absence(present: Sequence[Report], world_size: int, seconds: float) -> str:
+def absence(present: Sequence[RankReport], world_size: int, seconds: float) -> str:
     """The message about missing ranks."""
     there = {report.rank: report for report in present}
     missing = [rank for rank in range(world_size) if rank not in there]
@@ -84,7 +84,7 @@ def absence(present: Sequence[Report], world_size: int, seconds: float) -> str:
     )
 
 
-def disagreement(reports: Sequence[Report]) -> str:
+def disagreement(reports: Sequence[RankReport]) -> str:
     """The sentence about what differs where nothing may; empty if nothing does."""
     faults = []
     claims = {report.rank: {"WORLD_SIZE": str(report.world_size), **report.agree} for report in reports}
@@ -103,7 +103,7 @@ def disagreement(reports: Sequence[Report]) -> str:
     return "; ".join(faults)
 
 
-def doubled(first: Report, second: Report) -> str:
+def doubled(first: RankReport, second: RankReport) -> str:
     """The message about two processes of one rank."""
     where = "the same host" if first.machine == second.machine else "another host"
     return (

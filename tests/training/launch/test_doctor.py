@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.training.launch import doctor
-from packtrain.training.launch.doctor import Finding, Level, examine, variables
+from packtrain.training.launch.doctor import DoctorLine, Level, examine, variables
 
 from tests.support import warm
 
@@ -33,10 +33,10 @@ def test_this_machine_is_examined_whole() -> None:
 
 def test_every_bad_finding_says_what_to_do() -> None:
     with pytest.raises(AssertionError, match="memory"):
-        Finding("memory", Level.SLOW, "little", "")
+        DoctorLine("memory", Level.SLOW, "little", "")
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *, as_json: bool) -> tuple[bool, str]:
+def printed(monkeypatch: pytest.MonkeyPatch, findings: list[DoctorLine], *, as_json: bool) -> tuple[bool, str]:
     said: list[str] = []
     monkeypatch.setattr(doctor, "examine", lambda: findings)
     well = doctor.report(as_json=as_json, width=44, say=said.append)
@@ -44,9 +44,9 @@ def printed(monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *, as_json
 
 
 def test_a_table_of_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = Finding("torch", Level.GOOD, "2.13.0")
-    slow = Finding("/dev/shm", Level.SLOW, "full " * 9, "make room")
-    broken = Finding("driver", Level.BROKEN, "old", "upgrade it")
+    torch = DoctorLine("torch", Level.GOOD, "2.13.0")
+    slow = DoctorLine("/dev/shm", Level.SLOW, "full " * 9, "make room")
+    broken = DoctorLine("driver", Level.BROKEN, "old", "upgrade it")
     assert printed(monkeypatch, [torch, slow], as_json=False) == (
         True,
         "torch     good    2.13.0\n"

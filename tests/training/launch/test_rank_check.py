@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from packtrain.training.launch.rank_check import rank_check
-from packtrain.training.launch.rank_report import Report, absence, disagreement, named
+from packtrain.training.launch.rank_report import RankReport, absence, disagreement, named
 
 CALL = "rank_check.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
 Environs = Callable[[int], list[dict[str, str]]]
@@ -106,7 +106,7 @@ def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert roll.reports[0].agree["packtrain"] != "not installed"
 
 
-def report(rank: int, **changes: Any) -> Report:
+def report(rank: int, **changes: Any) -> RankReport:
     values: dict[str, Any] = {
         "rank": rank,
         "world_size": 8,
@@ -122,7 +122,7 @@ def report(rank: int, **changes: Any) -> Report:
             "GROUP_RANK": str(rank // 4),
         },
     }
-    return Report(**(values | changes))
+    return RankReport(**(values | changes))
 
 
 def test_who_is_missing_and_where_the_others_are() -> None:
