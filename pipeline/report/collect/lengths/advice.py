@@ -13,14 +13,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .....schemas.config.config import RunConfig
 from .....schemas.positions import Limit
 from .....schemas.report import Advice, Histogram, Point
 from .....schemas.units import exact, plural, share, times
 from .....stages.forecast.length_stats import LengthStats
-from .....stages.select.truncate import Keep
+from .far_documents import FAR, FarDocuments, far_documents
 
 KEEPS = 0.995
 """Share of trained tokens that a length must keep."""
@@ -32,16 +30,6 @@ context.
 """
 CHEAPER = 0.02
 """Share of space per trained token that a longer length must save."""
-FEW, FEW_SHARE, FEW_AT_MOST = 2, 0.001, 0.05
-"""So many long documents do not count if they are far longer than the others: two, or this share of all documents if
-that is more; but never more than the last share.
-"""
-NAMED = 3
-"""Maximum number of them that are named."""
-FAR = 4
-"""If the advised length is more than this many times the length that splitting needs, the report says that only few
-documents need it. The few long documents that do not count are those longer than the length they need, divided by this.
-"""
 TEXT = 0.9
 """Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
 FEW_ROWS = 64
@@ -90,20 +78,6 @@ class _Pick:
     """Sentences that explain the strategy."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Few:
-    """Documents that are far longer than all others."""
-
-    count: int
-    named: str
-    """The id and tokens of each, the longest first; of many, or if the ids are unknown, the tokens of the longest."""
-    needs: int | None
-    """The length that they need; None if it is above all compared lengths."""
-    labels: int
-    kept: dict[int, int]
-    """Their labels that each compared length keeps."""
-
-
 class _Table:
     """The points by strategy and length."""
 
@@ -124,31 +98,10 @@ class _Table:
         self.share = labels / tokens if tokens else 0.0
         self.what = "trained tokens" if self.trained else "tokens"
         self.splits = config.truncate.overlong == "split"
-        self.few: _Few | None = None
+        self.few: FarDocuments | None = None
         cuts = self.splits or self.share >= TEXT or config.pack.strategy in ("bfd_split", "wrapped")
         if self.trained and not cuts and config.truncate.overlong != "error":
-            self.few = self._few_documents(stats)
-
-    def _few_documents(self, stats: LengthStats) -> _Few | None:
-        """The few documents that alone make the length so long; None if there are none."""
-        needs = self._shortest("bfd", self.compared)
-        others = (needs or self.compared[-1]) // FAR
-        far = np.flatnonzero(stats.lengths > others)
-        every = len(stats.lengths)
-        if not 0 < len(far) <= min(max(FEW, FEW_SHARE * every), FEW_AT_MOST * every):
-            return None
-        mine = np.isin(stats.owners, far)
-        owners = np.searchsorted(far, stats.owners[mine]).astype(np.int32)
-        found = LengthStats(stats.lengths[far], owners, stats.begins[mine], stats.ends[mine])
-        kept = dict[int, int]()
-        for length in self.compared:
-            labels = found.cut(length, Keep(self.config.truncate.keep))[1]
-            whole = found.lengths <= length
-            kept[length] = int(labels[whole].sum() if self.config.truncate.overlong == "drop" else labels.sum())
-        named = [f"{id}, {tokens:,} tokens" for id, tokens in stats.longest if tokens > others]
-        if not named or len(far) > NAMED:
-            named = [f"{'of' if len(far) == 1 else 'the longest has'} {int(found.lengths.max()):,} tokens"]
-        return _Few(len(far), "; ".join(named), needs, found.labels, kept)
+            self.few = far_documents(stats, self._shortest("bfd", self.compared), self.compared, config)
 
     def keeps(self, point: Point) -> float:
         """Share of trained tokens that a point keeps; of all tokens, if none is trained."""
@@ -261,7 +214,12 @@ class _Table:
         """What led to the advice, and what else matters."""
         point = self.at[pick.strategy, pick.max_length]
         # First, if splitting a few documents would save most.
-        out = [*self._few_reason(), *self._outliers(pick), *pick.why, self._documents(pick, point, lengths)]
+        out = [
+            *([self.few.reason(self.total)] if self.few else []),
+            *self._outliers(pick),
+            *pick.why,
+            self._documents(pick, point, lengths),
+        ]
         out += self._before(pick)
         if self.limit is not None and self.lengths != self.compared:
             why = f", because {self.limit.reason}" if self.limit.reason else ""
@@ -318,19 +276,6 @@ class _Table:
         else:
             return []
         return [f"The next step down, {shorter[-1]:,}, {kept}."]
-
-    def _few_reason(self) -> list[str]:
-        """What the few far longer documents hold and need, and what can be done about them."""
-        if self.few is None:
-            return []
-        one = self.few.count == 1
-        need = f"{self.few.needs:,}" if self.few.needs is not None else "more than any compared length"
-        return [
-            f"{plural(self.few.count, 'document')} ({self.few.named}) {'holds' if one else 'hold'} "
-            f"{share(self.few.labels / self.total)} of the {self.what} and would alone need {need}. Check whether "
-            f"{'it belongs' if one else 'they belong'} in the data: after a run, packtrain inspect --id shows one. "
-            f"truncate.overlong: split keeps {'it' if one else 'them'}, in pieces."
-        ]
 
     def _outliers(self, pick: _Pick) -> list[str]:
         """A sentence if a few long documents alone make the advised length so long."""

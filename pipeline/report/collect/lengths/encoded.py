@@ -28,8 +28,8 @@ from ....pack.survey import Surveyor, splits_of
 from ....pack.windows import DocumentChunk, mix64
 from ....store.open import scratch_of
 from ...options import ReportOptions
-from .advice import NAMED
 from .choice import candidates
+from .far_documents import NAMED
 from .pieces import PieceTable
 
 
