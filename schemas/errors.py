@@ -91,6 +91,11 @@ class TaskError(PacktrainError, RuntimeError):
     """A task failed in all its attempts. Names the task and its input."""
 
 
+class SandboxError(PacktrainError, RuntimeError):
+    """The machine failed while a program was judged: its sandbox did not start, or the disk is full. Says nothing of
+    the program."""
+
+
 class RunDiedError(PacktrainError, RuntimeError):
     """The awaited run has failed, has died, or never began."""
 

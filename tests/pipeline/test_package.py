@@ -94,6 +94,7 @@ LAYERS = {
         "cli",
         "stream",
         "explain",
+        "judge",
         "run",
         "report",
         "dataset",
@@ -236,7 +237,8 @@ def _built_with() -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(int(_built_with().partition(".")[0]) < 77, reason="building needs setuptools 77 or later")
-def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path) -> None:
+def test_a_wheel_runs_the_demo_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # where these sources may be found
     # A copy: building writes beside the sources.
     copy = tmp_path / "copy"
     copy.mkdir()
