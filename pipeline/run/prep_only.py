@@ -21,7 +21,8 @@ from ...stages.prep import Format, make_format, public_row
 from ...stages.select.where import Where
 from ..inputs.first_rows import what_it_is
 from ..inputs.formats import resolve_format
-from ..inputs.scan import InputFile, prepare_block, scan_source
+from ..inputs.row_ids import COLUMNS, given_ids, numbered_blocks
+from ..inputs.scan import InputFile, columns_of, prepare_rows, read_rows, scan_source
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
 
@@ -48,6 +49,9 @@ def prepare_source(
     source: SourceConfig, base: Path, target: Path, *, prompt_only: bool = False, observer: Observer | None = None
 ) -> PrepCounts:
     """Write a source's examples to one file: JSONL or Parquet, by its suffix.
+
+    Prompts alone have an `id` (the row's own; of an APPS problem without one, a digest of its question; else the row's
+    number) and a `row`, the number of the source row from 0, so that what a model answers finds its row again.
 
     The file appears only when it is complete, and never replaces an existing file.
 
@@ -116,23 +120,32 @@ def _rows(
     files: list[InputFile], source: SourceConfig, form: Format[Any, Any], counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
-    for file in files:
-        for block in file.blocks:
-            prepared = prepare_block(file.where(block), block, form, source.max_row_bytes)
-            if where is not None:
-                prepared = where.wanted(prepared)
-            counts.rows += prepared.rows
-            counts.examples += len(prepared.examples)
-            counts.filtered += prepared.filtered
-            counts.skipped += prepared.skipped
-            for line, reason, detail in prepared.rejects:
-                counts.rejected[reason] += 1
-                if len(counts.rejects) < _SHOWN_REJECTS:
-                    place = {"file": file.origin or str(file.path), "line": block.first_line + line + 1}
-                    counts.rejects.append({**place, "reason": reason, "detail": detail})
-            for example in prepared.examples:
-                yield public_row(example, form.form)
-            observer.advance(block.end - block.start, rows=prepared.rows)
+    prompts = form.form == "prompt"
+    columns = columns_of(form)
+    if prompts and columns is not None:
+        columns = (*columns, *COLUMNS)
+    for file, block, first in numbered_blocks(files):
+        rows = read_rows(file.where(block), block, source.max_row_bytes, columns)
+        prepared = prepare_rows(rows, form)
+        if where is not None:
+            prepared = where.wanted(prepared)
+        counts.rows += prepared.rows
+        counts.examples += len(prepared.examples)
+        counts.filtered += prepared.filtered
+        counts.skipped += prepared.skipped
+        for line, reason, detail in prepared.rejects:
+            counts.rejected[reason] += 1
+            if len(counts.rejects) < _SHOWN_REJECTS:
+                place = {"file": file.origin or str(file.path), "line": block.first_line + line + 1}
+                counts.rejects.append({**place, "reason": reason, "detail": detail})
+        ids = given_ids(rows) if prompts else {}
+        for example in prepared.examples:
+            row = public_row(example, form.form)
+            if prompts:
+                number = first + example.line
+                row = {"id": example.group or ids[example.line][0] or str(number), "row": number, **row}
+            yield row
+        observer.advance(block.end - block.start, rows=prepared.rows)
 
 
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -95,6 +95,7 @@ LAYERS = {
         "stream",
         "explain",
         "judge",
+        "samples",
         "run",
         "report",
         "dataset",

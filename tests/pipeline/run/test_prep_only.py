@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources
@@ -88,10 +89,39 @@ def test_examples_in_public_form(
 def test_prompts_alone(prep: Prepare, tmp_path: Path, suffix: str) -> None:
     rows = [{"question": "q", "solutions": ""}, {"question": "r", "solutions": '["s"]'}]
     counts = prep(rows, "apps", f"out{suffix}", prompt_only=True)
-    assert [list(row) for row in read(tmp_path / f"out{suffix}")] == [["prompt"], ["prompt"]]
+    assert [list(row) for row in read(tmp_path / f"out{suffix}")] == [["id", "row", "prompt"]] * 2
     assert (counts.rows, counts.examples, counts.filtered) == (2, 2, {})
     counts = prep([{"prompt": "a"}], "prompt_completion", f"two{suffix}", prompt_only=True)
-    assert read(tmp_path / f"two{suffix}") == [{"prompt": "a"}]
+    assert read(tmp_path / f"two{suffix}") == [{"id": "0", "row": 0, "prompt": "a"}]
+
+
+def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> None:
+    rows = [
+        {"question": "q", "id": 7, "difficulty": "a"},
+        {"question": "r", "id": "x", "difficulty": "b"},
+        {"question": "s", "difficulty": "a"},
+        {"question": "s", "id": "", "difficulty": "a"},
+    ]
+    prep(rows, "apps", "out.jsonl", prompt_only=True, apps={"difficulties": ["a"]})
+    found = [(row["id"], row["row"]) for row in read(tmp_path / "out.jsonl")]
+    assert found == [("7", 0), (found[1][0], 2), (found[1][0], 3)]
+    assert len(found[1][0]) == 16
+    lines = b'{"id": 5, "prompt": "a"}\n\n{\n{"prompt": "c", "id": {"k": 1}}\n{"prompt": "d", "id": "d/1"}\n'
+    prep(lines, "prompt_completion", "two.jsonl", prompt_only=True)
+    assert [(row["id"], row["row"]) for row in read(tmp_path / "two.jsonl")] == [("5", 0), ("3", 3), ("d/1", 4)]
+
+
+def test_rows_of_prompts_are_counted_over_files(tmp_path: Path) -> None:
+    for name, texts in (("a", "ab"), ("b", "cde")):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    pq.write_table(
+        pa.Table.from_pylist([{"prompt": "f", "id": 9}, {"prompt": "g", "id": None}]), tmp_path / "c.parquet"
+    )
+    paths = ["a.jsonl", "b.jsonl", "c.parquet"]
+    source = SourceConfig.model_validate({"name": "a", "format": "prompt_completion", "path": paths, "max_rows": 7})
+    prepare_source(source, tmp_path, tmp_path / "out.jsonl", prompt_only=True)
+    found = [(row["prompt"], row["id"], row["row"]) for row in read(tmp_path / "out.jsonl")]
+    assert found == [*((text, str(row), row) for row, text in enumerate("abcde")), ("f", "9", 5), ("g", "6", 6)]
 
 
 @pytest.mark.parametrize("format", ["messages", "text"])
@@ -232,4 +262,7 @@ def test_prompts_of_a_test_set(realdata: Path, tmp_path: Path) -> None:
     counts = prepare_source(source, tmp_path, tmp_path / "out.jsonl", prompt_only=True)
     rows = read(tmp_path / "out.jsonl")
     assert counts.examples == counts.rows == len(rows) == 405
-    assert all(list(row) == ["prompt"] and row["prompt"][0]["role"] == "user" for row in rows)
+    assert all(list(row) == ["id", "row", "prompt"] and row["prompt"][0]["role"] == "user" for row in rows)
+    assert [row["row"] for row in rows] == list(range(405))
+    asked = [json.loads(line)["id"] for line in (realdata / "apps/test.jsonl").read_bytes().splitlines()]
+    assert [row["id"] for row in rows] == [str(id) for id in asked]

@@ -1,0 +1,130 @@
+"""The samples file: resumed after any cut, in one order, with each sample once; and refused where it is another's."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.samples.samples_file import RECORD, SamplesFile, read_samples
+from packtrain.schemas.errors import BusyError, InputError, OutputError
+from packtrain.schemas.samples import Sample
+
+KEYS = [(row, sample) for row in range(3) for sample in range(2)]
+OPTIONS = {"model": "m", "n": 2}
+
+
+def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
+    return Sample(f"p{key[0]}", *key, text=f"{text}{key}", finish_reason="stop", tokens=key[1] + 1)
+
+
+def write(path: Path, keys: list[tuple[int, int]], *, finish: bool = True, wanted: Any = KEYS) -> None:
+    with SamplesFile(path, OPTIONS, wanted) as file:
+        for key in keys:
+            if key not in file.done:
+                file.append([sample(key)])
+        if finish:
+            file.finish()
+
+
+def test_a_line_is_one_object(tmp_path: Path) -> None:
+    write(tmp_path / "s.jsonl", KEYS)
+    first = (tmp_path / "s.jsonl").read_text(encoding="utf-8").split("\n")[0]
+    assert first == '{"id":"p0","row":0,"sample":0,"text":"ä\\n\u2028(0, 0)","finish_reason":"stop","tokens":1}'
+    assert list(read_samples(tmp_path / "s.jsonl")) == [sample(key) for key in KEYS]
+
+
+@given(order=st.permutations(KEYS), cuts=st.lists(st.integers(0, 600), max_size=3))
+def test_cut_anywhere_and_resumed_it_is_the_same_file(
+    tmp_path_factory: pytest.TempPathFactory, order: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    write(folder / "whole.jsonl", KEYS)
+    path = folder / "s.jsonl"
+    for cut in cuts:
+        write(path, order, finish=False)
+        os.truncate(path, min(cut, path.stat().st_size))
+    write(path, order)
+    assert path.read_bytes() == (folder / "whole.jsonl").read_bytes()
+    assert sorted(one.name for one in folder.iterdir()) == [
+        name for one in ("s.jsonl", "whole.jsonl") for name in (one, one + RECORD)
+    ]
+
+
+def test_what_is_done_is_known(tmp_path: Path) -> None:
+    write(tmp_path / "s.jsonl", [(1, 1), (0, 0)], finish=False)
+    with SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS) as file:
+        assert (file.done, file.tokens) == ({(1, 1), (0, 0)}, 3)
+
+
+def test_another_command_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "s.jsonl", KEYS)
+    before = (tmp_path / "s.jsonl").read_bytes()
+    with pytest.raises(OutputError, match=r"samples of another command \(n: 2 then, 3 now\); choose another file"):
+        SamplesFile(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, KEYS)
+    (tmp_path / "mine.jsonl").write_text("mine")
+    with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
+        SamplesFile(tmp_path / "mine.jsonl", OPTIONS, KEYS)
+    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is none that this command makes"):
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS[:2])
+    with pytest.raises(OutputError, match=r"s\.jsonl is a file, not a folder"):
+        SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, KEYS)
+    with pytest.raises(OutputError, match="is not a regular file"):
+        SamplesFile(tmp_path, OPTIONS, KEYS)
+    assert (tmp_path / "s.jsonl").read_bytes() == before
+    assert (tmp_path / "mine.jsonl").read_text() == "mine"
+
+
+def test_two_do_not_write_one_file(tmp_path: Path) -> None:
+    with (
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS),
+        pytest.raises(BusyError, match="another process is writing it"),
+    ):
+        SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS)
+    write(tmp_path / "s.jsonl", KEYS)
+
+
+GOOD = {"id": "a", "row": 0, "sample": 0, "text": "t"}
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        ({**GOOD, "sample": 1, "row": "0"}, r"line 2: Expected `int`, got `str` - at `\$.row`; a sample has id"),
+        ({"id": "a", "row": 0, "sample": 1}, "line 2: Object missing required field `text`"),
+        ({**GOOD, "row": -1}, "line 2: row -1, sample 0: both count from 0"),
+        (GOOD, "line 2: sample 0 of row 0 stands twice"),
+        ({**GOOD, "id": "b\x1b", "sample": 1}, r"line 2: row 0 has the id b\\x1b here, and a above"),
+        ([], "line 2: Expected `object`, got `array`"),
+    ],
+    ids=["type", "missing", "negative", "twice", "ids", "list"],
+)
+def test_bad_lines_are_named(tmp_path: Path, second: Any, what: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(second)}\n")
+    with pytest.raises(InputError, match=what):
+        list(read_samples(path))
+
+
+def test_a_last_line_may_lack_its_end_but_not_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps({**GOOD, "more": 1}) + "\n\n" + json.dumps({**GOOD, "sample": 1}))
+    assert [one.sample for one in read_samples(path)] == [0, 1]
+    path.write_text(json.dumps(GOOD) + "\n" + json.dumps({**GOOD, "sample": 1})[:-3])
+    with pytest.raises(
+        InputError, match="line 2: the last line is cut short; the command that made the file completes"
+    ):
+        list(read_samples(path))
+    path.write_text(json.dumps(GOOD)[:-3] + "\n")
+    with pytest.raises(InputError, match=r"line 1: not JSON \(.*\); a samples file has one object a line"):
+        list(read_samples(path))
+    path.write_bytes(b'{"id": "\xff", "row": 0, "sample": 0, "text": ""}\n')
+    with pytest.raises(InputError, match="line 1: not JSON"):
+        list(read_samples(path))
+    with pytest.raises(InputError, match=r"no\.jsonl cannot be read: No such file"):
+        list(read_samples(tmp_path / "no.jsonl"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="it is not a regular file"):
+        list(read_samples(tmp_path / "pipe"))
