@@ -105,7 +105,7 @@ LAYERS = {
         "execute",
         "store",
     ),
-    "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "prep"),
+    "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep"),
     "training": ("trainer", "launch", "probe", "attention", "loader", "order", "shards"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""

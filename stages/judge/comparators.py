@@ -1,0 +1,127 @@
+"""Compares what a program printed or returned with what is expected.
+
+What is not done, though the checker published with APPS does: compare sets of words, so that order and repetition do
+not matter; compare integers with a tolerance, or numbers rounded to three places; accept any value that equals the
+first element of an expected list.
+"""
+
+import json
+import math
+import re
+from enum import StrEnum
+from typing import Any
+
+from .verdicts import Rule
+
+TOLERANCE = 1e-6
+"""A number is close if it differs by at most this, or by at most this share of the expected number."""
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
+_LONGEST = 400
+"""Characters of a number; longer ones are compared as text."""
+_SPACES = re.compile(r"(\s+)")
+
+
+class Comparator(StrEnum):
+    """How outputs are compared. Each accepts what `exact` accepts."""
+
+    exact = "exact"
+    tokens = "tokens"
+    numbers = "numbers"
+    """Spaces and lines as in `exact`, numbers as in `tokens+numbers`."""
+    tokens_numbers = "tokens+numbers"
+
+    @property
+    def close(self) -> bool:
+        """Whether numbers may be close instead of equal."""
+        return self in (Comparator.numbers, Comparator.tokens_numbers)
+
+    @property
+    def spacing(self) -> bool:
+        """Whether words may be spaced otherwise."""
+        return self in (Comparator.tokens, Comparator.tokens_numbers)
+
+
+def compare_text(expected: str, output: str, comparator: Comparator) -> Rule | None:
+    """The strictest rule of a comparator that accepts an output; None if it is wrong."""
+    want, got = _trimmed(expected), _trimmed(output)
+    if want == got:
+        return Rule.exact
+    if not comparator.spacing:
+        return Rule.numbers if comparator.close and _close_words(_SPACES.split(want), _SPACES.split(got)) else None
+    words, printed = want.split(), got.split()
+    if words == printed:
+        return Rule.tokens
+    return Rule.numbers if comparator.close and _close_words(words, printed) else None
+
+
+def compare_value(expected: Any, value: bytes, comparator: Comparator, *, wrapped: bool = False) -> Rule | None:
+    """The rule that accepts the JSON of a returned value; None if it is wrong.
+
+    Args:
+        wrapped: see `Problem.wrapped`.
+    """
+    try:
+        returned = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    for close, rule in ((False, Rule.value), (True, Rule.close_value)):
+        if (comparator.close or not close) and equal_values(expected, returned, close=close):
+            return rule
+    if wrapped and equal_values(expected[0], returned, close=comparator.close):
+        return Rule.wrapped
+    return None
+
+
+def equal_values(expected: Any, value: Any, *, close: bool) -> bool:
+    """Whether two JSON values are equal. Numbers are, whatever their type (2 and 2.0); true is not 1.
+
+    Args:
+        close: accept close numbers where the expected one is a floating-point number.
+    """
+    pairs = [(expected, value)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+            pairs += ((one[key], other[key]) for key in one)
+        elif _is_number(one) and _is_number(other):
+            if one != other and not (close and isinstance(one, float) and _close(one, other)):
+                return False
+        elif type(one) is not type(other) or isinstance(one, list | dict) or one != other:
+            return False
+    return True
+
+
+def _trimmed(text: str) -> str:
+    """The text without whitespace at the ends of its lines and blank lines at its end."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return "\n".join(lines)
+
+
+def _close_words(expected: list[str], printed: list[str]) -> bool:
+    return len(expected) == len(printed) and all(
+        word == other or _close_texts(word, other) for word, other in zip(expected, printed, strict=True)
+    )
+
+
+def _close_texts(expected: str, printed: str) -> bool:
+    if max(len(expected), len(printed)) > _LONGEST:
+        return False
+    if not _DECIMAL.fullmatch(expected) or not _NUMBER.fullmatch(printed):
+        return False
+    return _close(float(expected), float(printed))
+
+
+def _close(expected: float, value: float) -> bool:
+    try:
+        return math.isclose(expected, value, rel_tol=0.0, abs_tol=max(TOLERANCE, TOLERANCE * abs(expected)))
+    except OverflowError:  # an integer beyond any float
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

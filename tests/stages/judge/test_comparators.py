@@ -1,0 +1,165 @@
+"""Comparators: what each accepts, and the errors of the checker that is published with APPS."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.stages.judge.comparators import Comparator, compare_text, compare_value, equal_values
+from packtrain.stages.judge.verdicts import Rule, loosest
+
+from tests.support.examples import examples
+
+BY = {
+    "exact": Comparator.exact,
+    "tokens": Comparator.tokens,
+    "numbers": Comparator.numbers,
+    "both": Comparator.tokens_numbers,
+}
+
+TEXTS: list[tuple[str, str, dict[str, Rule | None]]] = [
+    ("1\n2\n", "1\n2", dict.fromkeys(BY, Rule.exact)),
+    ("1\n2", "1 \r\n2\t\n\n\n", dict.fromkeys(BY, Rule.exact)),
+    ("", "", dict.fromkeys(BY, Rule.exact)),
+    ("", " \n", dict.fromkeys(BY, Rule.exact)),
+    ("", "0", dict.fromkeys(BY)),
+    ("1 2", "1\n2", {"exact": None, "tokens": Rule.tokens, "numbers": None, "both": Rule.tokens}),
+    ("1 2", "2 1", dict.fromkeys(BY)),  # sets of words
+    ("1 1 2", "1 2 2", dict.fromkeys(BY)),
+    ("1 1 2", "1 2", dict.fromkeys(BY)),
+    ("YES", "Yes", dict.fromkeys(BY)),
+    ("1000000", "1000001", dict.fromkeys(BY)),  # integers with a tolerance
+    ("1000000000000", "1000000000000.0000001", dict.fromkeys(BY)),
+    ("3", "3.0", dict.fromkeys(BY)),
+    ("0.5", "0.50", {"exact": None, "tokens": None, "numbers": Rule.numbers, "both": Rule.numbers}),
+    ("2.0", "2", {"exact": None, "tokens": None, "numbers": Rule.numbers, "both": Rule.numbers}),
+    ("0.3333333333", "0.33333331", {"exact": None, "tokens": None, "numbers": Rule.numbers, "both": Rule.numbers}),
+    ("0.123456", "0.1234", dict.fromkeys(BY)),  # three places
+    ("1e9", "1.0e9", dict.fromkeys(BY)),  # no decimal point in what is expected
+    ("1.0", "nan", dict.fromkeys(BY)),
+    ("1.0", "inf", dict.fromkeys(BY)),
+    ("1.0", "1_0", dict.fromkeys(BY)),
+    ("1.0", "١", dict.fromkeys(BY)),
+    ("1.5e3", "1500", {"exact": None, "tokens": None, "numbers": Rule.numbers, "both": Rule.numbers}),
+    ("a 1.0\nb", "a  1.0000001 b", {"exact": None, "tokens": None, "numbers": None, "both": Rule.numbers}),
+    ("1.0 2", "1.00 3", dict.fromkeys(BY)),
+    ("1.0.0", "1.0.00", dict.fromkeys(BY)),
+]
+
+
+@pytest.mark.parametrize(("expected", "output", "rules"), TEXTS)
+def test_texts(expected: str, output: str, rules: dict[str, Rule | None]) -> None:
+    assert {name: compare_text(expected, output, by) for name, by in BY.items()} == rules
+
+
+def test_the_tolerance_is_relative_above_one_and_absolute_below() -> None:
+    def close(expected: str, output: str) -> bool:
+        return compare_text(expected, output, Comparator.tokens_numbers) is not None
+
+    assert close("1000000.0", "1000000.9")
+    assert not close("1000000.0", "1000001.1")
+    assert close("0.0", "0.0000009")
+    assert not close("0.0", "0.0000011")
+    assert not close(f"1.{'0' * 500}", f"1.{'0' * 501}")  # longer than any number that is meant
+
+
+WORD = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=6)
+NUMBER = st.integers().map(str) | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+words = st.lists(NUMBER | WORD, max_size=8)
+
+
+@given(words, words)
+@examples(300)
+def test_looser_comparators_accept_what_stricter_ones_do(one: list[str], other: list[str]) -> None:
+    for output in ("\n".join(one), " ".join(one), " ".join(other)):
+        found = {name: compare_text(" ".join(one), output, by) is not None for name, by in BY.items()}
+        assert found["exact"] <= found["tokens"] <= found["both"]
+        assert found["exact"] <= found["numbers"] <= found["both"]
+    assert compare_text(" ".join(one), "\n".join(one), Comparator.tokens) in (Rule.exact, Rule.tokens)
+
+
+@given(words, st.randoms(use_true_random=False))
+@examples(200)
+def test_tokens_accept_nothing_but_the_same_words_in_the_same_order(one: list[str], chance: object) -> None:
+    other = list(one)
+    chance.shuffle(other)  # type: ignore[attr-defined]
+    accepted = compare_text(" ".join(one), " ".join(other), Comparator.tokens) is not None
+    assert accepted == (" ".join(one).split() == " ".join(other).split())
+
+
+VALUES: list[tuple[object, str, bool, Rule | None]] = [
+    (9, "9", False, Rule.value),
+    (9, "9.0", False, Rule.value),
+    (9, "10", False, None),
+    (True, "true", False, Rule.value),
+    (True, "1", False, None),
+    (1, "true", False, None),
+    ("a", '"a"', False, Rule.value),
+    ("1", "1", False, None),
+    (None, "null", False, Rule.value),
+    ([1, [2]], "[1, [2]]", False, Rule.value),
+    ([1, 2], "[2, 1]", False, None),
+    ([1], "[1, 1]", False, None),
+    ({"a": [1]}, '{"a": [1]}', False, Rule.value),
+    ({"a": 1}, '{"a": 1, "b": 2}', False, None),
+    (0.5, "0.5000001", False, Rule.close_value),
+    (5, "5.0000001", False, None),
+    (10**400, "1e300", False, None),
+    (1.5, str(10**400), False, None),
+    ([False], "false", True, Rule.wrapped),
+    ([False], "[false]", True, Rule.value),
+    ([False], "false", False, None),  # the first element of a list, unless all tests are wrapped
+    ([[1, 2]], "[1, 2]", True, Rule.wrapped),
+    ([0], "false", True, None),
+    ([1, 2], "1", False, None),
+    (1, "NaN", False, None),
+    (1, "", False, None),
+    (1, "not JSON", False, None),
+]
+
+
+@pytest.mark.parametrize(("expected", "value", "wrapped", "rule"), VALUES)
+def test_values(expected: object, value: str, wrapped: bool, rule: Rule | None) -> None:
+    assert compare_value(expected, value.encode(), Comparator.tokens_numbers, wrapped=wrapped) == rule
+
+
+def test_numbers_of_values_are_close_only_where_that_is_chosen() -> None:
+    assert compare_value(0.5, b"0.5000001", Comparator.tokens) is None
+    assert compare_value([0.5], b"0.5000001", Comparator.exact, wrapped=True) is None
+    assert compare_value([0.5], b"0.5000001", Comparator.numbers, wrapped=True) is Rule.wrapped
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(json_values, json_values)
+@examples(300)
+def test_equality_is_that_of_python_but_for_booleans(one: object, other: object) -> None:
+    assert equal_values(one, json.loads(json.dumps(one)), close=False)
+
+    def marked(value: object) -> object:
+        if isinstance(value, bool):
+            return f"a boolean: {value}"
+        if isinstance(value, list):
+            return [marked(inner) for inner in value]
+        return {key: marked(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+    assert equal_values(one, other, close=False) == (marked(one) == marked(other))
+
+
+def test_hostile_json_is_wrong_and_nothing_worse() -> None:
+    for value in (b"[" * 200_000, b"9" * 100_000, b"\xff", b'"\\ud800"', b"1e999"):
+        assert compare_value([1], value, Comparator.tokens_numbers) is None
+    deep = json.loads("[" * 500 + "]" * 500)
+    assert equal_values(deep, json.loads("[" * 500 + "]" * 500), close=True)
+
+
+def test_the_loosest_rule_is_kept() -> None:
+    assert loosest(None, Rule.exact) is Rule.exact
+    assert loosest(Rule.numbers, Rule.exact) is Rule.numbers
+    assert loosest(Rule.exact, Rule.tokens) is Rule.tokens
+    assert loosest(Rule.value, Rule.wrapped) is Rule.wrapped
