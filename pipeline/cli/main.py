@@ -16,6 +16,7 @@ from .arguments.completion import complete_at_once_in_zsh, join_words
 from .arguments.help import WIDTH, Commands
 from .clean import clean
 from .diff import diff
+from .explain_loss import explain_loss
 from .inspect import inspect
 from .launch import doctor, launch
 from .loader import loader
@@ -53,7 +54,8 @@ def schema() -> None:
 
 
 for _command in (
-    plan, run, wait, prep, report, diff, inspect, loader, verify, repair, clean, train, probe, doctor, launch, schema,
+    plan, run, wait, prep, report, diff, inspect, loader, verify, repair, clean, train, explain_loss, probe,
+    doctor, launch, schema,
 ):  # fmt: skip
     app.command()(_command)
 

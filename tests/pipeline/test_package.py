@@ -81,6 +81,7 @@ MAY_IMPORT = {
 }
 LAZILY = {
     "pipeline.cli.arguments.completion": {"training"},
+    "pipeline.cli.explain_loss": {"training"},
     "pipeline.cli.launch": {"training"},
     "pipeline.cli.loader": {"training"},
     "pipeline.cli.probe": {"training"},
@@ -106,7 +107,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep"),
-    "training": ("trainer", "launch", "probe", "attention", "loader", "order", "shards"),
+    "training": ("trainer", "launch", "probe", "attention", "loader", "losses", "order", "shards"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

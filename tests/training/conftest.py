@@ -52,3 +52,29 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
 def folder(make_packed: MakePacked) -> Path:
     """Some thirty packed rows in several shards."""
     return make_packed("number", 170)
+
+
+@pytest.fixture(scope="session")
+def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset of conversations and texts with a held-out part, so that not every token is trained."""
+    root = tmp_path_factory.mktemp("two-sources")
+    asked = [{"role": "user", "content": f"say {i} " * (1 + i % 5)} for i in range(90)]
+    said = [{"role": "assistant", "content": f"{i} " * (1 + i % 11)} for i in range(90)]
+    chats = [{"messages": list(turns)} for turns in zip(asked, said, strict=True)]
+    texts = [{"text": f"line {i} " * (1 + i * i % 23)} for i in range(90)]
+    for name, rows in (("chats", chats), ("texts", texts)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(
+        {
+            "out": str(root / "packed"),
+            "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
+            "sources": [
+                {"name": "chats", "format": "messages", "path": str(root / "chats.jsonl")},
+                {"name": "texts", "format": "text", "path": str(root / "texts.jsonl")},
+            ],
+            "holdout": {"fraction": 0.3},
+            "truncate": {"max_length": 128},
+            "run": {"workers": 1, "report": False},
+        }
+    )
+    return root / "packed"

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..loader.collate import flatten
+from .document_losses import DocumentLosses
 from .feed import Feed
 
 _LOG = logging.getLogger(__name__)
@@ -26,10 +27,22 @@ _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Counts finished steps, for checkpoints, and how often the data has been read. Has the last step logged."""
+    """Counts finished steps, for checkpoints, and how often the data has been read. Has the last step logged, and
+    begins and ends the record of losses.
+    """
 
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
+    def __init__(self, feed: Feed, losses: DocumentLosses | None = None) -> None:
+        self.feed, self.losses = feed, losses
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See transformers."""
+        if self.losses is not None:
+            self.losses.begin(state.global_step, writes=state.is_world_process_zero)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See transformers."""
+        if self.losses is not None:
+            self.losses.end()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See transformers."""
@@ -151,7 +164,7 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
             yield (
                 "steep",
                 f"{said}, and was {self._least_norm:.3g}. Likely causes: {_RATE}, or a damaged document (packtrain "
-                "loader --explain names those of a step)",
+                "explain-loss names those of a step, and their losses)",
             )
         if 0 < norm < math.inf:
             self._least_norm = min(norm, self._least_norm)

@@ -174,6 +174,10 @@ class TrainConfig(ConfigModel):
     one document."""
     loss_kernel: Literal["auto", "none", "chunked", "liger"] = "auto"
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
+    document_losses: bool | None = None
+    """Log the loss by source, and record that of each document for `packtrain explain-loss`. Null: where the kernel
+    gives the losses of single tokens anyway; torch's and Liger's fused ones, of `chunked` and `liger`, do not. True:
+    compute them there, too, which multiplies the head's weights once more."""
     offload_activations: bool = False
     """Keep activations in the host's memory between forward and backward. Beside gradient checkpointing, which keeps
     only the inputs of layers, it gains almost nothing."""

@@ -1,7 +1,7 @@
 """What a training prints: a line at every logging step, and one for every evaluation."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import TrainerCallback
@@ -9,6 +9,8 @@ from transformers import TrainerCallback
 from ...schemas.units import count, duration
 from ..printing import Say, print_line
 
+MOST_SOURCES = 6
+"""More sources than these are not shown in a line; logs and TensorBoard have all of them."""
 SHOWN: dict[str, Callable[[float], str]] = {
     "loss": "loss {:.4f}".format,
     "grad_norm": "grad norm {:.3g}".format,
@@ -41,10 +43,17 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         if "loss" in logs:
             # At the pace so far, evaluations and checkpoints included.
             left = (self.clock() - self._began) / max(1, step - self._first_step) * (state.max_steps - step)
-            shown = "  ".join(show(logs[key]) for key, show in SHOWN.items() if isinstance(logs.get(key), int | float))
+            parts = [show(logs[key]) for key, show in SHOWN.items() if isinstance(logs.get(key), int | float)]
+            if 1 < sum(key.startswith("loss_") for key in logs) <= MOST_SOURCES:
+                parts[0] += f" ({_by_source(logs, 'loss_')})"
+            shown = "  ".join(parts)
             self.say(f"step {step:,}/{state.max_steps:,}  {shown}  left {duration(left)}")
         elif "eval_loss" in logs:
-            sources = (key.removeprefix("eval_loss_") for key in logs if key.startswith("eval_loss_"))
-            losses = ", ".join(f"{name} {logs[f'eval_loss_{name}']:.4f}" for name in sources)
-            tokens = count(logs["eval_tokens"])
+            losses, tokens = _by_source(logs, "eval_loss_"), count(logs["eval_tokens"])
             self.say(f"held out, after {step:,} steps: loss {logs['eval_loss']:.4f} ({losses}), {tokens} tokens")
+
+
+def _by_source(logs: Mapping[str, float], prefix: str) -> str:
+    """Such as `chats 1.2345, texts 2.3456`."""
+    found = ((key.removeprefix(prefix), loss) for key, loss in logs.items() if key.startswith(prefix))
+    return ", ".join(f"{name} {loss:.4f}" for name, loss in found)

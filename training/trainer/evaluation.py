@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
 from ..loader.collate import flatten
+from ..losses.sources import DocumentSources
 from ..shards.arrow_shard import PackedRow
 from ..shards.dataset_rows import MAKE_HOLDOUT, PackedRows
-from .loss import Targets, targets, token_losses
+from .loss import Targets, document_sums, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
 """(batch, targets) → (n, V) logits that predict the trained tokens."""
@@ -64,30 +64,18 @@ class HeldOut:
         return len(self.rows) if self.limit is None else min(self.limit, len(self.rows))
 
     @cached_property
-    def _sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """Names of the sources; document ids, ascending; and the index of each id's name."""
-        held = self.rows.documents()
-        table = pq.read_table(held.path, columns=["doc_id", "source"]).unify_dictionaries().combine_chunks()
-        held.close()
-        column = table.column("source").combine_chunks().dictionary_encode()
-        ids = table.column("doc_id").to_numpy()
-        order = np.argsort(ids, kind="stable")
-        return tuple(column.dictionary.to_pylist()), ids[order], column.indices.to_numpy().astype(np.int64)[order]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Names of the sources."""
-        return self._sources[0]
+    def sources(self) -> DocumentSources:
+        """Which document is of which source."""
+        return DocumentSources([self.rows])
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
         """A rank's batches, and (D,) the number of the source of each document (piece) in them."""
-        _, ids, numbers = self._sources
         width = self.rows_per_device * world_size
         for begin in range(0, len(self), width):
             first = begin + rank * self.rows_per_device
             rows = [self._row(index) for index in range(first, first + self.rows_per_device)]
             doc_ids = np.concatenate([row.doc_ids for row in rows])
-            yield flatten(rows), numbers[np.searchsorted(ids, doc_ids)]
+            yield flatten(rows), self.sources.of(0, doc_ids)
 
     def _row(self, index: int) -> PackedRow:
         """A row; for indices beyond the last row, the first row with nothing trained."""
@@ -101,26 +89,27 @@ def measure(
     held: HeldOut, logits: Logits, device: torch.device | str, rank: int = 0, world_size: int = 1
 ) -> torch.Tensor:
     """float64 (S, 2) on `device`: for each source, the sum of its tokens' losses on this rank, and their number."""
-    sums = torch.zeros(len(held.sources), 2, dtype=torch.float64)
+    sums = np.zeros((len(held.sources.names), 2))
     with torch.no_grad():
         for batch, sources in held.batches(rank, world_size):
             wanted = targets(batch)
-            losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).double().cpu()
-            source = torch.from_numpy(sources)[wanted.pieces]
-            sums[:, 0].index_add_(0, source, losses)
-            sums[:, 1].index_add_(0, source, torch.ones_like(losses))
-    return sums.to(device)
+            losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
+            documents = document_sums(losses, wanted, len(sources)).numpy()
+            sums += held.sources.sums(sources, documents, np.bincount(wanted.pieces, minlength=len(sources)))
+    return torch.from_numpy(sums).to(device)
 
 
 def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dict[str, float]:
-    """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together.
+    """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together."""
+    total, count = sums[:, 0].sum().item(), sums[:, 1].sum().item()
+    mean = {f"{prefix}_loss": total / count if count else float("nan")}
+    return {**mean, **source_metrics(sums.tolist(), names, f"{prefix}_loss"), f"{prefix}_tokens": count}
+
+
+def source_metrics(sums: list[list[float]], names: tuple[str, ...], prefix: str) -> dict[str, float]:
+    """`{prefix}_{source}`, the mean loss of each source, from (S, 2) sums of losses and tokens.
 
     A source without a trained token has no loss, and is left out.
     """
-    total, count = sums[:, 0].sum().item(), sums[:, 1].sum().item()
-    metrics = {f"{prefix}_loss": total / count if count else float("nan")}
-    for name, (loss, tokens) in zip(names, sums.tolist(), strict=True):
-        if tokens:
-            metrics[f"{prefix}_loss_{name}"] = loss / tokens
-    metrics[f"{prefix}_tokens"] = count
-    return metrics
+    pairs = zip(names, sums, strict=True)
+    return {f"{prefix}_{name}": loss / tokens for name, (loss, tokens) in pairs if tokens}

@@ -62,6 +62,11 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
         self.loader.load_state_dict(state)
         self.finished = self._drawn = self.loader.state_dict()
 
+    @property
+    def position(self) -> int:
+        """Rows drawn so far, over all ranks: where the next step begins in the loader's order."""
+        return int(self._drawn["rows"])
+
     def drew(self) -> None:
         """Note that all micro-batches of a step were taken from the loader."""
         self._drawn = self.loader.state_dict()

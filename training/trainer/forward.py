@@ -1,7 +1,7 @@
 """One forward pass of the model that trains, as the trainer, the evaluation and the probe all make it."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,12 +31,24 @@ class Forward:
         self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
         self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
 
+    @property
+    def gives_token_losses(self) -> bool:
+        """Whether `loss` knows the loss of each token."""
+        return self.fused is None or self.fused.gives_token_losses
+
     def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
         """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
         return self._logits(self._outputs(model, batch, wanted), wanted)
 
     def loss(
-        self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
+        self,
+        model: Any,
+        batch: Mapping[str, Any],
+        wanted: Targets,
+        units: torch.Tensor,
+        *,
+        share: float,
+        keep: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
@@ -44,13 +56,19 @@ class Forward:
             units: number of trained tokens in the whole step.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
                 auxiliary loss of a mixture of experts is such a mean.
+            keep: takes (n,) the loss of each trained token, float32, if they are known.
         """
         if self.fused is None:
             outputs = self._outputs(model, batch, wanted)
-            loss = token_losses(self._logits(outputs, wanted), wanted.tokens).sum() / units
+            losses = token_losses(self._logits(outputs, wanted), wanted.tokens)
+            if keep is not None:
+                keep(losses.detach())
+            loss = losses.sum() / units
             return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * share
-        with self.fused.of(wanted, units):
+        with self.fused.of(wanted, units) as token_losses_of:
             outputs = model(**batch)
+            if keep is not None and (found := token_losses_of()) is not None:
+                keep(found)
         loss = outputs["loss"]
         # The model has added its auxiliary loss in full.
         return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * (share - 1)

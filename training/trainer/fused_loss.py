@@ -37,8 +37,10 @@ _COMPARED = 4
 CHUNK_BYTES = 256 << 20
 """Bytes of one chunk of float32 logits."""
 
-Kernel = Callable[[torch.Tensor, nn.Linear, Targets], torch.Tensor]
-"""`kernel(hidden (n, H), head, targets)`: the sum of the targets' cross-entropies, float32."""
+Losses = tuple[torch.Tensor, torch.Tensor | None]
+"""The sum of the targets' cross-entropies, float32; and (n,) each of them, detached, if the kernel gives them."""
+Kernel = Callable[[torch.Tensor, nn.Linear, Targets], Losses]
+"""`kernel(hidden (n, H), head, targets)`."""
 
 
 KINDS = ("auto", "none", "chunked", "liger")
@@ -69,10 +71,13 @@ class Shaping:
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
 
-def fuse_loss(model: nn.Module, kind: str = "auto") -> "FusedLoss | None":
+def fuse_loss(model: nn.Module, kind: str = "auto", token_losses: bool = False) -> "FusedLoss | None":
     """Prepare a causal language model to compute its loss in its head; None where it computes all logits.
 
     Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
+
+    Args:
+        token_losses: compute the loss of each token also where the kernel gives only their sum.
 
     Raises:
         ConfigError: the kind does not exist, or cannot serve this model or machine. `auto` never raises.
@@ -89,34 +94,39 @@ def fuse_loss(model: nn.Module, kind: str = "auto") -> "FusedLoss | None":
         raise ConfigError(f"loss_kernel: {kind} cannot serve {type(base).__name__}: {obstacle}; take none or auto")
     shaping = Shaping.of(base.config)
     if kind == "liger":
-        return FusedLoss(base, _liger_kernel(shaping), shaping, "liger")
-    plain = shaping == Shaping() and hasattr(functional, "linear_cross_entropy")
-    return FusedLoss(base, _torch_kernel if plain else partial(_in_chunks, shaping=shaping), shaping, "chunked")
+        return FusedLoss(base, _liger_kernel(shaping), shaping, "liger", token_losses)
+    if shaping == Shaping() and hasattr(functional, "linear_cross_entropy"):
+        return FusedLoss(base, _torch_kernel, shaping, "chunked", token_losses)
+    return FusedLoss(base, partial(_in_chunks, shaping=shaping), shaping, "chunked", True)
 
 
 class FusedLoss:
     """The replaced head and loss function of one model."""
 
-    def __init__(self, model: Any, kernel: Kernel, shaping: Shaping, name: str) -> None:
+    def __init__(self, model: Any, kernel: Kernel, shaping: Shaping, name: str, token_losses: bool = False) -> None:
         self.name, self._kernel, self._shaping = name, kernel, shaping
+        self.gives_token_losses = token_losses
+        """Whether `of` gives the loss of each token."""
         self._model, self._head = type(model).__name__, model.get_output_embeddings()
         self._project, self._plain_loss = self._head.forward, model.loss_function
         self._wanted: tuple[Targets, torch.Tensor] | None = None
         self._loss = self._expected = None
+        self._token_losses: torch.Tensor | None = None
         self._compared = False
         self._head.forward, model.loss_function = self._in_head, self._in_loss_function
 
     @contextmanager
-    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[None]:
+    def of(self, wanted: Targets, units: torch.Tensor) -> Iterator[Callable[[], torch.Tensor | None]]:
         """A context in which the model's loss is that of these targets over `units`, without logits.
 
-        The model must be called with labels, which only make it compute a loss.
+        The model must be called with labels, which only make it compute a loss. The context's value returns, after the
+        call, (n,) the loss of each token, or None.
         """
         self._wanted = wanted, units
         try:
-            yield
+            yield lambda: self._token_losses
         finally:
-            self._wanted = self._loss = self._expected = None
+            self._wanted = self._loss = self._expected = self._token_losses = None
 
     def _in_head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._project(hidden) if self._wanted is None else self._lose(hidden)
@@ -127,7 +137,12 @@ class FusedLoss:
         assert self._wanted is not None
         wanted, units = self._wanted
         # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
-        self._loss = self._kernel(hidden.flatten(0, -2)[wanted.index], self._head, wanted) / units
+        rows = hidden.flatten(0, -2)[wanted.index]
+        total, self._token_losses = self._kernel(rows, self._head, wanted)
+        self._loss = total / units
+        if self.gives_token_losses and self._token_losses is None:
+            with torch.no_grad():
+                self._token_losses = _in_chunks(rows.detach(), self._head, wanted, shaping=self._shaping)[1]
         with torch.no_grad():
             logits: torch.Tensor = self._project(hidden[:, : 0 if self._compared else _COMPARED].detach())
             self._expected = None if self._compared else self._shaping(logits.float())
@@ -166,27 +181,32 @@ def _obstacle(model: Any) -> str | None:
     return None if loss == "ForCausalLMLoss" else f"its loss is {loss}, not that of a causal language model"
 
 
-def _in_chunks(hidden: torch.Tensor, head: nn.Linear, wanted: Targets, *, shaping: Shaping) -> torch.Tensor:
+def _in_chunks(hidden: torch.Tensor, head: nn.Linear, wanted: Targets, *, shaping: Shaping) -> Losses:
     weight, bias = head.weight, head.bias
 
-    def loss_of(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(shaping(functional.linear(rows, weight, bias).float()), tokens, reduction="sum")
+    def loss_of(rows: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # What cross_entropy does, once for both.
+        logs = functional.log_softmax(shaping(functional.linear(rows, weight, bias).float()), dim=-1)
+        each = functional.nll_loss(logs.detach(), tokens, reduction="none")
+        return functional.nll_loss(logs, tokens, reduction="sum"), each
 
     size = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
-    total = torch.zeros((), device=hidden.device)
+    total, losses = torch.zeros((), device=hidden.device), []
     for begin in range(0, max(1, len(hidden)), size):
         part = slice(begin, begin + size)
-        total = total + checkpoint(loss_of, hidden[part], wanted.tokens[part], use_reentrant=False)
-    return total
+        some, each = checkpoint(loss_of, hidden[part], wanted.tokens[part], use_reentrant=False)
+        total = total + some
+        losses.append(each)
+    return total, torch.cat(losses)
 
 
-def _torch_kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> torch.Tensor:
+def _torch_kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> Losses:
     hidden, weight, bias = _alike(hidden, head)
     how = {"reduction": "sum", "options": nn.LinearCrossEntropyOptions()}
     total: torch.Tensor = functional.linear_cross_entropy(
         hidden, weight, wanted.tokens, linear_bias=bias, **how
     ).float()
-    return total
+    return total, None
 
 
 def _liger_kernel(shaping: Shaping) -> Kernel:
@@ -199,11 +219,11 @@ def _liger_kernel(shaping: Shaping) -> Kernel:
     if shaping.scale != 1.0:
         raise ConfigError(f"loss_kernel: liger cannot scale logits as this model does ({shaping}); take chunked")
 
-    def kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> torch.Tensor:
+    def kernel(hidden: torch.Tensor, head: nn.Linear, wanted: Targets) -> Losses:
         hidden, weight, bias = _alike(hidden, head)
         how = {"reduction": "sum", "softcap": shaping.softcap, "accum_dtype": torch.float32}
         total: torch.Tensor = liger_fused_linear_cross_entropy(hidden, weight, wanted.tokens, bias=bias, **how)
-        return total
+        return total, None
 
     return kernel
 

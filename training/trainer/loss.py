@@ -9,7 +9,7 @@ Legend: T tokens of a batch, n of them trained, V the vocabulary.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,15 +30,14 @@ class Targets:
     tokens: torch.Tensor
     """(n,) int64, the trained tokens."""
     pieces: torch.Tensor
-    """(n,) int64, index in the batch of each token's document (piece); stays on the CPU."""
+    """(n,) int64, index in the batch of each token's document (piece)."""
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def to(self, device: torch.device | str) -> "Targets":
         """The targets moved to a device."""
-        index, tokens = (one.to(device, non_blocking=True) for one in (self.index, self.tokens))
-        return replace(self, index=index, tokens=tokens)
+        return Targets(*(one.to(device, non_blocking=True) for one in (self.index, self.tokens, self.pieces)))
 
 
 def targets(batch: Mapping[str, Any]) -> Targets:
@@ -57,3 +56,9 @@ def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """(n,) float32 the cross-entropy of each token, from its logits (n, V)."""
     pairs = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
     return torch.cat([functional.cross_entropy(some.float(), their, reduction="none") for some, their in pairs])
+
+
+def document_sums(losses: torch.Tensor, wanted: Targets, size: int) -> torch.Tensor:
+    """(D,) float64, on the same device: the sum of the tokens' losses (n,) of each of D documents (pieces)."""
+    sums = torch.zeros(size, dtype=torch.float64, device=losses.device)
+    return sums.index_add_(0, wanted.pieces, losses.detach().double())

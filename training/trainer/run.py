@@ -20,7 +20,10 @@ from .output_lock import locked
 
 _PLACES = {"cache", "cache_bytes", "storage_options", "verify"}
 """Keys of the loader about how files are opened."""
-_SAME = ("rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations")
+_SAME = (
+    "rows_per_step", "rows_per_device", "epochs", "attention", "probe", "loss_kernel", "offload_activations",
+    "document_losses",
+)  # fmt: skip
 """Keys that PackedTrainer has under the same name."""
 
 
@@ -229,6 +232,11 @@ class _Training:
         rows = f"{steps * loader.rows_per_step:,} of {loader.total_rows:,} rows"
         self.say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
         self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
+        if self.config.document_losses is None and not trainer.forward.gives_token_losses:
+            fused = trainer.forward.fused.name
+            self.say(
+                f"losses by source and document: none, as loss_kernel {fused} gives only their sum; see document_losses"
+            )
         begins = "starting at the beginning" if resume is None else f"resuming from {resume}"
         often = {"no": "never", "epoch": "every epoch", "steps": f"every {plural(trainer.args.save_steps, 'step')}"}
         saved = f"checkpoints: {often.get(str(trainer.args.save_strategy.value), 'as transformers decides')}"

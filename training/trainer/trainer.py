@@ -30,7 +30,8 @@ from ..printing import Say, print_line
 from . import checkpoint
 from .callbacks import EarlyWarnings, Proof, StepClock
 from .console import ConsoleLog
-from .evaluation import HeldOut, loss_metrics, measure
+from .document_losses import open_losses
+from .evaluation import HeldOut, loss_metrics, measure, source_metrics
 from .feed import Feed
 from .forward import Forward, offloaded
 from .fused_loss import fuse_loss
@@ -60,6 +61,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         probe: prove isolation before the first step.
         loss_kernel: see `fused_loss.KINDS`; `auto` is the plain loss on a CPU.
         offload_activations: keep activations in the host's memory between forward and backward.
+        document_losses: log losses by source, and record those of documents; see `TrainConfig`.
         eval_data: rows on which the loss is measured.
         eval_every: steps between two measurements; None for one, at the end.
         say: prints a line; None for silence.
@@ -86,6 +88,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         probe: bool = True,
         loss_kernel: str = "auto",
         offload_activations: bool = False,
+        document_losses: bool | None = None,
         eval_data: HeldOut | None = None,
         eval_every: int | None = None,
         say: Say | None = print_line,
@@ -115,8 +118,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.applied = use_packed(model, attention)
         refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
         plain = loss_kernel == "auto" and args.device.type == "cpu"
-        fused = fuse_loss(model, "none" if plain else loss_kernel)
+        fused = fuse_loss(model, "none" if plain else loss_kernel, bool(document_losses))
         self.forward = Forward(model, fused=fused, every_position=self.loader.shape is not None)
+        wanted = document_losses if self.forward.gives_token_losses else False
+        self.losses = open_losses(self.loader, Path(args.output_dir), wanted)
         super().__init__(
             model=model, args=args, eval_dataset=eval_data, callbacks=list(callbacks), optimizers=optimizers
         )
@@ -127,7 +132,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.meter, self.proof = Meter(ModelFlops.of(model), peak_flops(args.device, dtype)), Proof(self)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        mine = (StepClock(self.feed), self.proof, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))
+        mine = (StepClock(self.feed, self.losses), self.proof, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))
         for callback in filter(None, mine):
             self.add_callback(callback)
 
@@ -146,7 +151,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
     ) -> tuple[list[dict[str, Any]], torch.Tensor | None]:
         """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks."""
-        samples = []
+        samples, position = [], self.feed.position
         for _ in range(num_batches):
             began = time.perf_counter()
             batch = next(epoch_iterator, None)
@@ -160,6 +165,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.feed.drew()
         if not samples:
             return samples, None
+        if self.losses is not None:
+            pairs = [(batch, batch[TARGETS]) for batch in samples]
+            self.losses.drew(self.state.global_step + 1, position, pairs)
         units = torch.tensor(sum(len(batch[TARGETS]) for batch in samples), device=device)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
@@ -177,12 +185,16 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         wanted = batch.pop(TARGETS).to(self.args.device)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
+        keep = None if self.losses is None else self.losses.keep(batch, wanted)
         with self.proof.step(batch), offloaded(self.model) if self.offloads else nullcontext():
-            return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share) * ranks
+            return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share, keep=keep) * ranks
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, with the meter's figures since the last line, over all ranks."""
+        """Log, with the losses by source and the meter's figures since the last line, over all ranks."""
         if "loss" in logs:
+            if self.losses is not None:
+                self.losses.collect()
+                logs.update(source_metrics(self.losses.by_source().tolist(), self.losses.sources.names, "loss"))
             seen = next((line["tokens_seen"] for line in reversed(self.state.log_history) if "tokens_seen" in line), 0)
             logs.update(self.meter.collect(seen))
         super().log(logs, *args, **kwargs)
@@ -217,7 +229,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             sums = measure(held, logits, self.args.device, self.accelerator.process_index, ranks)
         sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
         model.train(was_training)
-        metrics = loss_metrics(sums, held.sources, metric_key_prefix)
+        metrics = loss_metrics(sums, held.sources.names, metric_key_prefix)
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - began, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
@@ -262,6 +274,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         # Old ones are deleted only when this one is whole.
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
+        if self.losses is not None:
+            self.losses.collect()  # a training that resumes here goes on behind them
         with self.meter.paused():
             try:
                 with writing():

@@ -120,6 +120,7 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "attention": ("auto", "packed_varlen", "packed_block_mask", "sdpa", "eager"),
     "probe": ("true", "false"),
     "loss_kernel": ("auto", "none", "chunked", "liger"),
+    "document_losses": ("null",),
     "offload_activations": ("true", "false"),
     "lora": ("null",),
     "eval.data": ("null",),

@@ -10,7 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
     "Look at it": ("report", "diff", "inspect", "loader"),
     "Look after it": ("verify", "repair", "clean"),
-    "Train on it": ("train", "probe", "doctor", "launch"),
+    "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
     "For editors": ("schema",),
 }
 """Heading → commands."""
@@ -45,6 +45,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain train --demo",
         "packtrain train train.yaml --set trainer.max_steps=100 --dry-run",
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
+    ),
+    "explain-loss": (
+        "packtrain explain-loss trained",
+        "packtrain explain-loss trained --step 3 --top 5",
+        "packtrain explain-loss trained --step 3 --by share --json",
     ),
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),

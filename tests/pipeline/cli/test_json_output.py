@@ -41,6 +41,8 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("wait packed", 0, {"state": str, "hash": str, "rows": dict}),
     ("loader packed --rows-per-step 4 --steps 2", 0, {"steps": int, "seen": list, "tokens_per_second": float}),
     ("train train.yaml --dry-run", 0, {"out": str, "config": dict}),
+    ("explain-loss trained", 0, {"run": str, "recorded": int, "steps": list}),
+    ("explain-loss trained --step 3", 0, {"run": str, "step": dict, "documents": list}),
     ("launch ddp", 0, {}),
 ]  # fmt: skip
 NEEDS_TORCH = ("loader", "train", "probe", "doctor")

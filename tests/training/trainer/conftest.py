@@ -1,7 +1,6 @@
 """Tiny models and trainings on small packed data, and a plain reference for what a step should do."""
 
 import gc
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,6 @@ pytest.importorskip("accelerate")
 
 from itertools import pairwise  # noqa: E402
 
-from packtrain.pipeline import demo  # noqa: E402
-from packtrain.pipeline.run.driver import run  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
 
 torch.set_num_threads(1)
@@ -79,32 +76,6 @@ def settings_in(folder: Path) -> Settings:
 def settings(settings_in: Settings, tmp_path: Path) -> Settings:
     """`settings(**keys)`: the same in the test's own folder."""
     return lambda **keys: settings_in(Path(keys.pop("out", tmp_path / "out")), **keys)
-
-
-@pytest.fixture(scope="session")
-def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed dataset of conversations and texts with a held-out part, so that not every token is trained."""
-    root = tmp_path_factory.mktemp("two-sources")
-    asked = [{"role": "user", "content": f"say {i} " * (1 + i % 5)} for i in range(90)]
-    said = [{"role": "assistant", "content": f"{i} " * (1 + i % 11)} for i in range(90)]
-    chats = [{"messages": list(turns)} for turns in zip(asked, said, strict=True)]
-    texts = [{"text": f"line {i} " * (1 + i * i % 23)} for i in range(90)]
-    for name, rows in (("chats", chats), ("texts", texts)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(
-        {
-            "out": str(root / "packed"),
-            "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
-            "sources": [
-                {"name": "chats", "format": "messages", "path": str(root / "chats.jsonl")},
-                {"name": "texts", "format": "text", "path": str(root / "texts.jsonl")},
-            ],
-            "holdout": {"fraction": 0.3},
-            "truncate": {"max_length": 128},
-            "run": {"workers": 1, "report": False},
-        }
-    )
-    return root / "packed"
 
 
 # What a step should do, written as plainly as can be: every document alone, and one mean over all

@@ -51,11 +51,16 @@ def test_kernels_give_the_sum_of_cross_entropies(
     targets = torch.randint(0, vocabulary, (tokens,), generator=generator)
     wanted = Targets(torch.arange(tokens), targets, torch.zeros(tokens))
     if shaping is None:
-        ours = fused_loss._torch_kernel(hidden, head, wanted)
+        ours, each = fused_loss._torch_kernel(hidden, head, wanted)
+        assert each is None
     else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fused_loss, "CHUNK_BYTES", 4 * vocabulary * chunk)
-            ours = fused_loss._in_chunks(hidden, head, wanted, shaping=shaping)
+            ours, each = fused_loss._in_chunks(hidden, head, wanted, shaping=shaping)
+        assert each is not None
+        alone = torch.nn.functional.cross_entropy(shaping(head(hidden)).double(), targets, reduction="none")
+        assert torch.allclose(each.double(), alone, rtol=1e-5, atol=1e-5)
+        assert not each.requires_grad
     inputs = [hidden, *head.parameters()]
     found = torch.autograd.grad(3 * ours, inputs)
 

@@ -93,11 +93,13 @@ def test_the_list_of_keys_is_that_of_the_schema() -> None:
 
 
 def test_the_names_are_those_that_the_package_knows() -> None:
+    from packtrain.training.losses.explain import RankBy
     from packtrain.training.order.permutation import Order
     from packtrain.training.order.steps import Tail
 
     assert set(config_keys.TRAIN["loader.order"]) == {str(one) for one in Order}
     assert set(config_keys.TRAIN["loader.tail"]) == {str(one) for one in Tail}
+    assert set(completion.rank_by("")) == {str(one) for one in RankBy}
 
 
 def test_keys_are_completed_then_their_values() -> None:
@@ -126,6 +128,7 @@ OFFERS: list[tuple[str, str]] = [
     ("packtrain run --format m", "messages"),
     ("packtrain loader packed --order ''", "full blocks sequential"),
     ("packtrain loader packed --tail r", "repeat"),
+    ("packtrain explain-loss trained --by s", "share"),
     ("packtrain launch slurm-", "slurm-node slurm-nodes"),
     ("packtrain probe model --dtype b", "bfloat16"),
     ("packtrain run --set pack.al", "pack.align= pack.align=1"),
