@@ -68,12 +68,9 @@ def _print_steps(console: "Console", run: Path, steps: "list[StepLoss]", top: in
 
     from ..report.draw.printing import say
 
-    say(
-        console,
-        f"{plural(len(steps), 'step')} with losses of documents; those that rise most above their neighbours first",
-    )
+    say(console, f"{plural(len(steps), 'step')}, those first whose loss rises most above the median of the ten before")
     table = Table(show_edge=False, pad_edge=False)
-    for name in ("step", "loss", "against neighbours", "highest document", "documents", "trained tokens"):
+    for name in ("step", "loss", "rise", "highest document", "documents", "trained tokens"):
         table.add_column(name, justify="right")
     for one in steps[:top]:
         cells = (f"{one.step:,}", f"{one.loss:.4f}", f"{one.rise:+.4f}", f"{one.highest:.4f}")
@@ -92,7 +89,7 @@ def _print_documents(console: "Console", step: "StepLoss", documents: "list[Docu
 
     say(
         console,
-        f"step {step.step:,}: loss {step.loss:.4f}, {step.rise:+.4f} against its neighbours; "
+        f"step {step.step:,}: loss {step.loss:.4f}, {step.rise:+.4f} against the steps before; "
         f"{plural(step.documents, 'document')} with {plural(step.tokens, 'trained token')}",
     )
     places = list(dict.fromkeys((one.dataset, one.split) for one in documents))

@@ -1,4 +1,4 @@
-"""Whose loss it is: the documents of a step by their losses, and the steps whose loss rises above their neighbours'.
+"""Whose loss it is: the documents of a step by their losses, and the steps whose loss rises above those before.
 
 Needs no torch: it reads what the training recorded, and the ids in the datasets' tables of documents.
 """
@@ -19,8 +19,8 @@ from ..shards.dataset_rows import PackedRows, document_names, read_manifest
 from ..shards.shard_files import open_shard_files
 from .loss_file import LossRecord, TrainedOn
 
-NEIGHBOURS = 10
-"""Number of steps on either side with which a step is compared."""
+BEFORE = 10
+"""Number of steps before it with which a step is compared."""
 
 
 class RankBy(StrEnum):
@@ -40,7 +40,7 @@ class StepLoss:
     loss: float
     """Mean over its trained tokens."""
     rise: float
-    """Loss above the median of its neighbours', up to `NEIGHBOURS` on either side; 0 if it has none."""
+    """Loss above the median of the steps before it, at most `BEFORE`; 0 for the first."""
     documents: int
     """Documents (pieces) with a trained token."""
     tokens: int
@@ -77,7 +77,7 @@ class DocumentLoss:
 
 
 def list_steps(record: LossRecord) -> list[StepLoss]:
-    """All recorded steps, the highest rise above the neighbours first."""
+    """All recorded steps, the highest rise above those before first."""
     steps, begins = _begins(record)
     if not len(steps):
         return []
@@ -154,10 +154,9 @@ def _begins(record: LossRecord) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _rises(means: NDArray[np.float64]) -> NDArray[np.float64]:
     rises = np.zeros_like(means)
     for at, mean in enumerate(means):
-        around = np.concatenate([means[max(0, at - NEIGHBOURS) : at], means[at + 1 : at + 1 + NEIGHBOURS]])
-        around = around[np.isfinite(around)]
-        if len(around):
-            rises[at] = mean - np.median(around)
+        before = means[max(0, at - BEFORE) : at]
+        before = before[np.isfinite(before)]
+        rises[at] = mean - np.median(before) if len(before) else mean * 0
     return rises
 
 

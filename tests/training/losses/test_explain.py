@@ -33,20 +33,22 @@ def record(steps: dict[int, list[tuple[int, float]]], packed: Path | None = None
 def test_the_step_that_rises_most_comes_first() -> None:
     """A falling loss, in which the first step is the highest, and one step rises."""
     means = {step: 8 - 0.1 * step for step in range(1, 41)}
-    means[30] += 2
+    means[30] += 2  # to 7; the median of the ten before is 5.55
     steps = list_steps(record({step: [(10, mean), (30, mean)] for step, mean in means.items()}))
     assert steps[0].step == 30
     assert steps[0].loss == pytest.approx(7.0)
-    assert steps[0].rise == pytest.approx(2.0)  # the median of ten steps before and ten after
+    assert steps[0].rise == pytest.approx(7 - 5.55)
     assert (steps[0].documents, steps[0].tokens) == (2, 40)
+    assert steps[1].step == 1  # it has none before, and so no rise; all others fall
     assert sorted(one.step for one in steps) == [*range(1, 41)]
 
 
 def test_a_mean_is_over_tokens_and_no_number_comes_first() -> None:
-    steps = list_steps(record({1: [(1, 9.0), (3, 1.0)], 2: [(4, 2.0)], 3: [(4, float("nan"))]}))
-    assert [one.step for one in steps] == [3, 1, 2]
+    nan = float("nan")
+    steps = list_steps(record({1: [(4, 2.0)], 2: [(1, 9.0), (3, 1.0)], 3: [(4, nan), (4, 1.0)], 4: [(4, 2.0)]}))
+    assert [one.step for one in steps] == [3, 2, 1, 4]
     assert (steps[1].loss, steps[1].highest) == (3.0, 9.0)
-    assert steps[1].rise == 1.0
+    assert [one.rise for one in steps[1:]] == [1.0, 0.0, -0.5]  # what is no number is no neighbour
     assert list_steps(record({})) == []
 
 
