@@ -78,7 +78,14 @@ class Sandbox(Protocol):
     def name(self) -> str: ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Its version, and that of the Python that programs run under."""
+        ...
+
+    @property
+    def note(self) -> str | None:
+        """Why it is not a better one, where that was wanted."""
+        ...
 
     def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
         """Runs the tests in the order of the inputs, each when asked for. Closing the iterator ends all processes.
