@@ -43,7 +43,8 @@ def _python() -> Interpreter:
 def _packages() -> str:
     """The folder that sandlock is installed in, which the launcher's Python may not look into by itself."""
     found = find_spec("sandlock")
-    assert found and found.origin
+    assert found
+    assert found.origin
     return str(Path(found.origin).parents[1])
 
 
