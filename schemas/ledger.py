@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import IntegrityError
 
-_LATER = ("template_dropped", "prompts_rewritten")
+_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated")
 """Counters of `SourceLedger` that manifests of the first version lack."""
 
 
@@ -72,6 +72,8 @@ class SourceLedger:
     `tokenizer.allow_lost`. An example may count under several."""
     prompts_rewritten: int = 0
     """Examples whose prompt the chat template renders differently alone than within the conversation."""
+    examples_contaminated: int = 0
+    """Encoded examples that share text with evaluation rows, packed or not."""
 
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(equation, left side, right side) of all equations."""

@@ -60,6 +60,7 @@ UNWANTED = {
 }
 """Rows and examples that were filtered out."""
 DECISIONS = {
+    "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
     "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or set "
     "`truncate.max_prompt_length`.",
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
@@ -91,6 +92,7 @@ TOKENS = {
 REASONS = UNUSABLE | UNWANTED | DECISIONS | TOKENS
 OWN = "A reason of your own reader."
 LOSSES = {
+    "contaminated": "examples that share text with evaluation rows",
     "cut_empty": "pairs that lose a completion",
     "cut_equal": "pairs that are equal when cut",
     "cut_untrained": "examples cut before anything trained",

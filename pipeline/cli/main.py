@@ -15,6 +15,7 @@ from ...schemas.escape import EscapingFormatter, escape
 from .arguments.completion import complete_at_once_in_zsh, join_words
 from .arguments.help import WIDTH, Commands
 from .clean import clean
+from .contamination import contamination
 from .diff import diff
 from .explain_loss import explain_loss
 from .inspect import inspect
@@ -54,8 +55,8 @@ def schema() -> None:
 
 
 for _command in (
-    plan, run, wait, prep, report, diff, inspect, loader, verify, repair, clean, train, explain_loss, probe,
-    doctor, launch, schema,
+    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, train, explain_loss,
+    probe, doctor, launch, schema,
 ):  # fmt: skip
     app.command()(_command)
 

@@ -37,7 +37,7 @@ KINDS: dict[Kind, str] = {
     "draft": "half-written files of processes that are gone",
     "orphan": "parts without a record, and records without their part",
     "part": "encoded parts that no output near the cache uses",
-    "copy": "copies of inputs, which can be made again",
+    "copy": "copies of inputs, and what was found in them, which can be made again",
     "stray": "shards that are not in the manifest",
     "layout": "plans of finished outputs",
 }
@@ -58,6 +58,8 @@ _LAYOUT = re.compile(r"_run/layout/(?:[a-z]+-\d{5,}-(?:pieces|rows)|packed)\.arr
 _COPIES: tuple[tuple[re.Pattern[str], tuple[bytes, ...]], ...] = (
     (re.compile(r"blocks/[0-9a-f]{2}/[0-9a-f]{64}(?:\.arrow)?\.zst"), (_ZSTD,)),
     (re.compile(r"scans/(?:file-|source-)?[0-9a-f]{64}\.json"), (_NOTE,)),
+    (re.compile(r"(?:overlaps/[0-9a-f]{2}|evaluations)/[0-9a-f]{64}\.json"), (_NOTE,)),
+    (re.compile(r"evaluations/[0-9a-f]{64}-[0-9a-f]{16}\.arrow"), (_ARROW,)),
     (re.compile(r"remote/[0-9a-f]{64}\.json"), (_LISTED,)),
     (re.compile(r"copies/[0-9a-f]{2}/[0-9a-f]{64}"), (_ARROW, _PARQUET, _STREAM)),
     (re.compile(r"hub/(?:[^/]+/){2,4}[0-9a-f]{16,64}/[^/]+\.arrow"), (_ARROW, _STREAM)),
@@ -65,7 +67,7 @@ _COPIES: tuple[tuple[re.Pattern[str], tuple[bytes, ...]], ...] = (
 """How copies of inputs are recognised: (pattern of the name, possible first bytes)."""
 _HASHED = re.compile(r"(?:remote/([0-9a-f]{40})(?:\.[A-Za-z0-9]{1,8}){0,2}|copies/[0-9a-f]{2}/([0-9a-f]{64}))")
 """Pattern of copies with any content, which are named by its BLAKE3 hash."""
-_COPY_FOLDERS = ("blocks", "scans", "remote", "hub", "copies")
+_COPY_FOLDERS = ("blocks", "scans", "remote", "hub", "copies", "evaluations", "overlaps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ...schemas.config.formats import default_name
 from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError, TokenizerError
 from ...schemas.jsontext import decode_note, indented_json, parse_json
 from ...schemas.manifest import Manifest
+from ..contamination.evaluation_files import find_evaluation
 from ..encode.tokenizer_place import find_tokenizer
 from ..inputs.places.paths import Found, InputKind
 from ..inputs.scan import InputFile, find_inputs
@@ -46,12 +47,10 @@ class Request:
             ConfigError: inputs are missing, and perhaps the tokenizer; the message names all of them.
             TokenizerError: only the tokenizer is missing.
         """
-        inputs, folder = _find_all(config, base)
-        files = []
+        inputs, evaluation, folder = _find_all(config, base)
+        files = [("", *_stamped(found)) for found in evaluation]
         for source, places in zip(config.sources, inputs, strict=True):
-            for found in places:
-                name = str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown
-                files.append((source.name, name, found.size, found.stamp))
+            files += [(source.name, *_stamped(found)) for found in places]
             files.append((source.name, f"{source.split} {source.subset}", 0, 0))
             if is_reader(source.format):
                 reader = reader_file(source.format, base, f"sources.{source.name}.format")
@@ -80,15 +79,25 @@ class Request:
         return data is not None and data == msgspec.json.encode(self)
 
 
-def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], Path]:
-    """Find the inputs of every source, and the tokenizer's folder."""
+def _stamped(found: Found) -> tuple[str, int, int]:
+    """(path, size, modification time) of an input."""
+    return str(found.path.absolute()) if found.kind is InputKind.LOCAL else found.shown, found.size, found.stamp
+
+
+def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], list[Found], Path]:
+    """Find the inputs of every source, the evaluation files, and the tokenizer's folder."""
     inputs: list[list[Found]] = []
+    evaluation: list[Found] = []
     wrong: list[ConfigError | TokenizerError] = []
     for source in config.sources:
         try:
             inputs.append(find_inputs(source, base))
         except ConfigError as error:
             wrong.append(error)
+    try:
+        evaluation = find_evaluation(config.decontaminate, base) if config.decontaminate is not None else []
+    except ConfigError as error:
+        wrong.append(error)
     try:
         folder = find_tokenizer(config.tokenizer.path, base)
     except TokenizerError as error:
@@ -97,7 +106,7 @@ def _find_all(config: RunConfig, base: Path) -> tuple[list[list[Found]], Path]:
         raise ConfigError("\n".join(map(str, wrong)))
     if wrong:
         raise wrong[0]
-    return inputs, folder
+    return inputs, evaluation, folder
 
 
 def check_folder(store: Store) -> None:

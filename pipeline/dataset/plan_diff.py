@@ -103,9 +103,20 @@ def _made_with(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Setting]:
     left, right = ({k: v for k, v in flat(plan.get("encode", {})).items() if k not in done} for plan in (a, b))
     yield from _compared("encoding", left, right, {})
     yield from _compared("versions", flat(a.get("versions", {})), flat(b.get("versions", {})), {})
-    known = {"config", "formats", "tokenizer", "encode", "versions", "inputs"}
+    files = [[f"{one['file']} {one['hash'][:12]}" for one in _evaluation(plan).get("files", ())] for plan in (a, b)]
+    if files[0] != files[1]:
+        yield Setting("configuration", "decontaminate.against", files[0] or None, files[1] or None)
+    kept = [{key: _evaluation(plan).get(key) for key in ("format", "unicode")} for plan in (a, b)]
+    if all(map(_evaluation, (a, b))):
+        yield from _compared("versions", flat(kept[0], "evaluation"), flat(kept[1], "evaluation"), {})
+    known = {"config", "formats", "tokenizer", "encode", "versions", "inputs", "evaluation"}
     rest = [flat({key: value for key, value in plan.items() if key not in known}) for plan in (a, b)]
     yield from _compared("encoding", rest[0], rest[1], {})
+
+
+def _evaluation(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    evaluation: Mapping[str, Any] = plan.get("evaluation", {})
+    return evaluation
 
 
 def _formats(plan: Mapping[str, Any]) -> Mapping[str, Any]:

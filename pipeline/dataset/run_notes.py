@@ -33,6 +33,7 @@ from ..store.open import Store, StoredFile, ask_all, cache_beside, is_url, open_
 
 CONFIG = "_run/config.json"
 SCAN = "_run/scan.json"
+MARKED = "_run/contaminated.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,24 @@ class NotedPart:
     documents: int
 
 
-def remember(out: Store, config: RunConfig, base: Path, cache: Store, files: Sequence[InputFile]) -> None:
-    """Write the whole configuration, and how the inputs are cut into blocks."""
+def remember(
+    out: Store,
+    config: RunConfig,
+    base: Path,
+    cache: Store,
+    files: Sequence[InputFile],
+    places: Sequence[PartPlace] = (),
+) -> None:
+    """Write the whole configuration, how the inputs are cut into blocks, and which examples share text with evaluation
+    rows.
+    """
     data = config.model_dump(mode="json")
     for source in data["sources"]:
         source["path"] = [without_secrets(path) for path in source["path"]]
+    if config.decontaminate is not None:
+        data["decontaminate"]["against"] = [without_secrets(path) for path in config.decontaminate.against]
+        marked = {str(number): place.contaminated for number, place in enumerate(places) if place.contaminated}
+        out.replace_bytes(MARKED, seal(msgspec.json.encode({"parts": marked})))
     asked = {"base": str(base.absolute()), "cache": cache.url, "config": data}
     out.replace_bytes(CONFIG, seal(msgspec.json.encode(asked)))
     out.replace_bytes(SCAN, seal(files_note(files)))
@@ -115,14 +129,17 @@ def refuse_code(config: RunConfig, what: str) -> None:
             )
 
 
-def refuse_urls(config: RunConfig, what: str) -> None:
+def refuse_urls(config: RunConfig, what: str, more: Sequence[str] = ()) -> None:
     """Refuse a noted configuration that names URLs.
+
+    Args:
+        more: other places that it names.
 
     Raises:
         ConfigError: it names a URL; the message says what to do.
     """
     paths = [path for source in config.sources for path in source.path]
-    for path in (*paths, config.tokenizer.path):
+    for path in (*paths, *more, config.tokenizer.path):
         if is_url(path):
             raise ConfigError(
                 f"{what} names {without_secrets(path)}, which would have to be fetched. packtrain only fetches URLs "
@@ -199,16 +216,34 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
         return found if same else None
 
     names = {source["name"]: index for index, source in enumerate(plan["config"]["sources"])}
+    marked = _recall_marked(out)
+    if marked is None and plan["config"].get("decontaminate"):
+        return f"{out.where(MARKED)}, which says which examples share text with evaluation rows, is gone or damaged"
     pairs = list(zip(blocks, listed.parts, strict=True))
     parts: list[NotedPart] = []
     first = 0
     for ((file, block), part), found in zip(pairs, ask_all(cache, head, pairs), strict=True):
         if found is None or file.source not in names:
             return f"the cache is gone: {cache.where(part.name)} is missing or damaged"
-        place = PartPlace(cache, part, names[file.source], file.label, block.first_line)
+        keys = (marked or {}).get(str(len(parts)), b"")
+        place = PartPlace(cache, part, names[file.source], file.label, block.first_line, keys)
         parts.append(NotedPart(place, file, block, first, found.examples))
         first += found.examples
     return cache, parts
+
+
+class _Marked(msgspec.Struct):
+    """By number of the part: see `PartPlace.contaminated`."""
+
+    parts: dict[str, bytes]
+
+
+def _recall_marked(out: Store) -> dict[str, bytes] | None:
+    try:
+        parts = decode_note(unseal(out.read(MARKED)), _Marked).parts
+    except (msgspec.MsgspecError, StoreError):
+        return None
+    return parts if all(len(keys) % 8 == 0 for keys in parts.values()) else None
 
 
 def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.errors import EngineMismatchError, IntegrityError
+from ..contamination.driver import Contamination
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.local import LocalStore
@@ -34,6 +35,8 @@ class Encoded:
     """Tokens encoded by this run; the others were in the cache."""
     not_taken: dict[str, int] = field(default_factory=dict)
     """By source, rows beyond `max_rows`; these are not encoded."""
+    contamination: Contamination | None = None
+    """What the examples share with evaluation rows; None if they are not compared."""
 
 
 def encode(

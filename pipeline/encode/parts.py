@@ -109,6 +109,8 @@ class PartPlace:
     """Label of the file."""
     first_line: int
     """Number of lines of the file before the block."""
+    contaminated: bytes = b""
+    """The examples that share text with evaluation rows; see `contamination.driver.example_keys`."""
 
     @property
     def path(self) -> Path:

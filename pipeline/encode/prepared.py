@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ...schemas.config.config import SourceConfig, TokenizerConfig
 from ...schemas.versions import version
 from ...stages.tokenize.encode import SpecialTokenAffixes
+from ..contamination.evaluation import Evaluation
 from ..inputs.elsewhere import origin_of
 from ..inputs.first_rows import polars_version
 from ..inputs.format_options import SourceFormat, is_plain
@@ -33,6 +34,8 @@ class Prepared:
     """The encoding specification, with the chosen engine."""
     tokens_per_byte: float
     """Tokens per byte of input, measured on the first rows; 0 if not measured."""
+    evaluation: Evaluation | None = None
+    """The evaluation data to compare with."""
 
     def tasks(self, cache: Store) -> list[EncodeTask]:
         """One task for each block, in the order of sources, files and blocks.

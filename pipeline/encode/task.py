@@ -18,7 +18,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
 from ...schemas.versions import version
-from ...stages.prep import Options, PreparedBlock, make_format
+from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.byte_lengths import ByteLengths
@@ -27,8 +27,9 @@ from ...stages.tokenize.engines import Engine, make_engine, reference_tokenizer,
 from ...stages.tokenize.preference import PairEncoder
 from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
-from ..inputs.elsewhere import InputOrigin, here
-from ..inputs.scan import Block, prepare_block
+from ..inputs.block_examples import block_examples
+from ..inputs.elsewhere import InputOrigin
+from ..inputs.scan import Block
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
 from .parts import PartRecord
@@ -289,13 +290,9 @@ def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
 
 def _prepare(task: EncodeTask) -> PreparedBlock:
     """The block's examples, and the counts of its rows."""
-    path = here(task.path, task.block, task.origin, scratch_of(task.cache).root)
-    prepared = prepare_block(path, task.block, make_format(task.format, task.options), task.max_row_bytes)
-    if task.where is None:
-        return prepared
-    from ...stages.select.where import Where  # imported here, because it imports polars
-
-    return Where(task.where[0]).wanted(prepared)
+    form, where = (task.format, task.options), task.where[0] if task.where is not None else None
+    scratch = scratch_of(task.cache).root
+    return block_examples(task.path, task.block, task.origin, form, task.max_row_bytes, where, scratch)
 
 
 def _record(

@@ -222,6 +222,7 @@ def config_of(dataset: Finished) -> RunConfig:
         "out": str(dataset.store.url),
         "tokenizer": {**plan["tokenizer"], "path": "-"},
         "sources": [{**source, "path": "-"} for source in plan["sources"]],
+        "decontaminate": {**plan["decontaminate"], "against": "-"} if "decontaminate" in plan else None,
     }
     try:
         return RunConfig.model_validate(data)

@@ -11,6 +11,7 @@ from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.ragged import sums_of
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
+from .document_index import contaminated
 from .select import Chosen
 from .task import PackResult
 
@@ -143,6 +144,8 @@ class _Documents:
             which = selection.left_out(reason)
             self.add("examples_dropped", which, reason)
             self.add("tokens_dropped", np.where(which, catalogue.lengths, 0), reason)
+        if any(part.contaminated for part in catalogue.parts):
+            self.add("examples_contaminated", contaminated(catalogue))
         gone = ~selection.stays
         self.add("asked_dropped", np.where(gone, catalogue.supervised, 0))
         self.add("asked_encoded", catalogue.supervised)

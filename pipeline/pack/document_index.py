@@ -220,3 +220,17 @@ def _held_out(batch: pa.RecordBatch, source: str, holdout: Holdout) -> NDArray[n
     )
     hashes = (xxhash.xxh3_64_intdigest(key, seed=holdout.seed) < limit for key in keys)
     return np.fromiter(hashes, np.bool_, rows)
+
+
+def contaminated(catalogue: Catalogue) -> NDArray[np.bool_]:
+    """(N,) whether each document shares text with evaluation rows; all false if that was not looked for."""
+    out = np.zeros(len(catalogue), dtype=np.bool_)
+    for place, first in zip(catalogue.parts, catalogue.part_starts.tolist(), strict=False):
+        if not place.contaminated:
+            continue
+        keys = np.frombuffer(place.contaminated, np.int64)
+        for batch in EncodedPart(place.path).batches:
+            found = (view(batch.column("line")).astype(np.int64) << 32) + view(batch.column("sub")) + 1
+            out[first : first + len(found)] = np.isin(found, keys)
+            first += len(found)
+    return out

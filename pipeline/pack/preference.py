@@ -28,7 +28,7 @@ from .document_index import Catalogue, Holdout, read_catalogue
 from .planning import WindowPlan, cut_shards, put_arrow
 from .preference_task import LAYOUT
 from .row_sizes import RowWeights
-from .select import Chosen, leave_out_lengths, where_from
+from .select import Chosen, leave_out_contaminated, leave_out_lengths, where_from
 from .survey import Survey, split_names, splits_of
 from .windows import DocumentChunk, mix64, window_seed
 
@@ -160,6 +160,7 @@ def _choose(config: RunConfig, catalogue: Catalogue, found: _Found, scratch: Pat
     selection = Selection.of(len(catalogue))
     selection.leave_out((lengths.chosen == 0) | (lengths.rejected == 0), "empty")
     selection.leave_out(found.equal, "equal")
+    leave_out_contaminated(selection, catalogue, config)
     leave_out_lengths(selection, replace(catalogue, lengths=lengths.longest), config)
     if config.truncate.overlong == "drop":
         selection.leave_out(cut.overlong, "overlong")

@@ -16,7 +16,7 @@ from ...stages.select.sections import Sections, lay_open
 from ...stages.select.selection import Selection
 from ...stages.select.truncate import Keep, Limits, Overlong
 from ..encode.parts import REWRITTEN, UNPROVED, EncodedPart, PartPlace
-from .document_index import Catalogue
+from .document_index import Catalogue, contaminated
 from .split import SplitDocuments, Splitter, split_documents
 
 
@@ -97,6 +97,7 @@ def select_alone(
         selection.leave_out(catalogue.unlocated_turns, UNPROVED)
     if config.mask.on_rewritten == "reject":
         selection.leave_out(catalogue.rewritten, REWRITTEN)
+    leave_out_contaminated(selection, catalogue, config)
     leave_out_lengths(selection, catalogue, config)
     if not config.keep_untrained:
         # The first token never counts, because a piece's first token has no label.
@@ -131,6 +132,12 @@ def source_bounds(part_starts: NDArray[np.int64], owners: Sequence[int], sources
     first = part_starts[np.searchsorted(owners, np.arange(sources), side="left")]
     last = part_starts[np.searchsorted(owners, np.arange(sources), side="right")]
     return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def leave_out_contaminated(selection: Selection, catalogue: Catalogue, config: RunConfig) -> None:
+    """Leave out documents that share text with evaluation rows, if they are to be dropped."""
+    if config.decontaminate is not None and config.decontaminate.action == "drop":
+        selection.leave_out(contaminated(catalogue), "contaminated")
 
 
 def leave_out_lengths(selection: Selection, catalogue: Catalogue, config: RunConfig) -> None:

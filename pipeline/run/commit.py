@@ -1,6 +1,7 @@
 """The last step of a run: write what makes the folder a dataset, with the manifest last."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,21 +16,21 @@ from ..store.open import Store
 
 
 def commit(
-    store: Store, format: str, plan: dict[str, Any], packed: Packed, rejects: FileRecord, schema: pa.Schema
+    store: Store, format: str, plan: dict[str, Any], packed: Packed, lists: Sequence[FileRecord], schema: pa.Schema
 ) -> Manifest:
     """Write the files by which `datasets` reads the folder, then the manifest.
 
     Args:
         format: the shards' format, `arrow` or `parquet`.
         plan: everything that the written bytes depend on.
-        rejects: the record of the rejects file. Like the shards, this file is already written.
+        lists: the records of the lists of examples, such as rejects. Like the shards, they are already written.
         schema: the shards' schema.
 
     Raises:
         IntegrityError: an earlier run with the same plan wrote another manifest.
     """
     plan_hash = fingerprint(plan)
-    files = [packed.documents, *packed.row_sizes, rejects]
+    files = [packed.documents, *packed.row_sizes, *lists]
     if format == "arrow":
         several = len(packed.splits) > 1
         for split, record in packed.splits.items():

@@ -44,13 +44,14 @@ from .disk_space import require_room
 from .estimate import RunEstimate, estimate_run
 from .prepare import prepare
 from .steps import (
+    decontaminate,
     encode_inputs,
     pack,
     packtrain_version,
     plan_of,
     prepare_inputs,
     select,
-    write_rejects,
+    write_lists,
 )
 from .workspace import Workspace, open_workers, open_workspace
 
@@ -143,6 +144,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
             observer.note(f"{how_much} blocks of the input are in the cache, already encoded")
         require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
+        encoded = decontaminate(config, prepared, encoded, work, executor)
         selected = select(config, prepared, encoded, work, executor)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
@@ -150,11 +152,11 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         lock.check()
         plan = plan_of(config, prepared, encoded)
         claim(out, plan)
-        remember(out, config, work.base, work.cache, prepared.files)
-        rejects = write_rejects(config, prepared, encoded, work)
+        remember(out, config, work.base, work.cache, prepared.files, encoded.places)
+        lists = write_lists(config, prepared, encoded, work)
         packed = pack(selected, work, executor)
     lock.check()
-    manifest = commit(out, config.output.format, plan, packed, rejects, selected.rows.schema)
+    manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
     advice = closing_advice(config, selected.survey, prepared.formats, encoded, manifest.ledger.total())

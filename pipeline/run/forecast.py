@@ -22,6 +22,7 @@ from ...schemas.versions import version
 from ...stages.arrays import booleans, view
 from ...stages.mask.policy import Mask
 from ..configfile import load_config
+from ..contamination.hits_file import hit_lines
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
 from ..encode.prepared import Prepared
@@ -38,6 +39,7 @@ from ..report.collect.lengths.choice import candidates, choose
 from ..report.collect.lengths.encoded import read_stats
 from ..report.collect.lengths.packed import LOOKED_INTO, Spread, Spreads, evenly, pair_spread, part_spread
 from ..report.collect.model_shapes import with_tokenizers_model
+from ..report.collect.overlap import overlap_of
 from ..report.collect.rejects import rejects_among
 from ..report.collect.saving import batch_size, expected_packing
 from ..report.collect.shares import Heads, training_of
@@ -47,7 +49,7 @@ from ..report.sample.sampling import Sampled, sampled
 from ..store.open import require_conditional
 from .closing_advice import on_default_mask
 from .disk_space import require_room
-from .steps import encode_inputs, packtrain_version, prepare_inputs
+from .steps import decontaminate, encode_inputs, packtrain_version, prepare_inputs
 from .workspace import Workspace, open_workers, open_workspace
 
 _INPUTS = 20
@@ -122,6 +124,7 @@ def _encoded(config: RunConfig, base: Path, observer: Observer, sample: Sampled 
         # fifth.
         require_room(int(1.2 * 4 * estimate.missing_bytes * prepared.tokens_per_byte), "encoding", work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
+        encoded = decontaminate(config, prepared, encoded, work, executor)
     default_mask = on_default_mask(config, prepared.formats)
     for note in (*estimate.why_missing, *([default_mask] if default_mask else [])):
         observer.note(note)
@@ -178,7 +181,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     with work.timings.stage("read lengths"):
         decided = _decide(seen)
     absent = {"packing": _LATER}
-    choice = batch = flow = training = packing = None
+    choice = batch = flow = overlap = training = packing = None
     if seen.prepared.pairs:
         absent = {
             "choice": f"{_PAIRS} `truncate.max_length` limits the length of a pair.",
@@ -201,6 +204,9 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         lines = reject_lines(seen.prepared.files, seen.encoded.records, reasons).splitlines()
         rejects = rejects_among(lines, seen.prepared.files)
         flow = flow_of(decided.ledger, rejects if sample is None else sample.true_rejects(rejects))
+        if seen.encoded.contamination is not None:
+            asked = {"config": config.identity(), "evaluation": seen.encoded.contamination.evaluation.payload()}
+            overlap = overlap_of(hit_lines(seen.encoded.contamination), asked, decided.ledger)
         cuts = config.pack.strategy in ("bfd_split", "wrapped") and not seen.prepared.pairs
         if not cuts:
             account_cuts(decided.ledger, [source.name for source in config.sources], decided.survey.cuts)
@@ -215,6 +221,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         sample=_sample(seen),
         choice=choice,
         flow=flow,
+        overlap=overlap,
         training=training,
         packing=packing,
         batch=batch,

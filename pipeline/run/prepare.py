@@ -1,10 +1,12 @@
 """The first step of a run, a plan and a stream: scan inputs, find formats, load the tokenizer, choose the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
 from ...stages.template.nested_values import nests_values
+from ..contamination.driver import check_text
+from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.engine_choice import guess_engine, warm_up
 from ..encode.engine_trust import choose_on_first_rows, distrusted_engines, trusted_trace
 from ..encode.prepared import Prepared, make_spec
@@ -12,7 +14,7 @@ from ..encode.tokenizer import TokenizerLoading
 from ..encode.tokenizer_place import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.first_rows import check_conditions, is_preference
-from ..inputs.format_options import needs_template
+from ..inputs.format_options import SourceFormat, needs_template
 from ..inputs.formats import resolve_formats
 from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
@@ -52,6 +54,7 @@ def prepare(
             for note in form.notes:
                 work.observer.note(note)
         check_conditions(config.sources, files, formats)
+        evaluation = _evaluation(config, work, formats)
         pairs = is_preference(config, formats, files)
         if pairs:
             work.observer.note(
@@ -63,7 +66,7 @@ def prepare(
         conversations = any(needs_template(form.options) for form in formats.values())
         engine, version = guess_engine(section.engine, distrusted_engines(cache, tokenizer.hash))
         spec = trusted_trace(cache, make_spec(tokenizer, section, engine, version, needs_template=conversations))
-        guess = Prepared(config.sources, tuple(files), formats, pairs, tokenizer, section.engine, spec, 0.0)
+        guess = Prepared(config.sources, tuple(files), formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
         if spec.template is not None and nests_values(spec.template):
             executor.isolate()
         soon = guess if first is None else replace(guess, files=tuple(first))
@@ -72,6 +75,14 @@ def prepare(
         choice = choose_on_first_rows(guess, cache, executor, work.observer)
         spec = replace(spec, engine=choice.name, engine_version=choice.version)
     return replace(guess, spec=spec, tokens_per_byte=choice.tokens_per_byte)
+
+
+def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
+    if config.decontaminate is None:
+        return None
+    check_text(formats)
+    with work.timings.stage("evaluation data"):
+        return prepare_evaluation(config.decontaminate, work.base, work.cache, work.scratch)
 
 
 def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ...schemas.config.config import RunConfig
@@ -9,6 +10,7 @@ from ...schemas.config.run_section import RunSection
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.versions import version
+from ..contamination.evaluation import Evaluation, noted_evaluation, prepare_evaluation
 from ..dataset.output_folder import changed_inputs, claim
 from ..dataset.run_notes import (
     CONFIG,
@@ -32,7 +34,16 @@ from .commit import commit
 from .disk_space import require_room
 from .driver import find_finished, write_report
 from .estimate import RunEstimate
-from .steps import encode_inputs, pack, packtrain_version, plan_of, prepare_inputs, select, write_rejects
+from .steps import (
+    decontaminate,
+    encode_inputs,
+    pack,
+    packtrain_version,
+    plan_of,
+    prepare_inputs,
+    select,
+    write_lists,
+)
 from .workspace import Workspace, open_workers, open_workspace
 
 SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.(arrow|parquet)")
@@ -78,15 +89,16 @@ def remake(
             encoded, again = _encode_again(config, prepared, estimate, work, executor, recalled=recalled)
             plan = known if recalled else plan_of(config, prepared, encoded)
             _require_same_run(known, encoded, plan)
+            encoded = decontaminate(config, prepared, encoded, work, executor)
             selected = select(config, prepared, encoded, work, executor)
             lock.check()
             claim(work.out, plan)  # fails if this is another run
-            rejects = write_rejects(config, prepared, encoded, work)
+            lists = write_lists(config, prepared, encoded, work)
             packed = pack(selected, work, executor)
         lock.check()
         if manifest is not None:
-            _require_same_files(work.out, manifest, packed, rejects, plan)
-        made = commit(work.out, config.output.format, plan, packed, rejects, selected.rows.schema)
+            _require_same_files(work.out, manifest, packed, lists, plan)
+        made = commit(work.out, config.output.format, plan, packed, lists, selected.rows.schema)
     for why in estimate.why_missing if estimate is not None else ():
         observer.note(why)
     # timings.json stays: the report says how long the original run took, not the repair.
@@ -104,7 +116,31 @@ def _recalled(config: RunConfig, work: Workspace, known: dict[str, Any]) -> Prep
     if [(file.source, file.label, file.hash) for file in files] != hashes:
         return None
     tokenizer, pairs = recall_tokenizer(spec, known), "pairs" in known["encode"]
-    return Prepared(config.sources, tuple(files), formats, pairs, tokenizer, config.tokenizer.engine, spec, 0.0)
+    evaluation = _recalled_evaluation(config, work, known)
+    engine = config.tokenizer.engine
+    return Prepared(config.sources, tuple(files), formats, pairs, tokenizer, engine, spec, 0.0, evaluation)
+
+
+def _recalled_evaluation(config: RunConfig, work: Workspace, known: dict[str, Any]) -> Evaluation | None:
+    """The evaluation data: from the cache, else from its files.
+
+    Raises:
+        ConfigError, InputError: it is in neither, or the files have changed.
+    """
+    section = config.decontaminate
+    if section is None:
+        return None
+    noted = known.get("evaluation", {})
+    found = noted_evaluation(noted, work.cache)
+    if found is None:
+        refuse_urls(config, work.out.where(CONFIG), section.against)
+        found = prepare_evaluation(section, work.base, work.cache, work.scratch)
+    if _plain(found.payload()) != noted:
+        raise InputError(
+            "missing files cannot be rebuilt, because the evaluation files of decontaminate.against have changed since "
+            "the run; put the old ones back, or make another dataset with --out"
+        )
+    return found
 
 
 def _encode_again(
@@ -159,7 +195,7 @@ def _require_same_run(known: dict[str, Any], encoded: Encoded, plan: dict[str, A
 
 
 def _require_same_files(
-    out: Store, manifest: Manifest, packed: Packed, rejects: FileRecord, plan: dict[str, Any]
+    out: Store, manifest: Manifest, packed: Packed, lists: Sequence[FileRecord], plan: dict[str, Any]
 ) -> None:
     """Refuse files that differ from the manifest. New shards that it does not name are removed.
 
@@ -167,7 +203,7 @@ def _require_same_files(
         IntegrityError: names the files that differ.
     """
     now: dict[str, Any] = {one.name: one for split in packed.splits.values() for one in split.shards}
-    now |= {one.name: one for one in (packed.documents, *packed.row_sizes, rejects)}
+    now |= {one.name: one for one in (packed.documents, *packed.row_sizes, *lists)}
     known = {one.name: one for one in records_of(manifest)}
     other = sorted(name for name, one in now.items() if known.get(name) != one)
     if other:

@@ -1,12 +1,15 @@
 """The steps that a run, a plan and a repair share. Each does one part of the work, times it and reports the result."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.manifest import FileRecord
 from ...schemas.versions import version
+from ..contamination.driver import compare
+from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.prepared import Prepared
@@ -67,6 +70,27 @@ def encode_inputs(
     return encoded
 
 
+def decontaminate(
+    config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor
+) -> Encoded:
+    """Compare the examples with evaluation rows, if the configuration asks for it, and mark those that share text.
+
+    Raises:
+        InputError: an input has changed since it was scanned; a row has token ids instead of text.
+    """
+    section, evaluation = config.decontaminate, prepared.evaluation
+    if section is None or evaluation is None:
+        return encoded
+    with work.timings.stage("compare"):
+        found = compare(
+            prepared.sources, prepared.files, prepared.formats, evaluation, section.share, work.cache, executor,
+            work.observer,
+        )  # fmt: skip
+    marked = zip(encoded.places, found.marked(), strict=True)
+    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in marked)
+    return replace(encoded, places=places, contamination=found)
+
+
 def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
     """Decide what is kept of each document, and limit the workers so that packing has enough memory.
 
@@ -121,6 +145,12 @@ def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
     return packed
 
 
+def write_lists(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> tuple[FileRecord, ...]:
+    """Write the rejected rows, and the examples that share text with evaluation rows if they were looked for."""
+    rejects = write_rejects(config, prepared, encoded, work)
+    return (rejects,) if encoded.contamination is None else (rejects, put_hits(encoded.contamination, work.out))
+
+
 def write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
     """Write the rejected rows."""
     lines = reject_lines(prepared.files, encoded.records, mask_rejects(config))
@@ -142,6 +172,7 @@ def plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str
                     "pad_id": tokenizer.pad_id,
                 },
                 "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
+                **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
                 "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
                 | {"packtrain": packtrain_version()},
             }

@@ -43,6 +43,7 @@ from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
 from ..pack.driver import padding_id
 from ..run.prepare import prepare
+from ..run.steps import decontaminate
 from ..run.workspace import Workspace
 from ..store.cache_bound import HeldParts, PartCacheBudget
 from ..store.cache_lock import CacheUse
@@ -118,7 +119,7 @@ class LiveWindows:
         except BaseException:
             self._executor.close()
             raise
-        self._parts = work.parts
+        self._work, self._parts = work, work.parts
         self._pad_id = padding_id(self.config, self._prepared.tokenizer)
         self._walking: Iterator[PlannedWindow] | None = None
         self._stops: list[threading.Event] = []
@@ -138,8 +139,10 @@ class LiveWindows:
         versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
         if any(source.where is not None for source in self.config.sources):
             versions["polars"] = polars_version()
+        evaluation = self._prepared.evaluation
+        compared = [evaluation.payload()] if evaluation is not None else []
         parts: dict[str, Any] = {
-            "inputs": [plan_inputs(list(self.blocks.files)), self.blocks.sizes.tolist()],
+            "inputs": [plan_inputs(list(self.blocks.files)), self.blocks.sizes.tolist(), *compared],
             "configuration": config,
             "formats": {name: form.payload() for name, form in self._prepared.formats.items()},
             "tokenizer": [tokenizer.hash, tokenizer.template_hash, tokenizer.pad_id],
@@ -242,7 +245,8 @@ class LiveWindows:
 
     def _encode_blocks(self, blocks: NDArray[np.int64], executor: Executor) -> Encoded:
         some = replace(self._prepared, files=tuple(self.blocks.select(blocks)))
-        return encode_missing(some, self._parts, executor, self._observer)
+        encoded = encode_missing(some, self._parts, executor, self._observer)
+        return decontaminate(self.config, some, encoded, self._work, executor)
 
     def _held(self, place: tuple[int, int], blocks: NDArray[np.int64], executor: Executor) -> "_EncodedWindow":
         """Return one window, with its parts protected from removal until it is planned. Usually this only reads

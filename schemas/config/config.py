@@ -6,21 +6,14 @@ else is: two runs of the same identity over the same inputs write the same bytes
 
 import difflib
 import re
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from .decontaminate import DecontaminateConfig
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
 from .run_section import RunSection
-from .section import ConfigModel, Size
-
-Paths = Annotated[
-    tuple[str, ...],
-    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
-]
-"""Several paths, or one."""
-
+from .section import ConfigModel, Paths, Size
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
@@ -178,11 +171,6 @@ class SourceConfig(ConfigModel):
             raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
         return self
 
-    @field_validator("path", mode="before")
-    @classmethod
-    def _one_path(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, (str, PurePath)) else value
-
 
 MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
 
@@ -317,6 +305,8 @@ class RunConfig(ConfigModel):
     duplicates: Literal["keep", "drop"] = "keep"
     """`drop` leaves out examples equal to an earlier one of any source: the same text, prompt and flags. Earlier means
     by order of sources, then rows. Examples that are left out for another reason do not count."""
+    decontaminate: DecontaminateConfig | None = None
+    """Compare the examples with evaluation data. Another evaluation file never encodes anything again."""
     holdout: HoldoutConfig = HoldoutConfig()
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()
@@ -362,5 +352,9 @@ class RunConfig(ConfigModel):
                 del source[key]
             if source["format"] not in (AUTO, "apps"):
                 del source["apps"]
+        if data["decontaminate"] is None:  # so that identities of earlier versions stay
+            del data["decontaminate"]
+        else:
+            del data["decontaminate"]["against"]
         data["tokenizer"] = {key: data["tokenizer"][key] for key in ("date", "variables", "on_limit", "allow_lost")}
         return data

@@ -1,5 +1,6 @@
 """The base class of all parts of the configuration: validated by pydantic, frozen, without unknown keys."""
 
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, field_validator
@@ -24,6 +25,18 @@ Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["int
 """Bytes: a number, or `256MiB`."""
 Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema({"type": ["number", "string"]})]
 """Seconds: a number, or `90s`, `1h30m`."""
+
+
+def _one_path(value: Any) -> Any:
+    return (value,) if isinstance(value, (str, PurePath)) else value
+
+
+Paths = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_path),
+    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
+]
+"""Several paths, or one."""
 
 
 class ConfigModel(BaseModel):

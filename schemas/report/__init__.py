@@ -8,6 +8,7 @@ from .batch import BatchRecipe, BatchSize
 from .choice import Advice, Choice, Point, SourceLoss
 from .flow import Flow, LedgerFlow, Link, Reject
 from .histogram import Histogram
+from .overlap import Overlap, OverlapCount, OverlapPiece, ShownOverlap
 from .packing import Packing, RankBalance, Saving, SplitPacking
 from .shape import ReportShape
 from .training import ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
@@ -25,6 +26,9 @@ __all__ = [
     "Input",
     "LedgerFlow",
     "Link",
+    "Overlap",
+    "OverlapCount",
+    "OverlapPiece",
     "Packing",
     "Point",
     "RankBalance",
@@ -34,6 +38,7 @@ __all__ = [
     "Sample",
     "Saving",
     "ShownDocument",
+    "ShownOverlap",
     "ShownPair",
     "ShownPiece",
     "ShownRow",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from .batch import BatchSize
 from .choice import Choice
 from .flow import Flow
+from .overlap import Overlap
 from .packing import Packing
 from .training import Training
 from .trust import Trust
@@ -39,6 +40,8 @@ class Report:
     sample: Sample | None
     choice: Choice | None = None
     flow: Flow | None = None
+    overlap: Overlap | None = None
+    """None also if nothing was compared; then `absent` has no reason."""
     training: Training | None = None
     packing: Packing | None = None
     batch: BatchSize | None = None

@@ -275,7 +275,8 @@ def workplace(
         {"messages": [{"role": "user", "content": talk()}, {"role": "assistant", "content": talk()}]} for _ in range(80)
     ]
     pairs = [{"question": talk(), "answer": talk()} for _ in range(20)]
-    for name, rows in (("chats", chats), ("pairs", pairs)):
+    test = [{"question": pairs[4]["question"], "answer": "none of the training data"}]
+    for name, rows in (("chats", chats), ("pairs", pairs), ("test", test)):
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     config = {
         "out": "packed",

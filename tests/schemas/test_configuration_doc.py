@@ -64,12 +64,14 @@ BEHIND = {
     "sources[].path": "content",
     "sources[].split": "content",
     "sources[].subset": "content",
+    "decontaminate.against": "content",
 }
 
 SMALLEST = {
     "out": "out",
     "tokenizer": {"path": "tokenizer"},
     "sources": [{"name": "a", "format": "apps", "path": "a.jsonl"}],
+    "decontaminate": {"against": "test.jsonl"},
 }
 
 
@@ -85,7 +87,7 @@ def section_of(field: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
     """The model behind a field, if it is a section or a list of them; and whether it is a list."""
     for one in (field.annotation, *get_args(field.annotation)):
         if isinstance(one, type) and issubclass(one, BaseModel):
-            return one, one is not field.annotation
+            return one, get_origin(field.annotation) is tuple
     return None, False
 
 

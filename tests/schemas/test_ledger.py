@@ -74,6 +74,7 @@ TOLD = {
     "boundaries",
     "template_dropped",
     "prompts_rewritten",
+    "examples_contaminated",
 }
 
 

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
-    "Look at it": ("report", "diff", "inspect", "loader"),
+    "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "repair", "clean"),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
     "For editors": ("schema",),
@@ -34,6 +34,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": ("packtrain report packed",),
     "diff": ("packtrain diff packed packed-2k",),
     "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
+    "contamination": (
+        "packtrain contamination mix.yaml --against test.jsonl",
+        "packtrain contamination --format messages --input chats.jsonl --against test.jsonl --out hits.jsonl",
+    ),
     "loader": (
         "packtrain loader packed --steps 5",
         "packtrain loader packed --rows-per-step 16 --world-size 8 --rank 3 --steps 1 --explain",

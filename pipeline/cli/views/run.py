@@ -60,6 +60,15 @@ def pipeline_tree(
     tree.add(Text(f"truncate: max_length {cut.max_length:,}{limits}, overlong {cut.overlong}, {how}"))
     if config.duplicates == "drop":
         tree.add(Text("duplicates: dropped"))
+    if config.decontaminate is not None and prepared.evaluation is not None:
+        section = config.decontaminate
+        rows = f"{prepared.evaluation.counts.rows:,} rows of "
+        tree.add(
+            Text(
+                f"decontaminate: {section.action} examples that share {section.ngram} words with one of {rows}"
+                + ", ".join(file.file for file in prepared.evaluation.files)
+            )
+        )
     pack = config.pack
     extra = "".join(
         f", {name} {value}"
@@ -113,6 +122,7 @@ def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
     reasons("packed", "examples_packed")
     reasons("dropped", "examples_dropped")
     reasons("never made", "examples_skipped")
+    plain("  share text with evaluation rows", "examples_contaminated")
     plain("  further copies", "examples_repeated", "dim")
     plain("  packed, but truncated", "examples_truncated", "dim")
     plain("  packed in pieces", "examples_split", "dim")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ....schemas.errors import PacktrainError
 from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import SplitRecord
-from ....schemas.report import FORMAT, BatchSize, Choice, Packing, Report, SplitPacking, Training
+from ....schemas.report import FORMAT, BatchSize, Choice, Overlap, Packing, Report, SplitPacking, Training
 from ....stages.mask.policy import Mask, Policy
 from ...dataset.open import Finished, open_dataset
 from ...dataset.run_notes import recall
@@ -19,6 +19,7 @@ from ..options import ReportOptions
 from .flow import flow_of
 from .lengths.packed import spreads_of
 from .model_shapes import with_tokenizers_model
+from .overlap import noted_hits, overlap_of
 from .rejects import rejects_of
 from .rows.balance import balance_of
 from .rows.look import RowLook, RowWeight, look_at, read_weights
@@ -85,6 +86,7 @@ class _Gathering:
             sample=None,
             choice=choice,
             flow=self._try("flow", lambda: flow_of(manifest.ledger, rejects_of(self.dataset.store))),
+            overlap=self._try("overlap", self._overlap) if "evaluation" in manifest.plan else None,
             training=self._try("training", self._training),
             packing=packing,
             batch=batch,
@@ -118,6 +120,10 @@ class _Gathering:
             self.absent["choice"] = f"{found[:1].upper()}{found[1:]}; a run of the same configuration brings it back."
             return None
         return choose(found.stats, found.config, self.options, documents_in_all=found.documents_in_all)
+
+    def _overlap(self) -> Overlap:
+        manifest = self.dataset.manifest
+        return overlap_of(noted_hits(self.dataset.store), manifest.plan, manifest.ledger)
 
     def _look(self, split: str) -> RowLook:
         if split not in self.looks:

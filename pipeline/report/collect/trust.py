@@ -89,6 +89,8 @@ def configuration_of(config: RunConfig, base: Path) -> str:
     for source in data["sources"]:
         paths = [_full(path, base) for path in source["path"]]
         source["path"] = paths[0] if len(paths) == 1 else paths
+    if config.decontaminate is not None:
+        data["decontaminate"]["against"] = [_full(path, base) for path in config.decontaminate.against]
     own = any(source.format.startswith(PYTHON) for source in config.sources)
     head = f"# Save this file in {base}, so that your own reader functions are found.\n" if own else ""
     return head + _yaml(data)

@@ -21,6 +21,7 @@ LABELS = {
     "examples_truncated": "packed examples truncated",
     "examples_split": "packed examples split",
     "examples_without_labels": "packed examples without a label",
+    "examples_contaminated": "examples that share text with evaluation rows",
     "tokens_encoded": "tokens encoded",
     "tokens_created": "tokens created",
     "tokens_truncated": "tokens truncated",

@@ -1,4 +1,4 @@
-"""The page of a report: six questions, each with an answer in words, then charts and tables."""
+"""The page of a report: six or seven questions, each with an answer in words, then charts and tables."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,10 +11,12 @@ from .charts_flow import flow_blocks
 from .charts_packing import batch_blocks, packing_blocks
 from .charts_training import training_blocks
 from .charts_trust import trust_blocks
+from .overlap import overlap_blocks
 
 QUESTIONS = {
     "choice": "Which max_length?",
     "flow": "What happened to my data?",
+    "overlap": "Is the evaluation data in it?",
     "training": "What is being trained on?",
     "packing": "How good is the packing?",
     "batch": "What batch size?",
@@ -24,6 +26,7 @@ QUESTIONS = {
 _BLOCKS: dict[str, Callable[[Any], list[Block]]] = {
     "choice": choice_blocks,
     "flow": flow_blocks,
+    "overlap": overlap_blocks,
     "training": training_blocks,
     "packing": packing_blocks,
     "batch": batch_blocks,
@@ -34,7 +37,7 @@ _BLOCKS: dict[str, Callable[[Any], list[Block]]] = {
 def report_page(report: Report) -> Page:
     """Make the page of a report. Where a section is missing, it says why."""
     sections = []
-    for name, title in QUESTIONS.items():
+    for name, title in questions_of(report).items():
         content = getattr(report, name)
         if content is None:
             reason = report.absent.get(name, "This report does not say.")
@@ -43,6 +46,12 @@ def report_page(report: Report) -> Page:
             said = _said(content)
             sections.append(PageSection(name, title, said, _BLOCKS[name](content)))
     return Page(_title(report), _lead(report), sections, _facts(report))
+
+
+def questions_of(report: Report) -> dict[str, str]:
+    """The questions that a report answers, or says why not. Without evaluation data, one of them is not asked."""
+    skipped = "overlap" if report.overlap is None and "overlap" not in report.absent else ""
+    return {name: title for name, title in QUESTIONS.items() if name != skipped}
 
 
 def _said(content: Any) -> str:

@@ -12,7 +12,7 @@ from ..collect.rows.balance import balance_note
 from ..collect.saving import STRATEGIES, beside_time
 from .blocks import Block, Grid, PageSection, Words
 from .choice_notes import own_way
-from .page import QUESTIONS
+from .page import questions_of
 from .printing import print_blocks, print_section
 
 _AROUND = 2
@@ -35,7 +35,7 @@ def print_report(console: Console, report: Report) -> None:
         )
         lead.append(Words(words, style="yellow"))
     print_blocks(console, lead, wrap=True)
-    for number, (name, question) in enumerate(QUESTIONS.items(), 1):
+    for number, (name, question) in enumerate(questions_of(report).items(), 1):
         content = getattr(report, name)
         known = content is not None
         sentence = content.sentence if known else report.absent.get(name, "Unknown.")

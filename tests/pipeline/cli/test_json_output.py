@@ -31,6 +31,10 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("plan mix.yaml --rows 50", 0, {"choice": dict}),
     ("report packed", 0, {}),
     ("diff packed packed-2k", 0, {}),
+    (
+        "contamination mix.yaml --against test.jsonl", 0,
+        {"examples": int, "contaminated": int, "sources": list, "hits": list},
+    ),
     ("prep mix.yaml --source pairs -o prepared.jsonl", 0, {"rows": int, "examples": int, "rejects": list}),
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),

@@ -22,8 +22,8 @@ from tests.support.terminal import in_terminal
 
 Command = Callable[..., Any]
 COMMANDS = (
-    "plan", "run", "wait", "prep", "report", "diff", "inspect", "loader", "verify", "repair", "clean", "train", "probe",
-    "doctor", "launch", "schema",
+    "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "repair", "clean",
+    "train", "probe", "doctor", "launch", "schema",
 )  # fmt: skip
 """In the order in which the help lists them."""
 DEMO = Path(str(files("packtrain.pipeline.demo")))

@@ -1,0 +1,1 @@
+"""Compares training data with evaluation data: evaluation files → an index → hits by block."""

@@ -1,0 +1,75 @@
+"""Compares sources with evaluation data, and nothing else: no tokenizer is needed, and nothing is packed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...schemas.config.config import RunConfig
+from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.errors import OutputError
+from ..contamination.driver import check_text, compare
+from ..contamination.evaluation import Evaluation, prepare_evaluation
+from ..contamination.hits_file import hit_lines, put_hits
+from ..contamination.summary import OverlapSummary, summarise
+from ..inputs.first_rows import check_conditions
+from ..inputs.formats import resolve_formats
+from ..inputs.scan_cache import scan_inputs
+from ..observer import Observer
+from ..store.local import LocalStore
+from ..store.open import require_conditional
+from .workspace import open_workers, open_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was found."""
+
+    evaluation: Evaluation
+    summary: OverlapSummary
+    examples: int
+    """How many examples were compared."""
+    characters: int
+    """Characters of their text."""
+
+
+def find_contamination(
+    config: RunConfig,
+    section: DecontaminateConfig,
+    base: Path,
+    observer: Observer,
+    *,
+    hits: Path | None = None,
+    named: str = "decontaminate.against",
+) -> Compared:
+    """Compare the configuration's sources with evaluation files.
+
+    Args:
+        section: with what, and how; instead of the configuration's own.
+        hits: where to write all hits, as JSON lines; None writes no file.
+        named: what the user calls the list of evaluation files, for messages.
+
+    Raises:
+        ConfigError, InputError: something that the user can fix.
+        OutputError: `hits` exists, or cannot be written.
+    """
+    if hits is not None and hits.exists():
+        raise OutputError(f"--out {hits} exists; remove it, or choose another file")
+    if hits is not None and not (there := next(path for path in hits.absolute().parents if path.exists())).is_dir():
+        raise OutputError(f"--out {hits}: {there} is a file, not a folder; choose another place")
+    local = config.run.model_copy(update={"executor": "local", "shard": None})
+    work = open_workspace(config, base, observer)
+    require_conditional(work.cache)
+    with open_workers(local, work) as executor:
+        files = scan_inputs(config.sources, base, work.scratch)
+        formats = resolve_formats(config, base, files)
+        for form in formats.values():
+            if form.said is not None:
+                observer.note(form.said)
+        check_conditions(config.sources, files, formats)
+        check_text(formats, "contamination")
+        evaluation = prepare_evaluation(section, base, work.cache, work.scratch, named=named)
+        found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
+    blocks = [(of_block.examples, of_block.characters) for _, _, of_block in found.each()]
+    summary = summarise(hit_lines(found))
+    if hits is not None:
+        put_hits(found, LocalStore(hits.absolute().parent), hits.name)
+    return Compared(evaluation, summary, sum(one for one, _ in blocks), sum(one for _, one in blocks))

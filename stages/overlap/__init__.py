@@ -1,0 +1,1 @@
+"""Finds text of evaluation rows within training examples."""
