@@ -322,7 +322,8 @@ def leave(code: int) -> None:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        sys.modules["__main__"].__dict__.clear()
+        if (main := sys.modules["__main__"].__dict__) is not globals():  # a call, or a program that does not compile
+            main.clear()
         gc.collect()
         original = sys.__stdout__
         if original is not None and not original.closed:
