@@ -1,6 +1,8 @@
-"""What a model answers to the prompts of an evaluation: one sample for each prompt and number."""
+"""Samples: what a model answers to the prompts of a data set, and what draws them."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +26,62 @@ class Sample:
     def key(self) -> tuple[int, int]:
         """(row, sample): stands once in a samples file."""
         return self.row, self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """How answers are drawn."""
+
+    temperature: float = 1.0
+    """0 takes the most probable token every time."""
+    top_p: float = 1.0
+    """Draw from the most probable tokens that together have this probability; 1 draws from all."""
+    max_new_tokens: int = 1024
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """One answer to draw."""
+
+    row: int
+    sample: int
+    ids: tuple[int, ...]
+    """(T,) the prompt's tokens, with those that the tokenizer puts before a text."""
+    seed: int
+    """64 bits, of this row and sample alone."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(row, sample)."""
+        return self.row, self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAnswer:
+    """What an engine answers to a request: tokens, or text from a server."""
+
+    key: tuple[int, int]
+    finish_reason: str | None
+    ids: tuple[int, ...] | None = None
+    """New tokens, with the one that ended the answer."""
+    text: str | None = None
+    tokens: int | None = None
+    """How many a server says that it made."""
+
+
+class SampleEngine(Protocol):
+    """Draws answers. An answer depends on its request and the settings alone, up to rounding in the last bits."""
+
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+        """Answer all requests, in any order.
+
+        Args:
+            groups: those of one group are computed together, so that rounding is the same whenever a group is.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        ...

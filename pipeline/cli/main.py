@@ -18,6 +18,7 @@ from .clean import clean
 from .contamination import contamination
 from .diff import diff
 from .explain_loss import explain_loss
+from .export_model import export_model
 from .inspect import inspect
 from .launch import doctor, launch
 from .loader import loader
@@ -26,6 +27,7 @@ from .prep import prep
 from .probe import probe
 from .report import report
 from .run import run
+from .sample import sample
 from .train import train
 from .verify import repair, verify
 from .views.streams import ReaderLeftError, flush_output, guard_streams, print_json, print_line
@@ -56,7 +58,7 @@ def schema() -> None:
 
 for _command in (
     plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, train, explain_loss,
-    probe, doctor, launch, schema,
+    probe, doctor, launch, sample, export_model, schema,
 ):  # fmt: skip
     app.command()(_command)
 

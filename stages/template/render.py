@@ -135,6 +135,29 @@ class Renderer:
         """Render exactly, without counting."""
         return self._marked(prompt, completion, tools, exact=True)
 
+    def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
+        """The text that a model continues: the messages, and the template's opening of an assistant's turn.
+
+        It is the text before the completion of the same conversation, unless the template renders a prompt differently
+        alone (`Rendered.rewritten`).
+
+        Raises:
+            RowRejectedError, TemplateError: see `__call__`.
+        """
+        marker, joined = self._marker, self._keeper.joined(messages)
+        text = self.template.render(joined, tools, add_generation_prompt=True)
+        marked = marker.render(marker.own(joined), marker.tools(tools), add_generation_prompt=True)
+        followed = marked.text == text
+        self._keeper.check(joined, tools, text, marked.words if followed else (), marked.tools if followed else ())
+        return text
+
+    @property
+    def stop(self) -> str | None:
+        """The special token that ends an assistant's turn; None if the template writes none."""
+        closing, stops = self.manner.closing, self.manner.stops
+        found = stops.search(closing) if closing and stops else None
+        return found[0] if found else None
+
     @property
     def manner(self) -> TemplateProfile:
         """Learn what the template does with a conversation of two messages."""

@@ -82,9 +82,11 @@ MAY_IMPORT = {
 LAZILY = {
     "pipeline.cli.arguments.completion": {"training"},
     "pipeline.cli.explain_loss": {"training"},
+    "pipeline.cli.export_model": {"training"},
     "pipeline.cli.launch": {"training"},
     "pipeline.cli.loader": {"training"},
     "pipeline.cli.probe": {"training"},
+    "pipeline.cli.sample": {"training"},
     "pipeline.cli.train": {"training"},
     "pipeline.report.collect.rows.balance": {"training"},
     "training.loader.packed_stream": {"pipeline.stream"},
@@ -108,7 +110,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
-    "training": ("trainer", "launch", "probe", "attention", "loader", "losses", "order", "shards"),
+    "training": ("trainer", "generate", "launch", "probe", "attention", "loader", "losses", "order", "shards"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

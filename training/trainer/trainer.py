@@ -23,6 +23,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError
 from ..attention import check_batch, use_packed
+from ..generate.sharded import find_shards
 from ..loader.loader import PackedLoader
 from ..order.concat import ConcatRows
 from ..order.mixture import Source
@@ -285,6 +286,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self.accelerator.wait_for_everyone()  # every rank writes files of its own
             if self.args.should_save:
                 with writing():
+                    if find_shards(folder) is not None:  # transformers writes none beside shards, and export needs it
+                        self.model.config.save_pretrained(folder)
                     checkpoint.write_marker(folder, self._checkpoint_state())
                 checkpoint.rotate(folder, keep, self.state.best_model_checkpoint)
 

@@ -11,6 +11,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "repair", "clean"),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
+    "Sample and judge": ("sample", "export-model"),
     "For editors": ("schema",),
 }
 """Heading → commands."""
@@ -58,6 +59,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model --tiny --attention eager --json"),
     "doctor": ("packtrain doctor", "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli doctor --ranks"),
     "launch": ("packtrain launch", "packtrain launch fsdp2 -o fsdp2.yaml"),
+    "sample": (
+        "packtrain sample trained/model --data test.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
+        "packtrain sample trained/model --data test.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",
+    ),
+    "export-model": ("packtrain export-model trained/checkpoint-2 --tokenizer tokenizer --out gathered",),
     "schema": ("packtrain schema > packtrain.schema.json",),
 }
 """Command → the command lines below its help. A test runs them as they are."""

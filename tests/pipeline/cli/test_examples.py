@@ -12,6 +12,8 @@ import typer.main
 from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.cli.arguments.help import EXAMPLES, GROUPS
 
+from tests.support.small_models import add_trained
+
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")
 
@@ -62,10 +64,12 @@ def test_an_example_runs(
     name: str,
     line: str,
 ) -> None:
-    if name in ("train", "probe", "loader"):
+    if name in ("train", "probe", "loader", "sample", "export-model"):
         pytest.importorskip("torch")
     made = ("packed", "packed-2k") if name == "run" else ()
     monkeypatch.chdir(workplace.copy(tmp_path / "here", *made))
+    if name in ("sample", "export-model"):
+        add_trained(Path())
     before = set(Path().rglob("*"))
     if " > " in line:
         path = f"PATH={warm_program.parent}:$PATH"

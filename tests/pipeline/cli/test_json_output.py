@@ -18,6 +18,8 @@ from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.cli.views.streams import print_json
 from packtrain.schemas.escape import escape
 
+from tests.support.small_models import add_trained
+
 Command = Callable[..., Any]
 pytestmark = pytest.mark.xdist_group("workplace")
 
@@ -48,8 +50,13 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("explain-loss trained", 0, {"run": str, "recorded": int, "steps": list}),
     ("explain-loss trained --step 3", 0, {"run": str, "step": dict, "documents": list}),
     ("launch ddp", 0, {}),
+    ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
+     {"samples": int, "made": int, "tokens": int, "reasons": dict}),
+    ("export-model trained/checkpoint-2 --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
 ]  # fmt: skip
-NEEDS_TORCH = ("loader", "train", "probe", "doctor")
+TRAINED = ("sample", "export-model")
+"""Need what a training leaves."""
+NEEDS_TORCH = ("loader", "train", "probe", "doctor", *TRAINED)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ def ask(packtrain: Command, line: str) -> Said:
     """Runs a command with --json; its whole output must be one JSON value in ASCII."""
     if line.split()[0] in NEEDS_TORCH:
         pytest.importorskip("torch")
+    if line.split()[0] in TRAINED:
+        add_trained(Path())
     done = packtrain(*shlex.split(line), "--json")
     assert done.out.isascii()
     assert "\x1b" not in done.out

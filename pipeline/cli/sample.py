@@ -1,0 +1,190 @@
+"""`packtrain sample`: what a model answers to the prompts of a test set."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...schemas.errors import ConfigError
+from ...schemas.units import plural
+from .arguments import completion
+from .arguments.options import Format, Json, Set, seconds_option, without_file
+from .views.streams import print_json
+
+if TYPE_CHECKING:
+    from ...schemas.samples import SampleSettings
+    from ..observer import Observer
+    from ..samples.prompts import PromptSet
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def sample(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.",
+            autocompletion=completion.path,
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="What packtrain prep --prompt-only wrote, or test rows.",
+            autocompletion=completion.path,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The samples file, one JSON object a line; resumed if it is there.")],
+    tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="MODEL")] = None,
+    n: Annotated[int, typer.Option("-n", "--samples", min=1, help="Samples of each prompt.")] = 1,
+    temperature: Annotated[
+        float, typer.Option(min=0, metavar="X", help="0 takes the most probable token every time.")
+    ] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(min=0, max=1, metavar="X", help="Draw from the likeliest tokens with this probability.")
+    ] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Other seeds draw other samples.")] = 0,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Part I of N, from 0, into a file of its own, for several machines."),
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="batches, continuous or vllm.",
+            show_default="continuous on CUDA where the model allows it, else batches",
+            autocompletion=completion.engine,
+        ),
+    ] = "auto",
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Sequences at once.", show_default="64 on CUDA, else 16")
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="float32, bfloat16 or float16.", show_default="that of the weights", autocompletion=completion.dtype
+        ),
+    ] = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu or cuda.", show_default="CUDA if available", autocompletion=completion.device),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="The model under an adapter or a sharded checkpoint.",
+            show_default="what the folder says",
+            autocompletion=completion.path,
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask an OpenAI-compatible server, such as http://host:8000/v1.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --endpoint: requests at once.")] = 16,
+    timeout: Annotated[float, seconds_option("With --endpoint: time limit of a request.", default="10min")] = 600.0,
+    format: Format = None,
+    settings: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Draw samples of a model's answers, in a file that a stopped run resumes."""
+    from ...schemas.samples import SampleSettings
+    from ..configfile import load_config
+    from ..report.draw.printing import say
+    from ..samples.prompts import read_prompts
+    from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
+    from .views.console import ConsoleObserver, make_console
+
+    for name, value in (("--temperature", temperature), ("--top-p", top_p)):
+        if not math.isfinite(value) or (name == "--top-p" and value == 0):
+            raise ConfigError(f"{name} {value}: give a number above 0")
+    if dtype not in _DTYPES:
+        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(_DTYPES)}")
+    if device is not None and not device.startswith(("cpu", "cuda")):
+        raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
+    if endpoint is not None and tokenizer is None:
+        raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
+    part = parse_shard(shard)
+    out = shard_file(out, part)
+    folder = tokenizer or Path(model)
+    config, place = load_config(without_file(format, [data], folder, str(out)), Path.cwd(), settings or [], typed=True)
+    console = make_console(stderr=as_json)
+    with ConsoleObserver(console) as observer:
+        if endpoint is None:
+            found = _place(Path(model), base, folder, out, observer)
+        prompts = read_prompts(config, place, observer)
+        drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
+        common = {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
+                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
+        if endpoint is not None:
+            from ..samples.endpoint import EndpointEngine
+
+            counts = draw_samples(
+                prompts, SamplePlan(n, seed, part, 0), drawn, {"engine": "endpoint", "model": model, **common}, out,
+                lambda: EndpointEngine(endpoint, model, drawn, prompts.tokenizer, prompts.stop,
+                                       concurrency=concurrency, seconds=timeout),
+                observer,
+            )  # fmt: skip
+        else:
+            from ...training.generate.command import open_engine, resolve_engine
+
+            kind, size = resolve_engine(engine, batch, device, found)
+            drawn = _fitted(prompts, drawn, found, observer)
+            together = max(1, size // n) if kind == "batches" else 0
+            longest = max(len(one.ids) for one in prompts.prompts)
+            options = {"engine": kind, "model": found.digest, "dtype": dtype, "batch": size, **common}
+            counts = draw_samples(
+                prompts, SamplePlan(n, seed, part, together), drawn, options, out,
+                lambda: open_engine(found, kind, drawn, batch=size, longest=longest, dtype=dtype, device=device),
+                observer,
+            )  # fmt: skip
+    if as_json:
+        print_json({"out": str(out), "prompts": len(prompts.prompts), **asdict(counts)})
+        return
+    said = ", ".join(f"{reason} {number:,}" for reason, number in counts.reasons.items())
+    say(console, f"{out}: {plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}, "
+        f"{counts.tokens:,} tokens{f' ({said})' if said else ''}")  # fmt: skip
+
+
+def _place(model: Path, base: Path | None, tokenizer: Path, out: Path, observer: "Observer") -> Any:
+    """The model's place; a sharded checkpoint is gathered beside the samples first."""
+    try:
+        import torch  # noqa: F401
+
+        from ...training.generate.command import find_model, is_sharded
+        from ...training.generate.export import export_checkpoint
+    except ImportError as error:
+        raise ConfigError(
+            f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
+        ) from None
+    if not is_sharded(model):
+        return find_model(model, base)
+    gathered = out.with_name(f"{out.name}.model")
+    if not gathered.exists():
+        export_checkpoint(model, gathered, base=base, tokenizer=tokenizer)
+    observer.note(f"{model} is sharded; its weights, gathered, are in {gathered}")
+    return find_model(gathered)
+
+
+def _fitted(prompts: "PromptSet", settings: "SampleSettings", place: Any, observer: "Observer") -> "SampleSettings":
+    """The settings with the model's own end tokens, after checking that the prompts fit the model."""
+    from dataclasses import replace
+
+    from ..samples.sampling import check_lengths
+
+    if prompts.vocabulary > place.vocabulary:
+        raise ConfigError(
+            f"--tokenizer: it has {prompts.vocabulary:,} token ids, but the model has embeddings for "
+            f"{place.vocabulary:,}; give the model's own tokenizer"
+        )
+    check_lengths(prompts.prompts, settings.max_new_tokens, place.positions)
+    stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in place.stop_ids if id < place.vocabulary))))
+    if not stops:
+        observer.note(
+            "neither the template, the tokenizer nor the model says what ends an answer; all run to their limit"
+        )
+    return replace(settings, stop_ids=stops)

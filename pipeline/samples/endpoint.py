@@ -1,0 +1,188 @@
+"""A server that speaks OpenAI's completions: vLLM, SGLang, llama.cpp, `transformers serve`.
+
+Prompts are sent as token ids where the server takes them, else as text. A text is tokenized once more by the server, so
+its count of prompt tokens is compared with ours: a second beginning-of-sequence token would show, and is refused.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from ...schemas.errors import ConfigError, PacktrainError
+from ...schemas.escape import escape_line
+from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from ...stages.tokenize.engines import reference_tokenizer
+from ..encode.tokenizer import TokenizerSpec
+
+KEY = "OPENAI_API_KEY"
+"""The environment variable with the server's key, if it wants one."""
+_PASSWORD = re.compile("(?<=://)[^/@]*@")
+_ATTEMPTS = 8
+"""Attempts for one request, with pauses that grow; a server that restarts is waited for."""
+_REFUSED = (400, 415, 422)
+"""A request of another form may do."""
+_SEED_BITS = 31
+
+
+class ServerError(PacktrainError, RuntimeError):
+    """The server refused a request, or did not answer."""
+
+
+class EndpointEngine:
+    """Asks a server for each answer. What the server computes together is its own affair.
+
+    Args:
+        url: as for OpenAI's client, such as `http://localhost:8000/v1`.
+        model: as the server calls it.
+        stop: the texts of `settings.stop_ids`.
+        concurrency: requests at once.
+        seconds: time limit of a request.
+
+    Raises:
+        ConfigError: the package openai is missing, or the URL is not one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        settings: SampleSettings,
+        tokenizer: TokenizerSpec,
+        stop: Sequence[str],
+        *,
+        concurrency: int,
+        seconds: float,
+    ) -> None:
+        try:
+            from openai import OpenAI
+        except ImportError as error:
+            raise ConfigError(
+                f"--endpoint needs the package openai ({error}); pip install 'packtrain[endpoint]'"
+            ) from None
+        self._key = os.environ.get(KEY, "")
+        self._shown = _PASSWORD.sub("", url)
+        self._client = OpenAI(base_url=url, api_key=self._key or "none", timeout=seconds, max_retries=_ATTEMPTS)
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="packtrain-sample")
+        self._ahead = 2 * concurrency
+        self._prefix = tuple(tokenizer.prefix_ids)
+        self._decode = reference_tokenizer(tokenizer.json).decode
+        common = {"model": model, "temperature": settings.temperature, "max_tokens": settings.max_new_tokens}
+        if settings.top_p < 1:
+            common["top_p"] = settings.top_p
+        ends = {"stop_token_ids": list(settings.stop_ids), "skip_special_tokens": True}
+        words = {"stop": list(stop)[:4]} if stop else {}  # OpenAI's limit
+        self._forms = [
+            _Form(True, {**common, "extra_body": ends}),
+            _Form(True, {**common, **words}),
+            _Form(False, {**common, "extra_body": {**ends, "add_special_tokens": True}}),
+            _Form(False, {**common, **words}),
+            _Form(False, common),
+        ]
+        """Ways to ask, the best first; those that the server refuses are forgotten."""
+
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+        """See `SampleEngine`.
+
+        Raises:
+            ServerError: the server refuses, cannot be reached, or tokenizes otherwise.
+        """
+        todo = (request for group in groups for request in group)
+        first = next(todo, None)
+        if first is None:
+            return
+        yield self._first(first)
+        waiting: set[Future[SampleAnswer]] = set()
+        while True:
+            while len(waiting) < self._ahead and (request := next(todo, None)) is not None:
+                waiting.add(self._pool.submit(self._ask, request, self._forms[0]))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+
+    def close(self) -> None:
+        """See `SampleEngine`."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def _first(self, request: SampleRequest) -> SampleAnswer:
+        """The first answer, which also finds how to ask."""
+        while True:
+            try:
+                return self._ask(request, self._forms[0])
+            except _RefusedFormError as error:
+                if len(self._forms) == 1:
+                    raise ServerError(f"{self._shown} refuses the request: {error}") from error
+                self._forms.pop(0)
+
+    def _ask(self, request: SampleRequest, form: "_Form") -> SampleAnswer:
+        from openai import APIConnectionError, APIError, APIStatusError
+
+        prompt = list(request.ids) if form.ids else self._text(request.ids)
+        try:
+            made = self._client.completions.create(
+                prompt=prompt, seed=request.seed >> (64 - _SEED_BITS), stream=False, **form.options
+            )
+        except APIStatusError as error:
+            said = self._clean(error)
+            if error.status_code in _REFUSED:
+                raise _RefusedFormError(said) from None
+            raise ServerError(
+                f"{self._shown} answers {error.status_code}: {said}{_advice(error.status_code)}"
+            ) from None
+        except APIConnectionError as error:
+            raise ServerError(
+                f"{self._shown} cannot be reached ({self._clean(error)}), in {_ATTEMPTS + 1} attempts; start it, "
+                "then run the same command again: it continues where it stopped"
+            ) from None
+        except (APIError, ValueError) as error:
+            raise ServerError(f"{self._shown} answers something else than completions: {self._clean(error)}") from None
+        choices, usage = made.choices, made.usage
+        if not choices or not isinstance(choices[0].text, str):
+            raise ServerError(f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?")
+        if usage is not None and usage.prompt_tokens != len(request.ids):
+            raise ServerError(
+                f"{self._shown} counts {usage.prompt_tokens:,} tokens in the prompt of row {request.row}, where the "
+                f"tokenizer gives {len(request.ids):,}: it has another tokenizer, or adds tokens of its own; give "
+                "--tokenizer of the served model, or a server that takes token ids, such as vLLM"
+            )
+        tokens = usage.completion_tokens if usage is not None else None
+        return SampleAnswer(request.key, choices[0].finish_reason, text=choices[0].text, tokens=tokens)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """The text that the server's tokenizer turns into these ids, with what it puts before every text."""
+        own = self._prefix
+        bare = ids[len(own) :] if own and tuple(ids[: len(own)]) == own else ids
+        return str(self._decode(list(bare), skip_special_tokens=False))
+
+    def _clean(self, error: Exception) -> str:
+        """What an error says, in one short line, without the key."""
+        said = escape_line(" ".join(str(error).split()))[:300]
+        return said.replace(self._key, "…") if self._key else said
+
+
+class _Form:
+    """One way to ask.
+
+    Args:
+        ids: send token ids.
+        options: for OpenAI's client.
+    """
+
+    def __init__(self, ids: bool, options: Mapping[str, Any]) -> None:
+        self.ids, self.options = ids, options
+
+
+class _RefusedFormError(ServerError):
+    """The server does not take a request of this form."""
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return f"; put the server's key into the environment variable {KEY}"
+    if status == 404:
+        return "; check --endpoint, which mostly ends in /v1, and the model's name"
+    return ""

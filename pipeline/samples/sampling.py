@@ -1,0 +1,177 @@
+"""The loop: requests that the file lacks → an engine → lines of the file."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from ...schemas.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
+from ...schemas.units import plural
+from ...stages.tokenize.engines import reference_tokenizer
+from ..observer import Observer
+from .prompts import PromptSet, SamplePrompt
+from .samples_file import SamplesFile
+
+_SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
+_TAIL = 8
+"""Tokens of the prompt that are decoded before an answer: some decoders treat the first token of a text specially."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCounts:
+    """What a run of `packtrain sample` did."""
+
+    samples: int
+    """Samples in the file."""
+    made: int
+    """Of these, by this run."""
+    tokens: int
+    """New tokens of all samples, where the engine says how many."""
+    reasons: dict[str, int]
+    """Samples of this run by `finish_reason`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """Which samples to draw, and how they are grouped."""
+
+    n: int
+    """Samples of each prompt."""
+    seed: int
+    shard: tuple[int, int] = (0, 1)
+    """(i, N): this run takes the i-th of N parts, from 0."""
+    rows_together: int = 1
+    """Prompts whose samples are computed together; 0: every request is independent of the others to the last bit, or
+    the engine decides."""
+
+    def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, SampleRequest]]]:
+        """The requests of this shard. A group is the same in any shard, so that its numbers round in the same way."""
+        size = max(1, self.rows_together)
+        groups = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        index, count = self.shard
+        mine = groups[index * len(groups) // count : (index + 1) * len(groups) // count]
+        return [[(one, self._request(one, number)) for one in group for number in range(self.n)] for group in mine]
+
+    def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
+        digest = blake2b(f"{self.seed}/{prompt.row}/{number}".encode(), digest_size=8).digest()
+        return SampleRequest(prompt.row, number, prompt.ids, int.from_bytes(digest, "little"))
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """`I/N` as (I, N); (0, 1) for None.
+
+    Raises:
+        ConfigError: it is not such a pair.
+    """
+    if text is None:
+        return 0, 1
+    found = _SHARD.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(f"--shard {text}: give I/N, with I from 0 to N-1, such as 0/4")
+    return int(found[1]), int(found[2])
+
+
+def shard_file(out: Path, shard: tuple[int, int]) -> Path:
+    """The file of one shard: `samples.2-of-4.jsonl`. In the order of their names, they are the whole file."""
+    index, count = shard
+    if count == 1:
+        return out
+    return out.with_name(f"{out.stem}.{index:0{len(str(count - 1))}d}-of-{count}{out.suffix}")
+
+
+def check_lengths(prompts: Sequence[SamplePrompt], max_new_tokens: int, positions: int | None) -> None:
+    """Refuse prompts that leave no room for an answer.
+
+    Args:
+        positions: most tokens that the model takes; None if unknown.
+
+    Raises:
+        ConfigError: names the longest prompt.
+    """
+    if positions is None:
+        return
+    longest = max(prompts, key=lambda one: len(one.ids))
+    over = sum(len(one.ids) + max_new_tokens > positions for one in prompts)
+    if over:
+        raise ConfigError(
+            f"--max-new-tokens {max_new_tokens}: with the prompt, {plural(over, 'row')} would be longer than the "
+            f"model's {positions:,} positions; the longest prompt, of row {longest.row}, has {len(longest.ids):,} "
+            "tokens. Lower it, or leave out long rows with --set sources.0.where"
+        )
+
+
+def draw_samples(
+    found: PromptSet,
+    plan: SamplePlan,
+    settings: SampleSettings,
+    options: dict[str, Any],
+    out: Path,
+    make_engine: Callable[[], SampleEngine],
+    observer: Observer,
+) -> SampleCounts:
+    """Draw the samples that the file lacks, and put the file into order.
+
+    Args:
+        options: what else decides the samples, recorded beside the file.
+        make_engine: called only if there is something to draw.
+
+    Raises:
+        OutputError: the file is another command's; see `SamplesFile`.
+        StoreError: it cannot be written.
+    """
+    groups = plan.groups(found.prompts)
+    wanted = {request.key: prompt for group in groups for prompt, request in group}
+    decode = _Decoder(found.tokenizer.json, settings)
+    reasons: dict[str, int] = {}
+    made = 0
+    with SamplesFile(out, options, wanted) as file:
+        before = len(file.done)
+        if before and before < len(wanted):
+            observer.note(f"{out} has {before:,} of {len(wanted):,} samples; going on with the others")
+        todo = [group for group in groups if any(request.key not in file.done for _, request in group)]
+        if todo:
+            observer.begin("sample", len(wanted) - before, "")
+            engine = make_engine()
+            try:
+                for answer in engine.answers(_requests(todo, file.done, plan)):
+                    if answer.key in file.done:
+                        continue  # drawn before the run was interrupted, and only computed again for the others
+                    sample = decode(wanted[answer.key], answer)
+                    file.append([sample])
+                    made += 1
+                    reasons[sample.finish_reason or "unknown"] = reasons.get(sample.finish_reason or "unknown", 0) + 1
+                    observer.advance(1, rows=1, tokens=sample.tokens or 0)
+            finally:
+                engine.close()
+            observer.end()
+        file.finish()
+        return SampleCounts(len(file.done), made, file.tokens, dict(sorted(reasons.items())))
+
+
+def _requests(
+    groups: Sequence[Sequence[tuple[SamplePrompt, SampleRequest]]], done: set[tuple[int, int]], plan: SamplePlan
+) -> Iterator[list[SampleRequest]]:
+    for group in groups:
+        yield [request for _, request in group if plan.rows_together or request.key not in done]
+
+
+class _Decoder:
+    """Turns an engine's answers into samples."""
+
+    def __init__(self, tokenizer_json: str, settings: SampleSettings) -> None:
+        self._decode = reference_tokenizer(tokenizer_json).decode
+        self._stops = set(settings.stop_ids)
+
+    def __call__(self, prompt: SamplePrompt, answer: SampleAnswer) -> Sample:
+        (row, number), ids = answer.key, answer.ids
+        if ids is None:
+            assert answer.text is not None
+            return Sample(prompt.id, row, number, answer.text, answer.finish_reason, answer.tokens)
+        said = list(ids[:-1] if ids and ids[-1] in self._stops else ids)
+        tail = list(prompt.ids[-_TAIL:])
+        before, text = self._decode(tail), self._decode(tail + said)
+        text = text[len(before) :] if text.startswith(before) else self._decode(said)
+        return Sample(prompt.id, row, number, text, answer.finish_reason, len(ids))

@@ -1,0 +1,178 @@
+"""`packtrain sample` as a person runs it: killed, in shards, from adapters and sharded checkpoints, and misused."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from packtrain.pipeline.samples.samples_file import RECORD, read_samples  # noqa: E402
+
+from tests.support import warm  # noqa: E402
+from tests.support.small_models import TOKENIZER, add_trained, write_model  # noqa: E402
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    add_trained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with trained/model, trained/checkpoint-2 and test.jsonl, as the working directory."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sample(packtrain: Command, out: str, *more: object, model: str = "trained/model", code: int = 0) -> Any:
+    """Draws four samples of twelve tokens for each row."""
+    common = ("--data", "test.jsonl", "-n", 4, "--max-new-tokens", 12, "--batch", 4, "--device", "cpu")
+    done = packtrain("sample", model, *common, "--out", out, *more)
+    assert done.code == code, done.err
+    return done
+
+
+@pytest.mark.slow
+def test_samples_of_every_row_the_same_each_time(packtrain: Command, here: Path) -> None:
+    said = sample(packtrain, "a.jsonl").out
+    samples = list(read_samples(Path("a.jsonl")))
+    assert [(one.id, one.row, one.sample) for one in samples] == [
+        (f"p{row}", row, number) for row in range(3) for number in range(4)
+    ]
+    assert "a.jsonl: 12 samples of 3 prompts, " in said
+    assert sum(one.tokens or 0 for one in samples) <= 12 * 12
+    assert len({one.text for one in samples}) > 6
+    sample(packtrain, "b.jsonl")
+    assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
+    sample(packtrain, "c.jsonl", "--seed", 5)
+    assert Path("c.jsonl").read_bytes() != Path("a.jsonl").read_bytes()
+    sample(packtrain, "d.jsonl", "--engine", "continuous")
+    assert Path("d.jsonl").read_bytes() == Path("a.jsonl").read_bytes()  # float32 on a CPU rounds finely enough
+    packtrain("prep", "--format", "apps", "--input", "test.jsonl", "--prompt-only", "-o", "prompts.jsonl")
+    sample(packtrain, "e.jsonl", "--data", "prompts.jsonl")
+    assert Path("e.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
+
+
+def test_greedy_samples_of_a_row_are_alike(packtrain: Command, here: Path) -> None:
+    sample(packtrain, "a.jsonl", "--temperature", 0)
+    by_row: dict[int, set[str]] = {}
+    for one in read_samples(Path("a.jsonl")):
+        by_row.setdefault(one.row, set()).add(one.text)
+    assert [len(texts) for texts in by_row.values()] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_shards_end_to_end_are_the_whole(packtrain: Command, here: Path) -> None:
+    sample(packtrain, "whole.jsonl")
+    for shard in ("1/2", "0/2"):
+        sample(packtrain, "part.jsonl", "--shard", shard)
+    parts = sorted(Path().glob("part.*-of-2.jsonl"))
+    assert b"".join(one.read_bytes() for one in parts) == Path("whole.jsonl").read_bytes()
+    assert all(one.stat().st_size for one in parts)
+
+
+@pytest.mark.slow
+def test_another_command_on_the_same_file_is_refused(packtrain: Command, here: Path) -> None:
+    sample(packtrain, "a.jsonl")
+    before = Path("a.jsonl").read_bytes()
+    assert "12 samples of 3 prompts" in sample(packtrain, "a.jsonl").out
+    said = sample(packtrain, "a.jsonl", "--temperature", 0.5, code=2).err
+    assert "holds samples of another command (temperature: 0.8 then, 0.5 now)" in said
+    write_model(here / "trained" / "model", hidden_size=64)
+    assert "samples of another command (model: " in sample(packtrain, "a.jsonl", code=2).err
+    assert Path("a.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Command, here: Path) -> None:
+    sample(packtrain, "a.jsonl")
+    more = ("--tokenizer", TOKENIZER)
+    said = sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2").out
+    assert "trained/checkpoint-2 is sharded; its weights, gathered, are in b.jsonl.model" in said
+    assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
+    done = packtrain("export-model", "trained/checkpoint-2", "--out", "gathered", *more, "--file-size", "100kB")
+    assert done.code == 0, done.err
+    assert "gathered: 21 tensors, 873 KiB, in 3 files" in done.out
+    sample(packtrain, "c.jsonl", model="gathered")
+    assert Path("c.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
+
+
+MISTAKES: list[tuple[tuple[object, ...], str]] = [
+    (("--temperature", "nan"), "Invalid value for '--temperature'"),
+    (("--temperature", "-1"), "'--temperature'"),
+    (("--top-p", "0"), "--top-p 0.0: give a number above 0"),
+    (("-n", "0"), "-n"),
+    (("--max-new-tokens", "2048"), "with the prompt, 3 rows would be longer than the model's 2,048 positions"),
+    (("--engine", "quick"), "--engine quick: choose one of"),
+    (("--dtype", "float8"), "--dtype float8: choose one of"),
+    (("--device", "tpu"), "--device tpu: choose one of"),
+    (("--shard", "3/3"), "--shard 3/3: give I/N"),
+    (("--data", "no.jsonl"), "no.jsonl"),
+    (("--tokenizer", "no"), "no"),
+    (("--base", "trained"), "--base is for adapters"),
+    (("--endpoint", "http://localhost:9/v1"), "--endpoint: give --tokenizer"),
+    (("--out", "test.jsonl/a.jsonl"), "test.jsonl is a file, not a folder"),
+    (("--out", "test.jsonl"), "test.jsonl exists, and test.jsonl.run.json, which would say what made it, does not"),
+]
+
+
+@pytest.mark.parametrize(("more", "what"), MISTAKES, ids=[str(one[0]) for one in MISTAKES])
+def test_mistakes_end_it_before_any_work(packtrain: Command, here: Path, more: tuple[object, ...], what: str) -> None:
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    done = sample(packtrain, "a.jsonl", *more, code=2)
+    assert what in done.err
+    assert "Traceback" not in done.err
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_a_tokenizer_of_another_model_is_refused(packtrain: Command, here: Path) -> None:
+    write_model(here / "small", vocabulary=1000)
+    said = sample(packtrain, "a.jsonl", model="small", code=2).err
+    assert "--tokenizer: it has 3,072 token ids, but the model has embeddings for 1,000" in said
+    config = json.loads((here / "small" / "tokenizer_config.json").read_text())
+    assert "there is no folder no" in sample(packtrain, "a.jsonl", model="no", code=2).err
+    (here / "small" / "chat_template.jinja").unlink()
+    (here / "small" / "tokenizer_config.json").write_text(json.dumps(config))
+    assert "has no chat template, which conversations need" in sample(packtrain, "a.jsonl", model="small", code=2).err
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_with_the_same_file(program: Command, here: Path) -> None:
+    """kill -9, three times, as soon as so many bytes are in the file."""
+    rows = [{"id": f"q{row}", "question": f"Print {row} twice."} for row in range(6)]
+    Path("more.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    line = ["sample", "trained/model", "--format", "apps", "--data", "more.jsonl", "-n", "4", "--max-new-tokens", "120",
+            "--batch", "8", "--device", "cpu"]  # fmt: skip
+    whole = program(*line, "--out", "whole.jsonl", cwd=here)
+    assert whole.code == 0, whole.err
+    kills = 0
+    for size in (1, 3_000, 6_000):
+        process = warm.Process([*line, "--out", "killed.jsonl"], cwd=here, env=dict(os.environ), modules=warm.TRAINING)
+        for _ in range(6000):
+            path = here / "killed.jsonl"
+            if process.poll() is not None or (path.exists() and path.stat().st_size >= size):
+                break
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+    assert kills >= 2
+    done = program(*line, "--out", "killed.jsonl", cwd=here)
+    assert done.code == 0, done.err
+    assert (here / "killed.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
+    assert len(list(read_samples(here / "killed.jsonl"))) == 24
+    assert not [path for path in here.iterdir() if path.name.startswith(".tmp")]
+    assert (here / f"killed.jsonl{RECORD}").exists()

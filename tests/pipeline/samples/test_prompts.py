@@ -1,0 +1,171 @@
+"""Prompts: the tokens that training puts before an answer, the right row of each, and no bad row passed over."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.configfile import load_config
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.prep_only import prepare_source
+from packtrain.pipeline.samples.prompts import PromptSet, read_prompts
+from packtrain.schemas.config.config import SourceConfig
+from packtrain.schemas.errors import ConfigError, InputError, TokenizerError
+
+Row = dict[str, Any]
+Write = Callable[[list[Any]], Path]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Write:
+    """`data(rows)`: a file of JSON lines; rows that are texts are written unchanged."""
+
+    def write(rows: list[Any]) -> Path:
+        path = tmp_path / "test.jsonl"
+        path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows))
+        return path
+
+    return write
+
+
+def read(path: Path, tokenizer: Path, format: str = "auto", **source: Any) -> PromptSet:
+    keys = {"name": "a", "format": format, "path": str(path), **source}
+    made = {"out": "unused", "tokenizer": {"path": str(tokenizer)}, "sources": [keys]}
+    return read_prompts(*load_config(made, path.parent), Silent())
+
+
+def trained_prompts(config: Row, rows: list[Row]) -> list[tuple[int, ...]]:
+    """What stands before the first trained token of each packed document, in the order of documents."""
+    found = {}
+    for row in rows:
+        begin = 0
+        for doc, length in zip(row["doc_ids"], row["seq_lengths"], strict=True):
+            ids, labels = (row[key][begin : begin + length] for key in ("input_ids", "labels"))
+            found[doc] = tuple(ids[: next(at for at, label in enumerate(labels) if label != -100)])
+            begin += length
+    return [found[doc] for doc in sorted(found)]
+
+
+CHATS = [
+    {"messages": [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Über 22?"},
+        {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "def f():\n  "},
+        {"role": "assistant", "content": "return 1"},
+    ]},
+    {"messages": [{"role": "user", "content": "🙂"}, {"role": "assistant", "content": "ok"}]},
+]  # fmt: skip
+PROBLEMS = [
+    {"id": 5, "question": "Add.\n", "solutions": '["print(1)"]', "input_output": '{"inputs": ["1"], "outputs": ["1"]}'},
+    {"id": "x", "question": "Sub.", "solutions": '["print(2)"]', "starter_code": "def f():"},
+]
+
+
+def check_as_trained(tmp_path: Path, read_rows: Any, tokenizer: Path, source: Row, path: Path) -> PromptSet:
+    """Packs the data with every answer trained, and compares the prompts."""
+    config = {
+        "out": str(tmp_path / "packed"),
+        "tokenizer": {"path": str(tokenizer)},
+        "sources": [{"name": "a", "path": str(path), **source}],
+        "mask": "completion",
+        "truncate": {"max_length": 4096},
+        "run": {"workers": 1, "report": False},
+    }
+    run(config)
+    prompts = read(path, tokenizer, **source)
+    before = trained_prompts(config, read_rows(tmp_path / "packed"))
+    assert [one.ids for one in prompts.prompts] == before
+    assert len(before) >= 2
+    return prompts
+
+
+@pytest.mark.parametrize("name", ["plain", "bos"])
+@pytest.mark.parametrize(
+    ("rows", "source"),
+    [
+        (CHATS, {"format": "messages"}),
+        (PROBLEMS, {"format": "apps"}),
+        (PROBLEMS, {"format": "apps", "apps": {"style": "classic"}}),
+        ([{"prompt": "left:\n", "completion": "valley"}, {"prompt": "for\n", "completion": "it"}],
+         {"format": "prompt_completion"}),
+        ([{"prompt": "left", "completion": "valley"}, {"prompt": "for", "completion": "it"}],
+         {"format": "prompt_completion", "style": "chat"}),
+    ],
+    ids=["messages", "apps", "classic", "texts", "turns"],
+)  # fmt: skip
+def test_a_prompt_is_what_training_puts_before_the_answer(
+    tmp_path: Path, read_rows: Any, make_tokenizer: Any, data: Write, rows: list[Row], source: Row, name: str
+) -> None:
+    tokenizer = make_tokenizer(f"prompts-{name}", bos=name == "bos")
+    prompts = check_as_trained(tmp_path, read_rows, tokenizer, source, data(rows))
+    assert prompts.stop == ("<|im_end|>",)
+    assert prompts.stop_ids == (3,)
+    plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
+    assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deepseek-coder-instruct", "olmo-gpt-neox", "qwen3"])
+def test_real_prompts_of_real_tokenizers(
+    tmp_path: Path, read_rows: Any, realdata: Path, data: Write, name: str
+) -> None:
+    lines = (realdata / "apps" / "train.jsonl").read_text().splitlines()
+    solved = [row for row in map(json.loads, lines) if row["solutions"]][:60]
+    path = data([{**row, "solutions": json.dumps(json.loads(row["solutions"])[:1])} for row in solved])
+    tokenizer = realdata / "tokenizers" / name
+    style = "chat" if "chat_template" in (tokenizer / "tokenizer_config.json").read_text() or (
+        tokenizer / "chat_template.jinja"
+    ).exists() else "classic"  # fmt: skip
+    prompts = check_as_trained(tmp_path, read_rows, tokenizer, {"format": "apps", "apps": {"style": style}}, path)
+    assert [one.id for one in prompts.prompts] == [str(row["id"]) for row in solved]
+
+
+def test_prep_and_the_rows_themselves_give_the_same_prompts(tmp_path: Path, make_tokenizer: Any, data: Write) -> None:
+    path = data([PROBLEMS[0], "", PROBLEMS[1]])
+    source = SourceConfig.model_validate({"name": "a", "format": "apps", "path": str(path)})
+    prepare_source(source, tmp_path, tmp_path / "prompts.jsonl", prompt_only=True)
+    prepare_source(source, tmp_path, tmp_path / "prompts.parquet", prompt_only=True)
+    tokenizer = make_tokenizer("prompts-plain")
+    rows = read(path, tokenizer, "apps")
+    for name in ("prompts.jsonl", "prompts.parquet"):
+        assert read(tmp_path / name, tokenizer).prompts == rows.prompts
+    assert [(one.id, one.row) for one in rows.prompts] == [("5", 0), ("x", 2)]
+
+
+def test_a_conversation_that_ends_with_a_question_is_all_prompt(make_tokenizer: Any, data: Write) -> None:
+    tokenizer = make_tokenizer("prompts-plain")
+    whole = CHATS[0]["messages"]
+    asked = [{"messages": whole[:-1]}, {"messages": whole}]
+    first, second = read(data(asked), tokenizer, "messages").prompts
+    assert first.ids == second.ids
+
+
+def test_every_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) -> None:
+    tokenizer = make_tokenizer("prompts-plain")
+    bad = [CHATS[0], "{", {"messages": [{"role": "assistant", "content": "first"}]}, {"messages": 5}]
+    with pytest.raises(InputError) as said:
+        read(data(bad), tokenizer, "messages")
+    text = str(said.value)
+    assert "3 rows cannot be used, and a test set without them would be another one" in text
+    assert "line 2: invalid_json" in text
+    assert "line 3: empty: there is nothing before the answer" in text
+    assert "line 4: wrong_type" in text
+    assert "packtrain prep --prompt-only writes the others" in text
+
+
+def test_what_cannot_be_sampled_is_refused(make_tokenizer: Any, data: Write) -> None:
+    tokenizer = make_tokenizer("prompts-plain")
+    bare = make_tokenizer("prompts-bare", template=None)
+    with pytest.raises(TokenizerError, match="has no chat template, which conversations need"):
+        read(data(CHATS), bare, "messages")
+    with pytest.raises(TokenizerError, match="has no chat template"):
+        read(data([{"id": "a", "row": 0, "prompt": CHATS[1]["messages"][:1]}]), bare)
+    with pytest.raises(ConfigError, match="a row of format text has no prompt"):
+        read(data([{"text": "a"}]), tokenizer, "text")
+    with pytest.raises(ConfigError, match="per_turn gives several prompts"):
+        read(data(CHATS), tokenizer, "messages", expand="per_turn")
+    with pytest.raises(InputError, match="two prompts are of row 4"):
+        read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": "b", "row": 4, "prompt": "y"}]), tokenizer)
+    with pytest.raises(InputError, match="`id` must be a text, and `row` a whole number"):
+        read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": None, "row": -1, "prompt": "y"}]), tokenizer)

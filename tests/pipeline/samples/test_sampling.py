@@ -1,0 +1,146 @@
+"""The loop: groups that do not depend on shards, and files that resume, with an engine that answers by rule."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
+from packtrain.pipeline.samples.samples_file import read_samples
+from packtrain.pipeline.samples.sampling import SamplePlan, check_lengths, draw_samples, parse_shard, shard_file
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+
+SETTINGS = SampleSettings(max_new_tokens=5, stop_ids=(3,))
+
+
+class Echo:
+    """Answers with some tokens that the seed gives, in an order of its own, and stops where it is told."""
+
+    def __init__(self, stop_after: int = 1 << 30) -> None:
+        self.groups: list[list[tuple[int, int]]] = []
+        self._left = stop_after
+        self.closed = False
+
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+        for group in groups:
+            self.groups.append([one.key for one in group])
+            for one in sorted(group, key=lambda request: request.seed):
+                if not self._left:
+                    raise KeyboardInterrupt
+                self._left -= 1
+                letters = tuple(300 + (one.seed >> shift) % 90 for shift in range(0, 24, 8))
+                stops = one.seed % 2 == 0
+                yield SampleAnswer(one.key, "stop" if stops else "length", (*letters, 3) if stops else letters)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_tokenizer: Path) -> TokenizerSpec:
+    return load_tokenizer(tiny_tokenizer)
+
+
+def prompt_set(spec: TokenizerSpec, rows: int) -> PromptSet:
+    prompts = [SamplePrompt(f"p{row}", row, (300 + row, 310)) for row in range(rows)]
+    return PromptSet(prompts, spec, ("<|im_end|>",), Counter())
+
+
+def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> None:
+    draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Silent())
+    assert engine.closed or not engine.groups
+
+
+@given(
+    rows=st.integers(1, 6),
+    n=st.integers(1, 3),
+    together=st.integers(0, 3),
+    kills=st.lists(st.integers(0, 8), max_size=3),
+)
+def test_stopped_anywhere_it_ends_with_the_same_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    spec: TokenizerSpec,
+    rows: int,
+    n: int,
+    together: int,
+    kills: list[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("loop")
+    found, plan = prompt_set(spec, rows), SamplePlan(n, 4, rows_together=together)
+    whole, stopped = folder / "whole.jsonl", folder / "stopped.jsonl"
+    undisturbed = Echo()
+    draw(found, whole, plan, undisturbed)
+    for kill in kills:
+        try:
+            draw(found, stopped, plan, Echo(kill))
+        except KeyboardInterrupt:
+            continue
+    last = Echo()
+    draw(found, stopped, plan, last)
+    assert stopped.read_bytes() == whole.read_bytes()
+    samples = list(read_samples(whole))
+    assert [one.key for one in samples] == [(row, number) for row in range(rows) for number in range(n)]
+    assert {one.id for one in samples if one.row == 0} == {"p0"}
+    if together:  # a group is computed whole again, or not at all, so that it rounds in the same way
+        assert all(group in undisturbed.groups for group in last.groups)
+    again = Echo()
+    draw(found, stopped, plan, again)
+    assert again.groups == []
+
+
+@given(rows=st.integers(1, 9), shards=st.integers(1, 5), together=st.integers(1, 4))
+def test_shards_are_the_whole_in_order(rows: int, shards: int, together: int) -> None:
+    prompts = [SamplePrompt("", row, (1,)) for row in range(rows)]
+    whole = SamplePlan(2, 9, (0, 1), together).groups(prompts)
+    parts = [SamplePlan(2, 9, (index, shards), together).groups(prompts) for index in range(shards)]
+    assert [group for part in parts for group in part] == whole
+    seeds = [request.seed for group in whole for _, request in group]
+    assert len(set(seeds)) == len(seeds) == 2 * rows
+
+
+def test_seeds_are_of_the_seed_the_row_and_the_number_alone() -> None:
+    (((_, first),),) = SamplePlan(1, 9).groups([SamplePrompt("a", 5, (1,))])
+    (_, ((_, same), _)) = SamplePlan(2, 9).groups([SamplePrompt("b", 4, (1,)), SamplePrompt("c", 5, (2, 3))])
+    (((_, other),),) = SamplePlan(1, 10).groups([SamplePrompt("a", 5, (1,))])
+    assert first.seed == same.seed != other.seed
+
+
+def test_what_is_said_about_an_answer(tmp_path: Path, spec: TokenizerSpec) -> None:
+    out = tmp_path / "s.jsonl"
+    draw(prompt_set(spec, 3), out, SamplePlan(2, 1), Echo())
+    for one in read_samples(out):
+        assert one.tokens == (4 if one.finish_reason == "stop" else 3)
+        assert "<|im_end|>" not in one.text
+        assert one.text
+
+
+def test_shards_have_names_that_sort() -> None:
+    assert shard_file(Path("a/s.jsonl"), (3, 12)) == Path("a/s.03-of-12.jsonl")
+    assert shard_file(Path("a/s.jsonl"), parse_shard("0/1")) == Path("a/s.jsonl")
+    assert parse_shard("1/10") == (1, 10)
+    for wrong in ("2/2", "1", "-1/2", "a/b", "1/0"):
+        with pytest.raises(ConfigError, match="give I/N, with I from 0 to N-1"):
+            parse_shard(wrong)
+
+
+def test_a_prompt_without_room_for_its_answer_is_refused() -> None:
+    prompts = [SamplePrompt("a", 0, (1,) * 3), SamplePrompt("b", 7, (1,) * 6)]
+    check_lengths(prompts, 4, 10)
+    check_lengths(prompts, 400, None)
+    with pytest.raises(
+        ConfigError, match=r"1 row would be longer than the model's 10 positions; .*of row 7, has 6 tokens"
+    ):
+        check_lengths(prompts, 5, 10)
+
+
+def test_samples_of_another_seed_are_others(tmp_path: Path, spec: TokenizerSpec) -> None:
+    for seed in (1, 2):
+        draw(prompt_set(spec, 2), tmp_path / f"{seed}.jsonl", SamplePlan(2, seed), Echo())
+    one, two = ([json.loads(line)["text"] for line in (tmp_path / f"{seed}.jsonl").open()] for seed in (1, 2))
+    assert one != two

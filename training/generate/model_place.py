@@ -1,0 +1,116 @@
+"""What MODEL names: a folder of `save_pretrained`, an adapter of peft, or a training checkpoint. Loads no weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...schemas.errors import ConfigError
+from ...schemas.fingerprint import hash_bytes
+from ...schemas.jsontext import parse_json
+from .sharded import find_shards
+
+_EDGE = 1 << 20
+_WEIGHTS = (".safetensors", ".bin")
+_PAGED = {"full_attention", "sliding_attention"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """A model that can be loaded."""
+
+    folder: Path
+    """The whole model, or the model under the adapter."""
+    adapter: Path | None
+    vocabulary: int
+    """Token ids with embeddings, as the configuration says."""
+    positions: int | None
+    """`max_position_embeddings`; None if the model does not say."""
+    pages: bool
+    """Whether transformers' paged cache knows all of the model's layers."""
+    stop_ids: tuple[int, ...]
+    """End-of-sequence tokens of generation_config.json and config.json."""
+
+    @property
+    def digest(self) -> str:
+        """Says that the weights are others: a hash of configurations, and of the ends of each file of weights."""
+        return hash_bytes(b"".join(_edges(one) for one in (self.folder, self.adapter) if one is not None))[:16]
+
+
+def is_sharded(model: Path) -> bool:
+    """Whether a folder is a sharded checkpoint, which must be gathered before it can be loaded."""
+    return find_shards(model) is not None
+
+
+def find_model(model: Path, base: Path | None = None) -> ModelPlace:
+    """The model in a folder.
+
+    Args:
+        base: the model under an adapter, if not the one that the adapter names.
+
+    Raises:
+        ConfigError: there is no model; says what is missing.
+    """
+    if not model.is_dir():
+        raise ConfigError(f"MODEL: there is no folder {model}; give a model's folder, such as the export of a training")
+    adapter = None
+    if (model / "adapter_config.json").is_file():
+        adapter = model
+        named = base or Path(str(_json(model / "adapter_config.json").get("base_model_name_or_path") or ""))
+        if not (named / "config.json").is_file():
+            raise ConfigError(
+                f"MODEL: {model} is an adapter of {str(named)!r}, where there is no config.json; give the folder of "
+                "the model that it adapts with --base"
+            )
+        model = named
+    elif base is not None:
+        raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
+    if not (model / "config.json").is_file():
+        raise ConfigError(f"MODEL: {model} has no config.json; give a folder that holds a whole model")
+    if not any(one.suffix in _WEIGHTS for one in model.iterdir()):
+        raise ConfigError(f"MODEL: {model} has a config.json but no weights (*.safetensors)")
+    config = _read_config(model)
+    text = config.get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        raise ConfigError(f"MODEL: the configuration of {model} has no vocab_size; give a causal language model")
+    positions = getattr(text, "max_position_embeddings", None)
+    noted = _json(model / "generation_config.json") if (model / "generation_config.json").is_file() else {}
+    ends = [noted.get("eos_token_id"), getattr(text, "eos_token_id", None)]
+    stops = [id for end in ends for id in (end if isinstance(end, list) else [end]) if isinstance(id, int)]
+    pages = set(getattr(text, "layer_types", None) or ()) <= _PAGED and not hasattr(text, "state_size")
+    return ModelPlace(model, adapter, vocabulary, positions or None, pages, tuple(dict.fromkeys(stops)))
+
+
+def _read_config(model: Path) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(model), trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"MODEL: the configuration of {model} cannot be read: {said}") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no object; copy it again")
+    return found
+
+
+def _edges(folder: Path) -> bytes:
+    parts = []
+    for path in sorted(folder.iterdir()):
+        if path.name in ("config.json", "adapter_config.json"):
+            parts.append(path.read_bytes())
+        elif path.suffix in _WEIGHTS and path.is_file():
+            with path.open("rb") as file:
+                size = path.stat().st_size
+                parts.append(f"{path.name} {size}".encode() + file.read(_EDGE))
+                file.seek(max(0, size - _EDGE))
+                parts.append(file.read(_EDGE))
+    return b"\0".join(parts)
