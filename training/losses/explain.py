@@ -10,14 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...schemas.config.hints import choice
 from ...schemas.errors import InputError, PacktrainError
 from ..shards.dataset_rows import PackedRows, document_names, read_manifest
 from ..shards.shard_files import open_shard_files
-from .loss_file import LossRecord, TrainedOn
+from .loss_file import LOSSES, LossRecord, TrainedOn
 
 BEFORE = 10
 """Number of steps before it with which a step is compared."""
@@ -81,8 +80,7 @@ def list_steps(record: LossRecord) -> list[StepLoss]:
     steps, begins = _begins(record)
     if not len(steps):
         return []
-    tokens = record.table.column("tokens").to_numpy().astype(np.int64)
-    losses = record.table.column("loss").to_numpy().astype(np.float64)
+    tokens, losses = record.column("tokens").astype(np.int64), record.column("loss").astype(np.float64)
     sums, counts = np.add.reduceat(losses, begins), np.add.reduceat(tokens, begins)
     highest, documents = np.maximum.reduceat(losses / tokens, begins), np.diff(begins, append=len(losses))
     means = sums / counts
@@ -110,11 +108,12 @@ def explain_step(
     found = next((one for one in list_steps(record) if one.step == step), None)
     if found is None:
         raise InputError(f"{record.out} has no losses of step {step:,}; recorded are {_known(record)}")
-    table = record.table.filter(pc.equal(record.table.column("step"), step))
-    tokens, sums = (table.column(name).to_numpy().astype(np.float64) for name in ("tokens", "loss"))
-    means, total = sums / tokens, float(sums.sum())
+    here = slice(*np.searchsorted(record.column("step"), [step, step + 1]).tolist())
+    columns = {name: record.column(name)[here] for name in LOSSES.names}
+    sums = columns["loss"].astype(np.float64)
+    means, total = sums / columns["tokens"], float(sums.sum())
     order = np.argsort(-np.nan_to_num(means if key is RankBy.LOSS else sums, nan=np.inf), kind="stable")[:top]
-    rows = table.take(order).to_pylist()
+    rows = [{name: column[at].item() for name, column in columns.items()} for at in order]
     datasets = _open(record.datasets, {row["dataset"] for row in rows}, elsewhere)
     names = {
         number: document_names(rows_of, [row["doc_id"] for row in rows if row["dataset"] == number])
@@ -147,7 +146,7 @@ def explain_step(
 
 def _begins(record: LossRecord) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The recorded steps, ascending, and where each begins in the table."""
-    steps, begins = np.unique(record.table.column("step").to_numpy(), return_index=True)
+    steps, begins = np.unique(record.column("step"), return_index=True)
     return steps.astype(np.int64), begins
 
 

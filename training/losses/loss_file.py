@@ -16,10 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ...schemas.errors import InputError
 from ...schemas.jsontext import parse_json
+from ..shards.arrow_shard import view
 
 _LOG = logging.getLogger(__name__)
 FOLDER = "losses"
@@ -83,7 +86,7 @@ class LossWriter:
             return
         try:
             self._stream = self._stream or self._opened()
-            columns = [pa.array(table[field.name], field.type) for field in self._schema]
+            columns = [_array(table[field.name], field.type) for field in self._schema]
             self._stream.write_batch(pa.record_batch(columns, schema=self._schema))
         except (OSError, pa.ArrowException) as error:
             self._failed = True
@@ -118,6 +121,12 @@ class LossRecord:
     table: pa.Table
     """LOSSES, by step."""
 
+    def column(self, name: str) -> NDArray[Any]:
+        """(D,) a column of the table."""
+        chunks = self.table.column(name).chunks
+        empty = np.zeros(0, LOSSES.field(name).type.to_pandas_dtype())
+        return np.concatenate([empty, *(view(chunk, chunk.type) for chunk in chunks)])
+
 
 def read_losses(out: Path) -> LossRecord:
     """All steps of a training, each once.
@@ -140,18 +149,25 @@ def read_losses(out: Path) -> LossRecord:
             why = "give the folder that packtrain train wrote, its `out`"
         raise InputError(f"{out} has no losses of documents: {why}")
     datasets: tuple[TrainedOn, ...] = ()
-    tables = [LOSSES.empty_table()]
+    batches: list[pa.RecordBatch] = []
     for number, (path, step) in enumerate(files):
         end = files[number + 1][1] if number + 1 < len(files) else None
-        found, batches = _read(path)
+        found, here = _read(path)
         if datasets and found and [one.hash for one in found] != [one.hash for one in datasets]:
             raise InputError(f"{path} is of other datasets than {files[number - 1][0].name}; delete what is not wanted")
         datasets = found or datasets
-        for batch in batches:
-            steps = batch.column(0).to_numpy()
-            keep = steps > step if end is None else (steps > step) & (steps <= end)
-            tables.append(pa.Table.from_batches([batch.filter(pa.array(keep))]).replace_schema_metadata())
-    return LossRecord(out, datasets, pa.concat_tables(tables))
+        for batch in here:
+            steps = view(batch.column(0), pa.int32())
+            first = int(np.searchsorted(steps, step, side="right"))
+            last = len(steps) if end is None else int(np.searchsorted(steps, end, side="right"))
+            batches.append(batch.slice(first, last - first).replace_schema_metadata())
+    return LossRecord(out, datasets, pa.Table.from_batches(batches, LOSSES))
+
+
+def _array(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Not `pyarrow.array`, which would import pandas."""
+    data = np.ascontiguousarray(values, kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ..shards.arrow_shard import view
 from ..shards.dataset_rows import PackedRows
 
 
@@ -53,11 +54,11 @@ def _runs(rows: PackedRows, numbers: dict[str, int]) -> tuple[NDArray[np.int64],
     try:
         with pq.ParquetFile(held.path) as file:
             for batch in file.iter_batches(columns=["doc_id", "source"]):
-                ids = batch.column(0).to_numpy()
+                ids = view(batch.column(0), pa.int64())
                 source = batch.column(1)
                 source = source if isinstance(source, pa.DictionaryArray) else source.dictionary_encode()
                 own = [numbers.setdefault(name, len(numbers)) for name in source.dictionary.to_pylist()]
-                codes = np.array(own, np.int64)[source.indices.to_numpy()]
+                codes = np.array(own, np.int64)[view(source.indices, source.indices.type)]
                 order = np.argsort(ids, kind="stable")
                 ids, codes = ids[order], codes[order]
                 begins = np.flatnonzero(np.diff(codes, prepend=-1))
