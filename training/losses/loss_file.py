@@ -5,7 +5,7 @@ Each start of a training writes an Arrow IPC stream of its own, named after the 
 training: files from there on are deleted, and of earlier ones only the steps before are read. So every step stands
 once, whatever was repeated. A stream is only appended to: what a kill cuts short is its last batch.
 
-A document takes about 12 bytes, compressed.
+A document takes about 8 bytes, compressed, and each batch 1 KB more.
 """
 
 import json
