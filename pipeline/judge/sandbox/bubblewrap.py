@@ -114,6 +114,7 @@ def _arguments(python: Interpreter) -> list[str]:
         arguments += ["--tmpfs", packages, "--remount-ro", packages]
     for path in (python.executable, *python.objects):
         arguments += ["--ro-bind", os.path.realpath(path), path]
+    arguments += ["--perms", "0755", "--dir", "/dev"]
     for device in _DEVICES:
         arguments += ["--dev-bind", device, device]
     return [*arguments, "--dir", _FOLDER, "--remount-ro", "/", "--chdir", "/", "--", *python.command(driver_source())]

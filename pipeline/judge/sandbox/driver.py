@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 import types
+import typing
 
 PRELUDE = (
     "typing", "string", "re", "datetime", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
@@ -120,6 +121,7 @@ def kill_all(setup: DriverSetup, pid: int | None = None) -> None:
         if setup.contained:
             os.kill(-1, signal.SIGKILL)
         elif pid:
+            os.kill(pid, signal.SIGKILL)
             os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
@@ -129,7 +131,7 @@ def kill_all(setup: DriverSetup, pid: int | None = None) -> None:
 
 def run_test(setup: DriverSetup, control: socket.socket, nonce: bytes, fds: list[int]) -> dict[str, object]:
     if setup.mount:
-        options = f"size={setup.file_bytes},nr_inodes=4096,mode=1777".encode()
+        options = f"size={setup.file_bytes},nr_inodes=1024,mode=1777".encode()
         checked(libc.mount(b"tmpfs", setup.folder.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount")
     started = time.monotonic()
     pid = os.fork()
@@ -205,24 +207,25 @@ def become_program(setup: DriverSetup, nonce: bytes, fds: list[int]) -> None:
 
 
 def confine(setup: DriverSetup) -> None:
-    for limit, value in (
-        (resource.RLIMIT_CPU, setup.cpu_seconds),
-        (resource.RLIMIT_FSIZE, setup.file_bytes),
-        (resource.RLIMIT_NPROC, setup.tasks),
-        (resource.RLIMIT_NOFILE, 128),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_STACK, STACK),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_AS, setup.memory_bytes),
-    ):
-        if value is None:
-            continue
-        hard = resource.getrlimit(limit)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # A second more before the signal that cannot be caught.
-        above = 1 if limit == resource.RLIMIT_CPU and hard in (resource.RLIM_INFINITY, value + 1) else 0
-        resource.setrlimit(limit, (most, most + above))
+    wanted = {
+        resource.RLIMIT_CPU: setup.cpu_seconds,
+        resource.RLIMIT_FSIZE: setup.file_bytes,
+        resource.RLIMIT_NPROC: setup.tasks,
+        resource.RLIMIT_NOFILE: 128,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_STACK: STACK,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_AS: setup.memory_bytes,
+    }
+    for limit, soft in wanted.items():
+        if soft is not None:
+            # CPU: a second more until the signal that cannot be caught.
+            hard = soft + 1 if limit == resource.RLIMIT_CPU else soft
+            most = resource.getrlimit(limit)[1]
+            if most != resource.RLIM_INFINITY:
+                soft, hard = min(soft, most), min(hard, most)
+            resource.setrlimit(limit, (soft, hard))
     if setup.uid is not None:
         os.setgroups([])
         os.setresgid(setup.uid, setup.uid, setup.uid)
@@ -321,17 +324,20 @@ def leave(code: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-        sys.stdout.flush()
+        flush(sys.stdout)
         if (main := sys.modules["__main__"].__dict__) is not globals():  # a call, or a program that does not compile
             main.clear()
         gc.collect()
-        original = sys.__stdout__
-        if original is not None and not original.closed:
-            original.flush()
+        flush(sys.__stdout__)
     except BaseException as error:
         tell(error)
         code = code or 120
     os._exit(code)
+
+
+def flush(stream: typing.TextIO | None) -> None:
+    if stream is not None and not getattr(stream, "closed", False):
+        stream.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MOST_ENTRIES = 4096
+MOST_ENTRIES = 1024
 
 
 def is_over(folder: Path, most_bytes: int) -> bool:
@@ -36,6 +36,7 @@ def is_over(folder: Path, most_bytes: int) -> bool:
 
 def empty(folder: Path) -> None:
     """Removes what is in a folder. No process may be at work in it."""
+    folder.chmod(0o700)
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             remove(Path(entry.path))

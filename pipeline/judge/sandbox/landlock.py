@@ -84,4 +84,4 @@ def _start(control: socket.socket, folder: Path, processes: int) -> Launched:
         "processes": processes + _OWN_PROCESSES,
         "users": [users.start, len(users)] if users else None,
     }
-    return launched([sys.executable, "-I", str(_LAUNCHER), json.dumps(orders)], control, {})
+    return launched([sys.executable, "-I", str(_LAUNCHER), json.dumps(orders)], control, {"HOME": str(folder)})

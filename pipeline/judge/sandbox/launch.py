@@ -28,6 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from ....schemas.errors import SandboxError
 from .folders import empty, remove
 from .programs import Execution, Program, ProgramLimits
@@ -178,7 +180,10 @@ class SandboxLaunch:
         process = sandbox.process
         try:
             process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # a driver that hangs
+            for one in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             process.kill()
             process.wait()
         sandbox.stderr.close()

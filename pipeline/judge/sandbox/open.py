@@ -11,7 +11,8 @@ from .unsafe import Unsafe
 
 SandboxKind = Literal["auto", "bubblewrap", "sandlock", "unsafe"]
 _TRIAL = Program(code="print(6 * 7)", function=None, inputs=(b"",))
-_INSTALL = "install both with: pip install 'packtrain[eval]'"
+_MISSING = "not installed"
+_INSTALL = "Install both with: pip install 'packtrain[eval]'"
 
 
 @cache
@@ -34,19 +35,20 @@ def open_sandbox(kind: SandboxKind = "auto") -> Sandbox:
             wrong.append(f"{name}: {error}")
         else:
             return sandbox
-    raise ConfigError(f"no sandbox to run programs in. {'; '.join(wrong)}. {_INSTALL}")
+    install = "" if all(_MISSING not in one for one in wrong) else f". {_INSTALL}"
+    raise ConfigError(f"no sandbox to run programs in. {'; '.join(wrong)}{install}")
 
 
 def _bubblewrap(note: str | None) -> Sandbox:
     executable = find_bubblewrap()
     if executable is None:
-        raise ConfigError("not installed")
+        raise ConfigError(_MISSING)
     return Bubblewrap(executable, note)
 
 
 def _landlock(note: str | None) -> Sandbox:
     if sandlock_version() is None:
-        raise ConfigError("not installed")
+        raise ConfigError(_MISSING)
     return Landlock(note)
 
 

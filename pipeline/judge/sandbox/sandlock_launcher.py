@@ -34,7 +34,7 @@ def main() -> None:
     box = sandlock.Sandbox(
         fs_readable=orders["readable"],
         fs_denied=orders["denied"],
-        fs_writable=[orders["folder"]],
+        fs_writable=[orders["folder"], os.devnull],
         clean_env=True,
         env=orders["environment"],
         cwd=orders["folder"],
