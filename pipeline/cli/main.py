@@ -17,6 +17,7 @@ from .arguments.help import WIDTH, Commands
 from .clean import clean
 from .contamination import contamination
 from .diff import diff
+from .eval_apps import eval_apps
 from .explain_loss import explain_loss
 from .export_model import export_model
 from .inspect import inspect
@@ -58,7 +59,7 @@ def schema() -> None:
 
 for _command in (
     plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, train, explain_loss,
-    probe, doctor, launch, sample, export_model, schema,
+    probe, doctor, launch, sample, eval_apps, export_model, schema,
 ):  # fmt: skip
     app.command()(_command)
 

@@ -11,7 +11,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "repair", "clean"),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
-    "Sample and judge": ("sample", "export-model"),
+    "Sample and judge": ("sample", "eval-apps", "export-model"),
     "For editors": ("schema",),
 }
 """Heading → commands."""
@@ -62,6 +62,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sample": (
         "packtrain sample trained/model --data test.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
         "packtrain sample trained/model --data test.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",
+    ),
+    "eval-apps": (
+        "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
+        "packtrain eval-apps --data train.jsonl --calibrate --out calibrated",
     ),
     "export-model": ("packtrain export-model trained/checkpoint-2 --tokenizer tokenizer --out gathered",),
     "schema": ("packtrain schema > packtrain.schema.json",),

@@ -12,6 +12,7 @@ import typer.main
 from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.cli.arguments.help import EXAMPLES, GROUPS
 
+from tests.support.problems import add_problems
 from tests.support.small_models import add_trained
 
 Command = Callable[..., Any]
@@ -70,6 +71,8 @@ def test_an_example_runs(
     monkeypatch.chdir(workplace.copy(tmp_path / "here", *made))
     if name in ("sample", "export-model"):
         add_trained(Path())
+    if name == "eval-apps":
+        add_problems(Path())
     before = set(Path().rglob("*"))
     if " > " in line:
         path = f"PATH={warm_program.parent}:$PATH"

@@ -18,6 +18,7 @@ from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.cli.views.streams import print_json
 from packtrain.schemas.escape import escape
 
+from tests.support.problems import add_problems
 from tests.support.small_models import add_trained
 
 Command = Callable[..., Any]
@@ -53,6 +54,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("sample trained/model --data test.jsonl --max-new-tokens 4 --out samples.jsonl", 0,
      {"samples": int, "made": int, "tokens": int, "reasons": dict}),
     ("export-model trained/checkpoint-2 --out gathered", 0, {"files": int, "tensors": int, "bytes": int}),
+    ("eval-apps samples.jsonl --data test.jsonl --out results", 0, {"all": dict, "introductory": dict}),
 ]  # fmt: skip
 TRAINED = ("sample", "export-model")
 """Need what a training leaves."""
@@ -74,6 +76,8 @@ def ask(packtrain: Command, line: str) -> Said:
         pytest.importorskip("torch")
     if line.split()[0] in TRAINED:
         add_trained(Path())
+    if line.startswith("eval-apps"):
+        add_problems(Path())
     done = packtrain(*shlex.split(line), "--json")
     assert done.out.isascii()
     assert "\x1b" not in done.out

@@ -1,0 +1,140 @@
+"""Runs one program on its problem's tests and judges what comes out. Outputs are compared here, outside the sandbox."""
+
+from dataclasses import dataclass, field
+from threading import Event
+
+from ...schemas.errors import SandboxError
+from ...stages.judge.comparators import Comparator, compare_text, compare_value
+from ...stages.judge.problems import Problem, expected_texts
+from ...stages.judge.verdicts import Rule, Verdict, loosest
+from .sandbox.programs import Ending, Execution, Program, ProgramLimits, Sandbox
+
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
+"""Before the second attempt; doubled before each further one."""
+_CLIP = 2_000
+"""Characters of an output or an error that are kept."""
+_VERDICTS = {
+    Ending.error: Verdict.runtime_error,
+    Ending.timeout: Verdict.timeout,
+    Ending.memory: Verdict.memory,
+    Ending.output_limit: Verdict.output_limit,
+}
+
+
+class StoppedError(Exception):
+    """The evaluation was asked to stop while a program ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """How programs are judged: options that decide verdicts."""
+
+    comparator: Comparator = Comparator.tokens_numbers
+    limits: ProgramLimits = field(default_factory=ProgramLimits)
+    all_tests: bool = False
+    """Whether to go on after the first test that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of one program."""
+
+    verdict: Verdict
+    rule: Rule | None = None
+    """Of a program that passed: the loosest rule that one of its tests needed."""
+    tests_run: int = 0
+    tests_passed: int = 0
+    failed_test: int | None = None
+    """Index of the first test that failed."""
+    actual: str | None = None
+    """Start of what the program printed or returned in that test."""
+    detail: str = ""
+    """End of what it wrote to standard error in that test; or why the sandbox failed."""
+    seconds: float = 0.0
+    """By the clock, in all tests."""
+    cpu_seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    """By the clock, in the slowest test."""
+
+
+def judge(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
+    """Run a program on its problem's tests. A failure of the machine is retried, then the verdict.
+
+    Raises:
+        StoppedError: `stop` was set meanwhile.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _run(sandbox, problem, code, judging, stop)
+        except SandboxError as error:
+            failure = error
+        if stop.wait(_PAUSE_SECONDS * 2**attempt if attempt + 1 < _ATTEMPTS else 0):
+            raise StoppedError
+    return Judgement(Verdict.machine_failure, detail=str(failure)[-_CLIP:])
+
+
+def _run(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: Event) -> Judgement:
+    program = Program(code, problem.function, problem.inputs)
+    verdict, rule, failed = Verdict.passed, None, None
+    actual, detail = None, ""
+    ran = passed = 0
+    seconds = cpu = slowest = 0.0
+    tests = sandbox.run(program, judging.limits)
+    try:
+        for at, execution in enumerate(tests):
+            ran += 1
+            seconds += execution.wall_seconds
+            cpu += execution.cpu_seconds
+            slowest = max(slowest, execution.wall_seconds)
+            outcome = _judge_test(problem, at, execution, judging.comparator)
+            if isinstance(outcome, Rule):
+                passed += 1
+                rule = loosest(rule, outcome)
+            elif failed is None:
+                verdict, failed = outcome, at
+                actual, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+                if not judging.all_tests:
+                    break
+            if stop.is_set():
+                raise StoppedError
+    finally:
+        close = getattr(tests, "close", None)
+        if close is not None:
+            close()  # ends every process of the program
+    if failed is None and ran < len(problem.inputs):
+        raise SandboxError(f"the sandbox ended after {ran:,} of {len(problem.inputs):,} tests")
+    return Judgement(
+        verdict,
+        rule if verdict is Verdict.passed else None,
+        ran,
+        passed,
+        failed,
+        actual,
+        detail,
+        round(seconds, 6),
+        round(cpu, 6),
+        round(slowest, 6),
+    )
+
+
+def _judge_test(problem: Problem, at: int, execution: Execution, comparator: Comparator) -> Rule | Verdict:
+    """The rule that accepts the outcome of a test, or why it failed."""
+    if execution.ending is not Ending.finished:
+        return _VERDICTS[execution.ending]
+    expected = problem.expected[at]
+    if problem.function is not None:
+        if execution.value is None:
+            return Verdict.runtime_error
+        return compare_value(expected, execution.value, comparator, wrapped=problem.wrapped) or Verdict.wrong
+    output = execution.output.decode("utf-8", "replace")
+    rules = [compare_text(text, output, comparator) for text in expected_texts(expected)]
+    return next((rule for rule in rules if rule is not None), Verdict.wrong)
+
+
+def _shown(problem: Problem, execution: Execution) -> str | None:
+    data = execution.output if problem.function is None else execution.value
+    if data is None:
+        return None
+    text = data[: 4 * _CLIP].decode("utf-8", "replace")
+    return text if len(text) <= _CLIP else f"{text[:_CLIP]}… ({len(data):,} bytes)"
