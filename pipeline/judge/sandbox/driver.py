@@ -190,6 +190,7 @@ def become_program(setup: DriverSetup, nonce: bytes, fds: list[int]) -> None:
     for number, name, mode, errors in STREAMS:
         file = io.open(number, mode, 0 if number == 2 else -1, closefd=False)  # noqa: SIM115, UP020
         stream = io.TextIOWrapper(file, "utf-8", errors, write_through=number == 2)
+        stream.mode = mode[0]  # type: ignore[misc]  # a common template of fast input reads it
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     add_exit()

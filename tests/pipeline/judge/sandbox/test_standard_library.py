@@ -19,6 +19,12 @@ def test_modules_that_nothing_has_imported_before_are_there(kind: SandboxKind) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_standard_streams_are_as_in_a_program(kind: SandboxKind) -> None:
+    done = run(kind, "import sys\nprint(sys.stdin.mode, sys.stdout.mode, sys.stdin.fileno())\nsys.stdout.close()")
+    assert (done.ending, done.output) == (Ending.finished, b"r w 0\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_shows_the_programs_own_error_alone(kind: SandboxKind) -> None:
     for code, function, error in (
         ("def f():\n    nonlocal x\n", None, "SyntaxError: no binding for nonlocal 'x' found"),
