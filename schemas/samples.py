@@ -10,7 +10,8 @@ class Sample:
     """One answer: one line of a samples file."""
 
     id: str
-    """The problem's id, as the data gives it; for a row without one, a digest of its question or its row number."""
+    """The problem's id, as the data gives it, as text; for a row without one, a digest of its question or its row
+    number."""
     row: int
     """The problem's row in the data, from 0. Blank lines count, so that row 0 is line 1."""
     sample: int

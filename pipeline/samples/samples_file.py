@@ -28,7 +28,20 @@ MAX_LINE_BYTES = 64 << 20
 _FORMAT = 1
 _SYNC_SECONDS = 1.0
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Sample).decode
+
+
+class _SampleLine(msgspec.Struct):
+    """A line as other programs may write it: the ids of many data files are numbers."""
+
+    id: str | int
+    row: int
+    sample: int
+    text: str
+    finish_reason: str | None = None
+    tokens: int | None = None
+
+
+_decode = msgspec.json.Decoder(_SampleLine).decode
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
@@ -233,7 +246,7 @@ def _sample(path: Path, number: int, line: bytes, whole: bool) -> Sample:
     if len(line) == MAX_LINE_BYTES:
         raise InputError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; this is no samples file")
     try:
-        sample = _decode(line)
+        said = _decode(line)
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {escape_line(str(error))}; a sample has id, row, sample and text") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -244,9 +257,9 @@ def _sample(path: Path, number: int, line: bytes, whole: bool) -> Sample:
         raise InputError(
             f"{where}: not JSON ({escape_line(str(error))}); a samples file has one object a line"
         ) from None
-    if sample.row < 0 or sample.sample < 0:
-        raise InputError(f"{where}: row {sample.row}, sample {sample.sample}: both count from 0")
-    return sample
+    if said.row < 0 or said.sample < 0:
+        raise InputError(f"{where}: row {said.row}, sample {said.sample}: both count from 0")
+    return Sample(str(said.id), said.row, said.sample, said.text, said.finish_reason, said.tokens)
 
 
 def _shown(value: Any) -> str:

@@ -128,3 +128,9 @@ def test_a_last_line_may_lack_its_end_but_not_be_cut(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="it is not a regular file"):
         list(read_samples(tmp_path / "pipe"))
+
+
+def test_an_id_may_be_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps({**GOOD, "id": 17}) + "\n")
+    assert [one.id for one in read_samples(path)] == ["17"]
