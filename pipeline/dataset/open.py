@@ -24,42 +24,8 @@ class Finished:
     manifest: Manifest
 
     def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
-        """The record batches of a shard, memory-mapped if the format allows it.
-
-        Raises:
-            IntegrityError: the shard is missing, damaged, or does not match its record.
-        """
-        rows, path = 0, self.store.where(shard.name)
-        try:
-            file = self.store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
-            if shard.name.endswith(".parquet"):
-                for batch in pq.ParquetFile(file).iter_batches():
-                    rows += batch.num_rows
-                    yield self._checked(batch)
-            else:
-                with pa.memory_map(str(file)) as source:
-                    for batch in pa.ipc.open_stream(source):
-                        rows += batch.num_rows
-                        yield self._checked(batch)
-        except FileNotFoundError:
-            raise IntegrityError(f"{path} is missing; packtrain repair rebuilds it") from None
-        except PacktrainError:
-            raise
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair rebuilds it") from error
-        if rows != shard.rows:
-            # A stream that was cut short between two batches is read without an error.
-            raise IntegrityError(
-                f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair rebuilds it"
-            )
-
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch after checking columns and offsets, so that reading it stays within its memory."""
-        schema = PREFERENCE if self.manifest.preference else PACKED
-        if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
-            raise ValueError(f"it has the wrong columns: {batch.schema.names}")
-        batch.validate(full=True)
-        return batch
+        """The record batches of a shard; see `read_shard`."""
+        return read_shard(self.store, shard, PREFERENCE if self.manifest.preference else PACKED)
 
     def row(self, index: int, split: str = "train") -> pa.RecordBatch:
         """Return one packed row, as a batch of one.
@@ -108,3 +74,42 @@ def open_dataset(folder: str | Path) -> Finished:
             "wrote"
         )
     return Finished(store, manifest)
+
+
+def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard, memory-mapped if the format allows it.
+
+    Raises:
+        IntegrityError: the shard is missing, damaged, or does not match its record.
+    """
+    rows, path = 0, store.where(shard.name)
+    try:
+        file = store.local(shard.name, bytes=shard.bytes, hash=shard.hash)
+        if shard.name.endswith(".parquet"):
+            for batch in pq.ParquetFile(file).iter_batches():
+                rows += batch.num_rows
+                yield _checked(batch, schema)
+        else:
+            with pa.memory_map(str(file)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    rows += batch.num_rows
+                    yield _checked(batch, schema)
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing; packtrain repair rebuilds it") from None
+    except PacktrainError:
+        raise
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise IntegrityError(f"{path} cannot be read: {error}; packtrain repair rebuilds it") from error
+    if rows != shard.rows:
+        # A stream that was cut short between two batches is read without an error.
+        raise IntegrityError(
+            f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain repair rebuilds it"
+        )
+
+
+def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch after checking columns and offsets, so that reading it stays within its memory."""
+    if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
+        raise ValueError(f"it has the wrong columns: {batch.schema.names}")
+    batch.validate(full=True)
+    return batch

@@ -18,6 +18,7 @@ from ...stages.arrays import view
 from ..observer import Observer, Silent
 from ..pack.preference_check import check_pairs, count_pairs
 from ..pack.row_sizes import row_sizes_name
+from ..store.open import Store
 from .open import Finished, open_dataset
 from .output_folder import MANIFEST
 from .unfinished import refuse_unfinished
@@ -73,7 +74,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
-        findings += _check_file(dataset, file, deep)
+        findings += check_file(dataset.store, file, deep)
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
@@ -85,7 +86,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         sizes.gone = sizes.name in damaged
         for shard in split.shards:
             sizes.row, first = first, first + shard.rows
-            found = list(_check_file(dataset, shard, deep))
+            found = list(check_file(dataset.store, shard, deep))
             findings += found or _check_shard(dataset, shard, manifest.max_length, sizes)
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
@@ -101,14 +102,15 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     )
 
 
-def _check_file(dataset: Finished, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
-    actual = dataset.store.size(record.name)
+def check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
+    """Yield what is wrong with a file: its size; with `deep`, its content."""
+    actual = store.size(record.name)
     if actual is None:
         yield Finding(record.name, "is missing")
     elif actual != record.bytes:
         yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
     elif deep:
-        found = dataset.store.hash(record.name, sha256=True)
+        found = store.hash(record.name, sha256=True)
         if found is None or (found.hash, found.sha256) != (record.hash, record.sha256):
             yield Finding(record.name, "does not match its hash in the manifest")
 

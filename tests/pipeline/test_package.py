@@ -82,7 +82,7 @@ MAY_IMPORT = {
 LAZILY = {
     "pipeline.cli.arguments.completion": {"training"},
     "pipeline.cli.explain_loss": {"training"},
-    "pipeline.cli.export_model": {"training"},
+    "pipeline.cli.export": {"training"},
     "pipeline.cli.launch": {"training"},
     "pipeline.cli.loader": {"training"},
     "pipeline.cli.probe": {"training"},
@@ -99,6 +99,7 @@ LAYERS = {
         "explain",
         "judge",
         "samples",
+        "export",
         "run",
         "report",
         "dataset",
@@ -109,7 +110,7 @@ LAYERS = {
         "execute",
         "store",
     ),
-    "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
+    "stages": ("exchange", "forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
     "training": ("trainer", "generate", "launch", "probe", "attention", "loader", "losses", "order", "shards"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""

@@ -10,6 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "repair", "clean"),
+    "Give it away": ("export",),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
     "Sample and judge": ("sample", "eval-apps", "export-model"),
     "For editors": ("schema",),
@@ -46,6 +47,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("packtrain verify packed", "packtrain verify packed --deep"),
     "repair": ("packtrain repair packed", "packtrain repair packed --config mix.yaml"),
     "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30d --yes"),
+    "export": (
+        "packtrain export packed --to megatron-bridge --out packed-bridge",
+        "packtrain export packed --to megatron --dtype uint16 --out packed-megatron",
+        "packtrain export packed --to mds --out packed-mds",
+    ),
     "train": (
         "packtrain train --demo",
         "packtrain train train.yaml --set trainer.max_steps=100 --dry-run",

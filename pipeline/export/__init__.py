@@ -1,0 +1,1 @@
+"""Writes a finished dataset in the format of another trainer."""

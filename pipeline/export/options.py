@@ -1,0 +1,76 @@
+"""What `packtrain export` is asked for: a format, and what its reader must be told."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ...schemas.config.hints import did_you_mean
+from ...schemas.errors import ConfigError
+
+FORMATS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl")
+ALIASES = {"datasets": "trl"}
+NOT_CARRIED = {
+    "megatron-bridge": ("doc_starts", "doc_ids"),
+    "megatron": ("doc_starts", "doc_ids"),
+    "olmo-core": ("doc_starts", "doc_ids"),
+}
+"""Format → columns of a packed row for which it has no place: which document each piece is of, and from which of its
+tokens on. Formats that are not listed carry all of them."""
+_DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
+"""Format → types of its token arrays; the first is the default."""
+_TAKEN_BY = {"dtype": tuple(_DTYPES), "eos_id": ("olmo-core",), "pad_seq_to_mult": ("megatron-bridge",)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Everything besides the dataset that decides the written bytes."""
+
+    to: str
+    """One of `FORMATS`."""
+    dtype: str | None = None
+    """The type of token arrays, for formats that have them."""
+    eos_id: int | None = None
+    """OLMo-core: the token after which its reader ends a document."""
+    pad_seq_to_mult: int | None = None
+    """Megatron-Bridge: each document's length at run time is padded to a multiple of this."""
+
+    def payload(self) -> dict[str, Any]:
+        """The options that are set, as plain data."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def export_options(
+    to: str, dtype: str | None = None, eos_id: int | None = None, pad_seq_to_mult: int | None = None
+) -> ExportOptions:
+    """Check the options and fill in defaults.
+
+    Raises:
+        ConfigError: there is no such format, it does not take an option, lacks one, or a value is out of range.
+    """
+    form = ALIASES.get(to, to)
+    if form not in FORMATS:
+        known = (*FORMATS, *ALIASES)
+        raise ConfigError(f"--to {to}: choose one of {', '.join(known)}{did_you_mean(to, known)}")
+    given = ExportOptions(form, dtype, eos_id, pad_seq_to_mult)
+    for field in fields(given):
+        takers = _TAKEN_BY.get(field.name, FORMATS)
+        if getattr(given, field.name) is not None and form not in takers:
+            raise ConfigError(
+                f"--{field.name.replace('_', '-')} is for --to {' or '.join(takers)}, not for {to}; leave it out"
+            )
+    if form in _DTYPES:
+        dtype = dtype or _DTYPES[form][0]
+        if dtype not in _DTYPES[form]:
+            near = did_you_mean(dtype, _DTYPES[form])
+            raise ConfigError(f"--dtype {dtype}: --to {to} takes {' or '.join(_DTYPES[form])}{near}")
+    if form == "olmo-core" and eos_id is None:
+        raise ConfigError(
+            "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig that you train with: OLMo-core "
+            "finds where documents end by it"
+        )
+    if eos_id is not None and not 0 <= eos_id < 2**31:
+        raise ConfigError(f"--eos-id {eos_id}: a token id is 0 to {2**31 - 1}")
+    if form == "megatron-bridge":
+        pad_seq_to_mult = 1 if pad_seq_to_mult is None else pad_seq_to_mult
+        if not 1 <= pad_seq_to_mult < 2**16:
+            raise ConfigError(f"--pad-seq-to-mult {pad_seq_to_mult}: give a number from 1 to {2**16 - 1}")
+    return ExportOptions(form, dtype, eos_id, pad_seq_to_mult)

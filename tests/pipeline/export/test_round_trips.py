@@ -1,0 +1,132 @@
+"""An export, read back by those for whom it is made: the same rows, in the same order."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.export.driver import export
+from packtrain.pipeline.export.manifest import ExportManifest
+from packtrain.pipeline.export.options import FORMATS, export_options
+from packtrain.pipeline.export.verify import verify_export
+from tokenizers import Tokenizer
+
+from .conftest import SHAPES
+from .foreign_readers import ForeignRow, datasets_parquet, megatron_bridge, megatron_core, mosaicml, olmo_core
+
+pytestmark = pytest.mark.xdist_group("exports")
+SPLITS = ("train", "holdout")
+Made = Callable[[str], Path]
+Read = Callable[..., list[dict[str, Any]]]
+
+
+def exported(dataset: Path, out: Path, to: str, **options: Any) -> ExportManifest:
+    """The manifest of an export that is sound."""
+    outcome = export(dataset, out, export_options(to, **options), workers=1)
+    assert outcome.changed
+    checked = verify_export(out, deep=True)
+    assert checked.findings == ()
+    manifest, whole = outcome.manifest, open_dataset(dataset).manifest
+    assert manifest.plan["dataset"] == whole.hash
+    for name, split in whole.splits.items():
+        there = manifest.splits[name]
+        assert (there.rows, there.tokens, there.trained) == (split.rows, split.tokens, split.trained)
+    return manifest
+
+
+def plain(rows: list[dict[str, Any]]) -> Iterator[ForeignRow]:
+    """The dataset's own rows as a foreign reader gives them."""
+    for row in rows:
+        yield row["input_ids"], [label != -100 for label in row["labels"]], row["seq_lengths"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
+    whole = open_dataset(made(shape)).manifest
+    assert len(whole.splits["train"].shards) >= 3
+    assert set(whole.splits) == set(SPLITS)
+    rows = read_rows(made(shape))
+    assert len(rows) > 20
+    assert read_rows(made(shape), "holdout")
+    assert any(start for row in rows for start in row["doc_starts"]) == (shape in ("wrapped", "bfd_split"))
+    assert (len(whole.splits["train"].windows) > 1) == (shape == "windows")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    dtype = "uint16" if shape == "bfd" else "int32"
+    manifest = exported(made(shape), tmp_path / "out", "megatron", dtype=dtype)
+    assert manifest.not_carried == ("doc_starts", "doc_ids")
+    for split in SPLITS:
+        expected = list(plain(read_rows(made(shape), split)))
+        assert list(megatron_core(tmp_path / "out", split)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_mds(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    exported(made(shape), tmp_path / "out", "mds")
+    for split in SPLITS:
+        assert list(mosaicml(tmp_path / "out", split, tmp_path / f"cache-{split}")) == read_rows(made(shape), split)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_trl(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    exported(made(shape), tmp_path / "out", "datasets")
+    for split in SPLITS:
+        expected = read_rows(made(shape), split)
+        assert list(datasets_parquet(tmp_path / "out", split, tmp_path / "cache")) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_megatron_bridge(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    exported(made(shape), tmp_path / "out", "megatron-bridge")
+    for split in SPLITS:
+        assert list(megatron_bridge(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
+
+
+def test_megatron_bridge_under_context_parallelism(made: Made, read_rows: Read, tmp_path: Path) -> None:
+    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained."""
+    whole = open_dataset(made("aligned")).manifest
+    pad_id = whole.plan["tokenizer"]["pad_id"]
+    manifest = exported(made("aligned"), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=8)
+    padding = 0
+    for (ids, trained, lengths), row in zip(
+        megatron_bridge(tmp_path / "out", "train"), read_rows(made("aligned")), strict=True
+    ):
+        assert [length % 8 for length in lengths] == [1] * len(lengths)
+        assert sum(lengths) - len(lengths) <= whole.max_length
+        begin, at = 0, 0
+        for length, own in zip(lengths, row["seq_lengths"], strict=True):
+            assert ids[begin : begin + own] == row["input_ids"][at : at + own]
+            assert ids[begin + own : begin + length] == [pad_id] * (length - own)
+            flags = [label != -100 for label in row["labels"][at : at + own]]
+            assert trained[begin : begin + length] == flags + [False] * (length - own)
+            begin, at, padding = begin + length, at + own, padding + length - own
+    assert padding == manifest.splits["train"].padding > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["bfd", "wrapped", "parquet", "windows"])
+def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: Path, shape: str) -> None:
+    whole = open_dataset(made(shape)).manifest
+    eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")
+    assert eos is not None
+    dtype = "uint16" if shape == "bfd" else "uint32"
+    exported(made(shape), tmp_path / "out", "olmo-core", eos_id=eos, dtype=dtype)
+    for split in SPLITS:
+        rows = read_rows(made(shape), split)
+        found = olmo_core(tmp_path / "out", split, eos, 1, whole.max_length)
+        for (ids, trained, lengths), (own, flags, pieces) in zip(found, plain(rows), strict=True):
+            rest = whole.max_length - len(own)
+            assert ids[: len(own)] == own
+            assert eos not in ids[len(own) :]
+            assert trained == flags + [False] * rest
+            closed = own[-1] == eos
+            assert lengths == ([*pieces, *([rest] * (rest > 0))] if closed else [*pieces[:-1], pieces[-1] + rest])
+
+
+def test_every_format_has_a_round_trip() -> None:
+    assert {name.replace("-", "_") for name in FORMATS} == {"megatron_bridge", "megatron", "mds", "olmo_core", "trl"}
