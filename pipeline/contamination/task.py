@@ -12,7 +12,7 @@ from ...schemas.errors import InputError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.rows import Example
-from ...stages.overlap.examples import ExampleHit, search_examples, text_size
+from ...stages.overlap.examples import ExampleHit, search_examples
 from ...stages.overlap.pieces import Pieces, excerpt
 from ...stages.prep import Options
 from ..inputs.block_examples import block_examples
@@ -143,9 +143,9 @@ def compare_block(task: OverlapTask) -> BlockHits:
     found = search_examples(rows.index, rows.asks, examples)
     hits = [
         BlockHit(examples[one.example].line, examples[one.example].sub, one.text, one.match, one.covered, one.longest)
-        for one in found
+        for one in found.hits
     ]
-    return BlockHits(len(examples), text_size(examples), hits, _shown(rows, found, examples))
+    return BlockHits(len(examples), found.characters, hits, _shown(rows, found.hits, examples))
 
 
 def read_hits(cache: Store, record: str) -> BlockHits | None:

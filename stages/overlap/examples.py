@@ -44,14 +44,25 @@ class ExampleHit:
     """What that part shares."""
 
 
-def search_examples(index: OverlapIndex, asks: NDArray[np.bool_], examples: Sequence[Example]) -> list[ExampleHit]:
-    """The hits of all examples, in their order, then by evaluation text.
+@dataclass(frozen=True, slots=True)
+class FoundExamples:
+    """What a search found."""
+
+    hits: list[ExampleHit]
+    """In the order of examples, then of evaluation texts."""
+    characters: int
+    """How much text was searched; a prompt that several examples of a row share counts once."""
+
+
+def search_examples(index: OverlapIndex, asks: NDArray[np.bool_], examples: Sequence[Example]) -> FoundExamples:
+    """Search all examples.
 
     Args:
         asks: (T,) whether each evaluation text is a question.
     """
-    out = []
+    out, characters = [], 0
     for first, parts, texts in _groups(examples):
+        characters += sum(map(len, texts))
         hits = search(index, texts)
         for place, mine in enumerate(parts):
             found: dict[int, list[tuple[TextHit, str]]] = {}
@@ -62,12 +73,7 @@ def search_examples(index: OverlapIndex, asks: NDArray[np.bool_], examples: Sequ
                 one = _hit(index, bool(asks[text]), first + place, text, found[text])
                 if one is not None:
                     out.append(one)
-    return out
-
-
-def text_size(examples: Sequence[Example]) -> int:
-    """Characters of text in the examples, without what one shares with the example before."""
-    return sum(len(text) for _, _, texts in _groups(examples) for text in texts)
+    return FoundExamples(out, characters)
 
 
 def _hit(

@@ -1,7 +1,7 @@
 """Hashes of runs of words, 64 bits each, computed for all words of a block at once.
 
-The hash of bytes b[x:y] is a polynomial: the sum of v(b[i]) * M**(i - x), modulo 2**64, mixed at the end. With sums
-from the start of the data, S[x] = sum of v(b[i]) * M**i for i < x, it is (S[y] - S[x]) * M**-x, for any x and y. M is
+The hash of bytes b[x:y] is a polynomial: the sum of b[i] * M**(i - x), modulo 2**64, mixed at the end. With sums
+from the start of the data, S[x] = sum of b[i] * M**i for i < x, it is (S[y] - S[x]) * M**-x, for any x and y. M is
 odd, so that it has an inverse. Equal hashes do not prove equal words: callers compare the words themselves.
 """
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.splitmix import GOLDEN, mix
+from ...schemas.splitmix import GOLDEN
 from .words import Words
 
 _MULTIPLIER = 0xD6E8FEB86659FD93
@@ -26,24 +26,22 @@ class Sums:
     """The sums at the words of W words."""
 
     opens: NDArray[np.uint64]
-    """(W,) the sum of all bytes before each word."""
-    closes: NDArray[np.uint64]
-    """(W,) the sum of all bytes before the end of each word."""
+    """(W + 1,) the sum of all bytes before each word, then of all bytes."""
     shifts: NDArray[np.uint64]
     """(W,) the inverse of the multiplier's power at each word's beginning."""
 
     @classmethod
     def of(cls, words: Words) -> "Sums":
         """Add up the bytes of all words, one window at a time."""
-        values, powers, inverses = _tables()
-        opens, closes, shifts = (np.empty(len(words), np.uint64) for _ in range(3))
+        powers, inverses = _tables()
+        opens, shifts = np.empty(len(words) + 1, np.uint64), np.empty(len(words), np.uint64)
         sums = np.empty(_WINDOW + 1, np.uint64)
         carry, scale, unscale = np.uint64(0), 1, 1
         starts = np.arange(0, len(words.data), _WINDOW)
-        first, last = (np.searchsorted(each, [*starts, len(words.data)]) for each in (words.begins, words.ends))
+        first = np.searchsorted(words.begins, [*starts, len(words.data)])
         with np.errstate(over="ignore"):
             for number, low in enumerate(starts.tolist()):
-                piece = values[words.data[low : low + _WINDOW]]
+                piece = words.data[low : low + _WINDOW].astype(np.uint64)
                 piece *= powers[: len(piece)]
                 sums[0] = 0
                 np.cumsum(piece, out=sums[1 : len(piece) + 1])
@@ -52,20 +50,19 @@ class Sums:
                 at = words.begins[here] - low
                 opens[here] = sums[at] * by + carry
                 shifts[here] = inverses[at] * back
-                here = slice(last[number], last[number + 1])
-                closes[here] = sums[words.ends[here] - low] * by + carry
                 carry = carry + sums[len(piece)] * by
                 scale, unscale = scale * _STEP & _WRAP, unscale * _BACK & _WRAP
-        return cls(opens, closes, shifts)
+        opens[len(words)] = carry
+        return cls(opens, shifts)
 
     def grams(self, count: int) -> NDArray[np.uint64]:
-        """(max(W - count + 1, 0),) the hash of each run of `count` words, also across texts."""
-        many = max(len(self.opens) - count + 1, 0)
-        return self._mixed(self.closes[count - 1 :][:many], self.opens[:many], self.shifts[:many])
+        """(max(W - count + 1, 0),) the hash of each run of `count` words with their spaces, also across texts."""
+        many = max(len(self.shifts) - count + 1, 0)
+        return self._mixed(self.opens[count:][:many], self.opens[:many], self.shifts[:many])
 
     def runs(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """(K,) the hash of each run of `counts` words from `first` on."""
-        return self._mixed(self.closes[first + counts - 1], self.opens[first], self.shifts[first])
+        return self._mixed(self.opens[first + counts], self.opens[first], self.shifts[first])
 
     @staticmethod
     def _mixed(closes: NDArray[np.uint64], opens: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -83,12 +80,11 @@ _BACK = pow(_INVERSE, _WINDOW, 1 << 64)
 
 
 @lru_cache(maxsize=1)
-def _tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """The value of each byte, and the powers of the multiplier and of its inverse."""
+def _tables() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """(_WINDOW + 1,) the powers of the multiplier, and of its inverse."""
     with np.errstate(over="ignore"):
-        values = mix(np.arange(1, 257, dtype=np.uint64) * np.uint64(GOLDEN))
         powers, inverses = (
             np.cumprod(np.r_[np.uint64(1), np.full(_WINDOW, base, np.uint64)], dtype=np.uint64)
             for base in (_MULTIPLIER, _INVERSE)
         )
-    return values, powers, inverses
+    return powers, inverses

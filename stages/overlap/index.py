@@ -37,7 +37,7 @@ SHORTEST = 5
 _GROUP = 1 << 20
 """Characters of texts that are hashed together."""
 _BITS = 32
-"""Bits of the filter for each n-gram: one in about 32 others passes."""
+"""Bits of the filter for each n-gram, at least: fewer than one in 200 others passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class OverlapIndex:
     hashes: NDArray[np.uint64]
     """(G,) ascending."""
     filter: NDArray[np.uint8]
-    """(2**k / 8,) a bit for each value of the first k bits of a hash: whether one of `hashes` begins with it."""
+    """(2**k / 8,) bits of a Bloom filter of `hashes`; see `passing`."""
     starts: NDArray[np.int64]
     """(G + 1,) the first posting of each n-gram, then P."""
     posting_texts: NDArray[np.int32]
@@ -162,19 +162,23 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
     )
 
 
-def passing(filter: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """(N,) whether each hash may be in the set that a filter was made of."""
+def passing(filter: NDArray[np.uint8], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """(K,) the hashes that may be in the set that a Bloom filter was made of, ascending."""
     bits = len(filter).bit_length() + 2
-    places = hashes >> np.uint64(64 - bits)
-    out: NDArray[np.bool_] = (filter[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)) & 1 == 1
-    return out
+
+    def has(some: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.flatnonzero((filter[some >> np.uint64(3)] >> (some & np.uint64(7)).astype(np.uint8)) & 1)
+
+    first = has(hashes >> np.uint64(64 - bits))
+    return first[has(hashes[first] & np.uint64((1 << bits) - 1))]
 
 
 def _filter(hashes: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    bits = max(10, (len(hashes) * _BITS - 1).bit_length()) if len(hashes) else 10
+    """The filter, with two bits for each hash: one at its first bits, one at its last."""
+    bits = max(10, (len(hashes) * _BITS - 1).bit_length())
     out = np.zeros(1 << (bits - 3), np.uint8)
-    places = hashes >> np.uint64(64 - bits)
-    np.bitwise_or.at(out, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
+    for places in (hashes >> np.uint64(64 - bits), hashes & np.uint64((1 << bits) - 1)):
+        np.bitwise_or.at(out, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
     return out
 
 

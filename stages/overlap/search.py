@@ -94,7 +94,7 @@ def _shared_ngrams(index: OverlapIndex, words: Words, sums: Sums, owners: NDArra
     if len(words) < count or not len(index.hashes):
         return _none()
     hashes = sums.grams(count)
-    maybe = np.flatnonzero(passing(index.filter, hashes))
+    maybe = passing(index.filter, hashes)
     maybe = maybe[owners[maybe] == owners[maybe + count - 1]]
     at = np.searchsorted(index.hashes, hashes[maybe])
     equal = index.hashes[np.minimum(at, len(index.hashes) - 1)] == hashes[maybe]
@@ -126,7 +126,7 @@ def _whole_texts(index: OverlapIndex, words: Words, sums: Sums, owners: NDArray[
     if not len(index.whole_hashes):
         return _none()
     hashes = sums.grams(SHORTEST)
-    maybe = np.flatnonzero(passing(index.whole_filter, hashes))
+    maybe = passing(index.whole_filter, hashes)
     low = np.searchsorted(index.whole_hashes, hashes[maybe], side="left")
     often = np.searchsorted(index.whole_hashes, hashes[maybe], side="right") - low
     places, which = np.repeat(maybe, often), ranges(low, often)

@@ -80,15 +80,20 @@ def normalised(text: str) -> str:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     if folded.isascii():
         return folded
-    codes = np.frombuffer(folded.encode("utf-32-le", "replace"), np.uint32)
-    kinds = _kinds()[codes]
-    codes = np.where(kinds == _SEPARATES, SPACE, codes).astype(np.uint32)
+    form, width = "utf-16-le", np.dtype(np.uint16)
+    raw = folded.encode(form, "replace")
+    if len(raw) != 2 * len(folded):  # pairs of surrogates, which stand for one character
+        form, width = "utf-32-le", np.dtype(np.uint32)
+        raw = folded.encode(form, "replace")
+    codes = np.frombuffer(raw, width)
+    kinds = _kinds().take(codes)
+    codes = np.where(kinds == _SEPARATES, width.type(SPACE), codes)
     if (kinds >= _ALONE).any():
         widths = np.array([1, 1, 3, 0])[kinds]
         alone = offsets_of(widths)[np.flatnonzero(kinds == _ALONE)]
         codes = np.repeat(codes, widths)
         codes[alone] = codes[alone + 2] = SPACE
-    return codes.tobytes().decode("utf-32-le")
+    return codes.tobytes().decode(form)
 
 
 @lru_cache(maxsize=1)

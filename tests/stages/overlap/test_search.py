@@ -67,7 +67,8 @@ ANSWERED = (
 def found(texts: list[str], rows: list[str], ngram: int = 13, asks: bool = True) -> list[ExampleHit]:
     """The hits of texts, each the whole of an example."""
     index = build_index(rows, [asks] * len(rows), ngram)
-    return search_examples(index, np.full(len(rows), asks), [Example(0, -1, "", None, None, one) for one in texts])
+    examples = [Example(0, -1, "", None, None, one) for one in texts]
+    return search_examples(index, np.full(len(rows), asks), examples).hits
 
 
 def filler(words: int, seed: int = 0) -> str:
@@ -114,7 +115,7 @@ def test_pieces_of_two_examples_do_not_join() -> None:
     assert not found([words_in(PROBLEM, 0, 12), words_in(PROBLEM, 12, 12)], [PROBLEM])
     first = Example(0, -1, "", words_in(PROBLEM, 0, 12), words_in(PROBLEM, 12, 12), None)
     index = build_index([PROBLEM], [True], 13)
-    assert not search_examples(index, np.array([True]), [first])
+    assert not search_examples(index, np.array([True]), [first]).hits
 
 
 def test_a_short_question_is_found_whole_or_not_at_all() -> None:
@@ -146,14 +147,14 @@ def test_messages_of_a_prompt_are_one_text() -> None:
     ]
     index = build_index([PROBLEM], [True], 13)
     example = Example(3, -1, "", turns, [{"role": "assistant", "content": filler(9)}], None)
-    (hit,) = search_examples(index, np.array([True]), [example])
+    (hit,) = search_examples(index, np.array([True]), [example]).hits
     assert hit.match == "whole"
     call = {
         "role": "assistant",
         "content": None,
         "tool_calls": [{"function": {"name": "f", "arguments": {"x": PROBLEM}}}],
     }
-    (hit,) = search_examples(index, np.array([True]), [Example(3, -1, "", turns[:1], [call], None)])
+    (hit,) = search_examples(index, np.array([True]), [Example(3, -1, "", turns[:1], [call], None)]).hits
     assert hit.match == "whole"
 
 
