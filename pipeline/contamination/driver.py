@@ -18,7 +18,7 @@ from ..observer import Observer
 from ..store.open import Store, ask_all
 from .evaluation import Evaluation
 from .index_file import EvaluationRows, load_rows
-from .task import BlockHit, BlockHits, OverlapTask, read_hits
+from .task import BlockHit, BlockHits, OverlapDone, OverlapTask, read_hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ def compare(
         observer.begin("compare", sum(task.block.end - task.block.start for task in due), "B")
         waiting = {task.record for task in due}
         for result in executor.map(perform, every, lambda task: task.record not in waiting or known(task)):
-            assert isinstance(result, int)
-            observer.advance(result)
+            assert isinstance(result, OverlapDone)
+            observer.advance(result.bytes, rows=result.rows)
         observer.end()
     blocks = tuple((file, block) for file in files for block in file.blocks)
     return Contamination(evaluation, cache, share, blocks, tuple(task.record for task in tasks))

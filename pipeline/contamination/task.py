@@ -64,6 +64,14 @@ class BlockHits(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class OverlapDone:
+    """How much a task has read."""
+
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapTask:
     """One block to compare. It is small: names and ranges, but no data."""
 
@@ -109,15 +117,15 @@ class OverlapTask:
         """Name of the task's record, which holds the hits."""
         return f"overlaps/{self.key[:2]}/{self.key}.json"
 
-    def run(self) -> int:
-        """Compare the block and put the hits. Returns the bytes that were read."""
+    def run(self) -> "OverlapDone":
+        """Compare the block and put the hits."""
         gc.disable()  # see encode_block
         try:
             found = compare_block(self)
         finally:
             gc.enable()
         self.cache.replace_bytes(self.record, seal(msgspec.json.encode(found)))
-        return self.block.end - self.block.start
+        return OverlapDone(self.block.end - self.block.start, self.block.lines)
 
     def __str__(self) -> str:
         first, last = self.block.first_line + 1, self.block.first_line + self.block.lines

@@ -80,14 +80,14 @@ def normalised(text: str) -> str:
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     if folded.isascii():
         return folded
-    form, width = "utf-16-le", np.dtype(np.uint16)
+    form = "utf-16-le"
     raw = folded.encode(form, "replace")
-    if len(raw) != 2 * len(folded):  # pairs of surrogates, which stand for one character
-        form, width = "utf-32-le", np.dtype(np.uint32)
-        raw = folded.encode(form, "replace")
-    codes = np.frombuffer(raw, width)
+    codes: NDArray[np.uint16 | np.uint32] = np.frombuffer(raw, np.uint16)
+    if len(codes) != len(folded):  # pairs of surrogates, which stand for one character
+        form = "utf-32-le"
+        codes = np.frombuffer(folded.encode(form, "replace"), np.uint32)
     kinds = _kinds().take(codes)
-    codes = np.where(kinds == _SEPARATES, width.type(SPACE), codes)
+    codes = np.where(kinds == _SEPARATES, codes.dtype.type(SPACE), codes)
     if (kinds >= _ALONE).any():
         widths = np.array([1, 1, 3, 0])[kinds]
         alone = offsets_of(widths)[np.flatnonzero(kinds == _ALONE)]
