@@ -108,7 +108,7 @@ def _arguments(python: Interpreter) -> list[str]:
     # Without this, folders above them get the rights that they have outside: /root, say, would hide what is in it.
     above = {parent for path in (python.library, python.executable, *python.objects) for parent in Path(path).parents}
     for folder in sorted(map(str, above - {Path("/")})):
-        arguments += ["--perms", "0755", "--dir", folder]
+        arguments += ["--perms", "0711", "--dir", folder]
     arguments += ["--ro-bind", python.library, python.library]
     for packages in python.packages:
         arguments += ["--tmpfs", packages, "--remount-ro", packages]

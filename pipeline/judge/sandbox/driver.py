@@ -13,7 +13,6 @@ programs do not inherit. What it forks gives up capabilities and user first.
 """
 
 import atexit
-import base64
 import ctypes
 import gc
 import importlib
@@ -28,7 +27,6 @@ import sys
 import threading
 import time
 import types
-import typing
 
 PRELUDE = (
     "typing", "string", "re", "datetime", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
@@ -36,8 +34,8 @@ PRELUDE = (
 )  # fmt: skip
 """What a call-based program finds without importing it, as LeetCode gives it: these modules by name, and all their
 public names except those of builtins (`pow`, say). Later modules win; `datetime` is the class."""
-WARM = ("fractions", "decimal", "array", "queue", "traceback", "cmath", "enum", "dataclasses", "abc", "time", "struct")
-"""Imported once, before the first fork, because programs often import them."""
+WARM = ("fractions", "decimal", "array", "queue", "dataclasses")
+"""Of these and the modules above, those that a program names are imported once, before the first fork."""
 
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 PR_SET_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 36, 38, 22, 2
@@ -74,7 +72,7 @@ class DriverSetup:
         self.mount: bool = fields["mount"]
         self.uid: int | None = fields["uid"]
         self.landlock: bool = fields["landlock"]
-        self.filter = base64.b64decode(fields["filter"])
+        self.filter = bytes.fromhex(fields["filter"])
         self.contained = False
 
 
@@ -86,7 +84,7 @@ def main() -> None:
         setup = DriverSetup(json.load(file))
     libc.prctl(PR_SET_SUBREAPER, 1, 0, 0, 0)
     setup.contained = is_contained(setup)
-    for name in (*PRELUDE, *WARM):
+    for name in PRELUDE if setup.function is not None else (one for one in (*PRELUDE, *WARM) if one in setup.code):
         importlib.import_module(name)
     gc.freeze()
     control.send(json.dumps({"ready": True, "contained": setup.contained}).encode())
@@ -325,18 +323,19 @@ def leave(code: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
-        flush(sys.stdout)
+        flush("stdout")
         if (main := sys.modules["__main__"].__dict__) is not globals():  # a call, or a program that does not compile
             main.clear()
         gc.collect()
-        flush(sys.__stdout__)
+        flush("__stdout__")
     except BaseException as error:
         tell(error)
         code = code or 120
     os._exit(code)
 
 
-def flush(stream: typing.TextIO | None) -> None:
+def flush(name: str) -> None:
+    stream = getattr(sys, name, None)
     if stream is not None and not getattr(stream, "closed", False):
         stream.flush()
 

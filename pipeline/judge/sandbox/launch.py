@@ -12,12 +12,12 @@ What a program can and cannot do to its verdict:
 - Where a driver dies during a test, that test is an error of the program, and the next starts in a new launch.
 """
 
-import base64
 import contextlib
 import json
 import math
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -47,7 +47,7 @@ class Launched:
     process: "subprocess.Popen[bytes]"
     """bwrap or the like; its end is the end of the sandbox."""
     stderr: IO[bytes]
-    """A temporary file with what it, or a driver that broke, had to say."""
+    """A file in memory with what it, or a driver that broke, had to say."""
     leader: int | None = None
     """A pidfd of the process to kill: with it, the rest of the sandbox goes. None: the driver ends the rest."""
 
@@ -62,7 +62,7 @@ def launched(
     command: list[str], control: socket.socket, environment: dict[str, str], pass_fds: tuple[int, ...] = ()
 ) -> Launched:
     """Starts a command with the socket as its descriptor 0."""
-    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `Launched` owns it
+    stderr = os.fdopen(os.memfd_create("stderr"), "w+b")
     try:
         process = subprocess.Popen(
             command, stdin=control.fileno(), stdout=subprocess.DEVNULL, stderr=stderr, env=environment, cwd="/",
@@ -118,15 +118,19 @@ class SandboxLaunch:
     alive: bool = field(default=False, init=False)
     """Whether it can run a test."""
     _launched: Launched | None = field(default=None, init=False)
+    _control: socket.socket | None = field(default=None, init=False)
 
     def open(self) -> None:
         """Starts the sandbox and waits until its driver is ready."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._launched = self.start(theirs)
+        except OSError as error:
+            self._abandon()
+            raise SandboxError(f"the sandbox did not start: {error}") from error
         except BaseException:
-            self._control.close()
+            self._abandon()
             raise
         try:
             self._send_setup()
@@ -146,7 +150,14 @@ class SandboxLaunch:
             raise
         self.alive = True
 
+    def _abandon(self) -> None:
+        if self._control:
+            self._control.close()
+        if self.surroundings.outside:
+            remove(self.surroundings.outside)
+
     def _send_setup(self) -> None:
+        assert self._control
         orders = {
             "code": self.program.code,
             "function": self.program.function,
@@ -158,7 +169,7 @@ class SandboxLaunch:
             "mount": self.surroundings.mount,
             "uid": self.surroundings.uid,
             "landlock": self.surroundings.landlock,
-            "filter": base64.b64encode(program_filter(os.uname().machine)).decode(),
+            "filter": program_filter(os.uname().machine).hex(),
         }
         with os.fdopen(os.memfd_create("setup"), "wb") as file:
             file.write(json.dumps(orders).encode())
@@ -172,28 +183,24 @@ class SandboxLaunch:
             return
         sandbox, self._launched = self._launched, None
         self.alive = False
-        self._control.close()
+        if self._control:
+            self._control.close()
         if sandbox.leader is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(sandbox.leader, signal.SIGKILL)
             os.close(sandbox.leader)
-        process = sandbox.process
-        try:
-            process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:  # a driver that hangs
-            for one in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-            process.kill()
-            process.wait()
+        _await(sandbox.process)
         sandbox.stderr.close()
-        if self.surroundings.outside:
-            remove(self.surroundings.outside)
+        self._abandon()
 
     def run_test(self, test: bytes) -> Execution:
         """Runs one test. Where the driver dies meanwhile, the test is an error and `alive` turns false."""
         nonce = secrets.token_hex(16).encode()
-        ours, theirs = _pipes(call=self.program.function is not None)
+        assert self._control
+        try:
+            ours, theirs = _pipes(call=self.program.function is not None)
+        except OSError as error:
+            raise SandboxError(f"no pipes for a test: {error}") from error
         outside = self.surroundings.outside
         watch = Watch(self._control, self.limits, outside, test, ours)
         try:
@@ -212,6 +219,20 @@ class SandboxLaunch:
         elif outside is not None:
             empty(outside)
         return watch.execution(answer, nonce)
+
+
+def _await(process: "subprocess.Popen[bytes]") -> None:
+    """Waits for the end of a process without a pause between two looks, and ends one whose driver hangs."""
+    watched = os.pidfd_open(process.pid)
+    poller = select.poll()
+    poller.register(watched, select.POLLIN)
+    if not poller.poll(GRACE_SECONDS * 1000):
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.kill()
+    process.wait()
+    os.close(watched)
 
 
 def _pipes(*, call: bool) -> tuple[list[int], list[int]]:
