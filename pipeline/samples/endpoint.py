@@ -127,7 +127,7 @@ class EndpointEngine:
                 prompt=prompt, seed=request.seed >> (64 - _SEED_BITS), stream=False, **form.options
             )
         except APIStatusError as error:
-            said = self._clean(error)
+            said = self._clean(error.response.text or str(error))
             if error.status_code in _REFUSED:
                 raise _RefusedFormError(said) from None
             raise ServerError(
@@ -135,12 +135,14 @@ class EndpointEngine:
             ) from None
         except APIConnectionError as error:
             raise ServerError(
-                f"{self._shown} cannot be reached ({self._clean(error)}), in {_ATTEMPTS + 1} attempts; start it, "
+                f"{self._shown} cannot be reached ({self._clean(str(error))}), in {_ATTEMPTS + 1} attempts; start it, "
                 "then run the same command again: it continues where it stopped"
             ) from None
         except (APIError, ValueError) as error:
-            raise ServerError(f"{self._shown} answers something else than completions: {self._clean(error)}") from None
-        choices, usage = made.choices, made.usage
+            raise ServerError(
+                f"{self._shown} answers something else than completions: {self._clean(str(error))}"
+            ) from None
+        choices, usage = getattr(made, "choices", None), getattr(made, "usage", None)
         if not choices or not isinstance(choices[0].text, str):
             raise ServerError(f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?")
         if usage is not None and usage.prompt_tokens != len(request.ids):
@@ -158,9 +160,9 @@ class EndpointEngine:
         bare = ids[len(own) :] if own and tuple(ids[: len(own)]) == own else ids
         return str(self._decode(list(bare), skip_special_tokens=False))
 
-    def _clean(self, error: Exception) -> str:
-        """What an error says, in one short line, without the key."""
-        said = escape_line(" ".join(str(error).split()))[:300]
+    def _clean(self, text: str) -> str:
+        """What a server or an error says, in one short line, without the key."""
+        said = escape_line(" ".join(text.split()))[:300]
         return said.replace(self._key, "…") if self._key else said
 
 
