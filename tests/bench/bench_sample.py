@@ -5,7 +5,7 @@ same number of tokens. Plain `generate` samples with torch's generator, with and
 command, with a file, in a process of its own; and what gathering a sharded checkpoint needs of memory and time, beside
 accelerate's `merge_fsdp_weights`.
 
-    python tests/bench/bench_sample.py [--hidden 512] [--layers 8] [--new 64] [--quick]
+    python tests/bench/bench_sample.py [--hidden 256] [--layers 4] [--new 48] [--quick]
 """
 
 import argparse
@@ -57,9 +57,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, seco
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--new", type=int, default=48)
     parser.add_argument("--quick", action="store_true", help="a tiny model, once")
     options = parser.parse_args()
     if options.quick:

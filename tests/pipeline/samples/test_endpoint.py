@@ -221,7 +221,7 @@ def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytes
 
     monkeypatch.setattr(client, "INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setattr(client, "MAX_RETRY_DELAY", 0.02)
-    faults = iter([(503, {}), None, (429, {}), (500, {})])
+    faults: Iterator[Any] = iter([(503, {}), None, (429, {}), (500, {})])
     server = scripted(lambda body: next(faults, completion("ok", 3)))
     assert {one.text for one in ask(server).values()} == {"ok"}
     assert len(server.bodies) == 8
