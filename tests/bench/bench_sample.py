@@ -148,9 +148,9 @@ def command(model: Path, folder: Path, new: int) -> None:
     """The whole command, from the start of Python to the sorted file."""
     rows = [{"id": str(row), "row": row, "prompt": f"print {row}\n" * 12} for row in range(ROWS)]
     (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    line = [sys.executable, "-m", "packtrain.pipeline.cli", "sample", str(model),
-            "--data", str(folder / "prompts.jsonl"), "-n", str(N), "--max-new-tokens", str(new), "--batch", str(ROWS * N), "--tokenizer", str(TOKENIZER),
-            "--out", str(folder / "samples.jsonl"), "--json"]  # fmt: skip
+    line = [sys.executable, "-m", "packtrain.pipeline.cli", "sample", str(model), "--tokenizer", str(TOKENIZER),
+            "--data", str(folder / "prompts.jsonl"), "-n", str(N), "--max-new-tokens", str(new),
+            "--batch", str(ROWS * N), "--out", str(folder / "samples.jsonl"), "--json"]  # fmt: skip
     for what in ("the whole command", "the same command again"):
         began = time.perf_counter()
         done = subprocess.run(line, capture_output=True, text=True, check=True)
