@@ -7,7 +7,6 @@
 """
 
 import os
-import platform
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -68,7 +67,7 @@ class Evaluation:
             "limits": asdict(self.judging.limits),
             "all_tests": self.judging.all_tests,
             "sandbox": self.sandbox.name,
-            "python": platform.python_version(),
+            "python": self.sandbox.version.rpartition("Python ")[2],
         }
 
 

@@ -14,6 +14,7 @@ from .calibration import References
 from .summary import STRICTER, Summary
 
 _SHOWN_REFERENCES = 200
+_UNSAFE = "Programs ran WITHOUT a sandbox."
 _CELL = 160
 """Characters of a text from a program in a table."""
 
@@ -56,9 +57,7 @@ def _passed(summary: Summary) -> PageSection:
     if summary.calibrated is not None:
         title = "Only problems for which a reference solution passes"
         blocks.append(score_grid(title, summary.calibrated, summary.ks))
-    if summary.machine_failures:
-        blocks.append(Words(_failures(summary), style="yellow"))
-    return PageSection("pass", "How many problems are solved?", " ".join(said), blocks)
+    return PageSection("pass", "How many problems are solved?", " ".join(said), [*blocks, *_left_out(summary)])
 
 
 def _references_pass(summary: Summary) -> PageSection:
@@ -84,9 +83,7 @@ def _references_pass(summary: Summary) -> PageSection:
         *(f"pass, {one.value}" for one in _comparators(summary)),
     ]
     blocks: list[Block] = [Grid("The data's own programs, by comparator", head, rows)]
-    if summary.machine_failures:
-        blocks.append(Words(_failures(summary), style="yellow"))
-    return PageSection("pass", "Do the data's own programs pass?", said, blocks)
+    return PageSection("pass", "Do the data's own programs pass?", said, [*blocks, *_left_out(summary)])
 
 
 def _comparators(summary: Summary) -> list[Comparator]:
@@ -206,23 +203,24 @@ def _ran(summary: Summary) -> PageSection:
         ["sandbox", summary.sandbox],
         ["samples", summary.title],
         ["data", summary.data],
-        ["Python", str(summary.identity["python"])],
     ]
     rows += [[name.replace("_", " "), f"{value:,}"] for name, value in limits.items()]
     rows += [["stops at the first test that fails", "no" if summary.identity["all_tests"] else "yes"]]
     rows += [[f"BLAKE3 of the {name}", str(summary.identity[name])] for name in ("data", "samples")]
-    for reason, count in sorted(summary.unusable.items()):
-        rows.append([f"problems left out: {reason}", f"{count:,}. {REASONS[reason]}"])
-    if summary.without_samples:
-        rows.append(["problems that nothing was sampled for", f"{summary.without_samples:,}"])
-    rows.append(["samples left out because the sandbox failed", f"{summary.machine_failures:,}"])
-    unsafe = " Programs ran WITHOUT a sandbox." if summary.identity["sandbox"] == "unsafe" else ""
-    said = f"Programs ran in {summary.sandbox}, with Python {summary.identity['python']}.{unsafe}"
+    said = _UNSAFE if summary.identity["sandbox"] == "unsafe" else f"Programs ran in {summary.sandbox}."
     return PageSection("ran", "What ran, and on what?", said, [Grid("", ("", ""), rows, text_columns=2)])
 
 
-def _failures(summary: Summary) -> str:
-    return (
-        f"{plural(summary.machine_failures, 'sample')} left out, because the sandbox failed to run "
-        f"{'it' if summary.machine_failures == 1 else 'them'}; the same command tries again."
-    )
+def _left_out(summary: Summary) -> list[Words]:
+    """What the numbers do not cover."""
+    said = []
+    for reason, count in sorted(summary.unusable.items()):
+        said.append(f"Left out: {plural(count, 'problem')} of the data ({reason}). {REASONS[reason]}")
+    if summary.without_samples and not summary.of_references:
+        said.append(f"Left out: {plural(summary.without_samples, 'problem')} without samples.")
+    if summary.machine_failures:
+        failed = plural(summary.machine_failures, "program" if summary.of_references else "sample")
+        said.append(f"Left out: {failed}, because the sandbox failed; the same command tries again.")
+    if summary.identity["sandbox"] == "unsafe":
+        said.append(_UNSAFE)
+    return [Words(one, style="yellow") for one in [*said, *summary.notes]]
