@@ -323,6 +323,18 @@ def test_inspect_says_why_an_example_is_not_there(make: Callable[..., Config], p
     assert "shares text with a row of the evaluation data" in " ".join(done.out.split())
 
 
+def test_clean_removes_what_can_be_made_again(
+    make: Callable[..., Config], tmp_path: Path, packtrain: Callable[..., Any]
+) -> None:
+    config = make()
+    first = run(config)
+    done = packtrain("clean", "--cache", tmp_path / "cache", "--all", "--yes")
+    assert done.code == 0, done.err
+    left = [path for name in ("evaluations", "overlaps") for path in (tmp_path / "cache" / name).rglob("*.*")]
+    assert not left
+    assert run(make("again")).hash == first.hash
+
+
 BAD: dict[str, tuple[bytes | None, str]] = {
     "missing": (None, "decontaminate.against: "),
     "empty": (b"", "is empty; remove it from decontaminate.against, or fill it"),
