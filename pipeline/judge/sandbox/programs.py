@@ -90,6 +90,8 @@ class Sandbox(Protocol):
     def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
         """Runs the tests in the order of the inputs, each when asked for. Closing the iterator ends all processes.
 
+        One thread takes all of them: a sandbox ends with the thread that started it.
+
         Raises SandboxError if the machine failed (the sandbox did not start, the disk is full), which says nothing
         about the program.
         """

@@ -19,6 +19,7 @@ from packtrain.schemas.errors import ConfigError, SandboxError
 from tests.pipeline.judge.sandbox.conftest import processes
 
 USER = 12_345
+PATHS = f"{Path(packtrain.__file__).parents[1]}:{Path(pytest.__file__).parents[1]}"
 SHOW = """
 import sys, time
 from packtrain.pipeline.judge.sandbox.open import open_sandbox
@@ -35,14 +36,13 @@ for one in sandbox.run(Program(code, None, (b"",)), ProgramLimits()):
 def as_user(arguments: list[str], *, forbid_namespaces: bool = False) -> str:
     """What `SHOW` prints, run by an ordinary user, if need be where no more user namespaces can be made."""
     users = [USER] if os.geteuid() == 0 else [None]
-    site = Path(pytest.__file__).parents[1]
     command = [find_interpreter(users[0]).executable, "-c", SHOW, *arguments]
     if forbid_namespaces:
         inside = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
         command = ["unshare", "--user", "--map-root-user", "sh", "-c", inside, "sh", *command]
     done = subprocess.run(
         command, user=users[0], group=users[0], extra_groups=[] if users[0] else None, cwd="/", check=False,
-        env={"PYTHONPATH": f"{Path(packtrain.__file__).parents[1]}:{site}", "PATH": os.defpath},
+        env={"PYTHONPATH": PATHS, "PATH": os.defpath},
         capture_output=True, text=True,
     )  # fmt: skip
     return done.stdout + done.stderr
@@ -54,6 +54,24 @@ def test_an_ordinary_user_needs_no_rights(kind: str) -> None:
     said = as_user([kind])
     assert said.startswith(f"{kind} | None\n{USER if os.geteuid() == 0 else os.geteuid()}\n"), said
     assert "BlockingIOError" in said  # 99 processes are more than a program may start, and nothing else keeps it
+
+
+ATTACKS = "bubblewrap and (touched or daemons or everything or small or limited or rights or nothing or empty)"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_attacks_do_not_succeed_against_an_ordinary_user_either() -> None:
+    """There, programs are the same user as the driver and as everything else of that user."""
+    done = subprocess.run(
+        [find_interpreter(USER).executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", ATTACKS,
+         str(Path(__file__).with_name("test_attacks.py"))],
+        user=USER, group=USER, extra_groups=[], cwd=Path(__file__).parents[4], check=False,
+        capture_output=True, text=True,
+        env={"PYTHONPATH": PATHS, "PATH": os.defpath, "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-500:]
+    assert int(done.stdout.rpartition(" passed")[0].split()[-1]) >= 12, done.stdout
 
 
 @pytest.mark.slow
