@@ -76,14 +76,14 @@ def table(title: str, programs: list[Program]) -> None:
     print(f"{title}:\n")
     print("| | test ms | overhead ms | launch ms | in programs | finished | all s |")
     print("| --- | --: | --: | --: | --: | --: | --: |")
-    for kind, times in wall.items():
-        over = [(a - b) * 1e3 for a, b in zip(times, inside[kind], strict=True)]
-        launch = f"{statistics.median(launches[kind]) * 1e3:.0f}" if kind in launches else "–"
-        share = f"{sum(inside[kind]) / totals[kind]:.0%}" if kind != "bare" else "–"
-        cost = f"{statistics.median(over):.2f}" if kind != "bare" else "–"
+    for name, times in wall.items():
+        over = [(a - b) * 1e3 for a, b in zip(times, inside[name], strict=True)]
+        launch = f"{statistics.median(launches[name]) * 1e3:.0f}" if name in launches else "–"
+        share = f"{sum(inside[name]) / totals[name]:.0%}" if name != "bare" else "–"
+        cost = f"{statistics.median(over):.2f}" if name != "bare" else "–"
         print(
-            f"| {kind} | {statistics.median(times) * 1e3:.2f} | {cost} | {launch} | {share} | {finished[kind]} "
-            f"| {totals[kind]:.1f} |"
+            f"| {name} | {statistics.median(times) * 1e3:.2f} | {cost} | {launch} | {share} | {finished[name]} "
+            f"| {totals[name]:.1f} |"
         )
     print()
 
