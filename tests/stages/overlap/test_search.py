@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -13,7 +13,14 @@ from packtrain.stages.overlap import index as index_module
 from packtrain.stages.overlap.evaluation_row import ANSWER, PROMPT, evaluation_id, evaluation_texts
 from packtrain.stages.overlap.examples import ExampleHit, search_examples
 from packtrain.stages.overlap.hashes import Sums
-from packtrain.stages.overlap.index import COMMON_TEXTS, PHRASE_TEXTS, SHORTEST, build_index
+from packtrain.stages.overlap.index import (
+    COMMON_TEXTS,
+    PHRASE,
+    PHRASE_SHARE,
+    PHRASE_TEXTS,
+    SHORTEST,
+    build_index,
+)
 from packtrain.stages.overlap.search import search
 from packtrain.stages.overlap.words import words_of
 
@@ -194,38 +201,45 @@ VOCABULARY = st.sampled_from([*NOUNS[:6], "a", "7"])
 TEXTS = st.lists(st.lists(VOCABULARY, max_size=25).map(" ".join), min_size=1, max_size=5)
 
 
+def runs_of(text: str, count: int) -> list[tuple[str, ...]]:
+    """All runs of words."""
+    words = text.split()
+    return [tuple(words[at : at + count]) for at in range(len(words) - count + 1)]
+
+
 def oracle(texts: list[str], rows: list[str], n: int) -> set[tuple[int, int, int]]:
     """(text, row, distinct shared n-grams), by sets of tuples."""
-
-    def grams(text: str) -> list[tuple[str, ...]]:
-        words = text.split()
-        return [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
-
-    def telling(gram: tuple[str, ...]) -> bool:
-        half = (n + 1) // 2
-        return sum(len(word) > 1 for word in gram) >= half and len(set(gram)) >= half
-
+    half = (n + 1) // 2
+    phrases = Counter(phrase for row in rows for phrase in set(runs_of(row, PHRASE)))
+    frames = {phrase for phrase, often in phrases.items() if often > max(PHRASE_TEXTS, PHRASE_SHARE * len(rows))}
     held: dict[tuple[str, ...], set[int]] = defaultdict(set)
-    for row, text in enumerate(rows):
-        for gram in grams(text):
-            if telling(gram):
-                held[gram].add(row)
+    for number, row in enumerate(rows):
+        begins = [at for at, phrase in enumerate(runs_of(row, PHRASE)) if phrase in frames]
+        framed = {at + step for at in begins for step in range(PHRASE)}
+        for at, gram in enumerate(runs_of(row, n)):
+            telling = sum(len(word) > 1 for word in gram) >= half and len(set(gram)) >= half
+            if telling and 2 * len(framed.intersection(range(at, at + n))) < n:
+                held[gram].add(number)
     shared: dict[tuple[int, int], set[tuple[str, ...]]] = defaultdict(set)
     for number, text in enumerate(texts):
-        for gram in grams(text):
-            for row in held.get(gram, ()):
+        for gram in runs_of(text, n):
+            for row in held[gram] if len(held[gram]) <= COMMON_TEXTS else ():
                 shared[number, row].add(gram)
     return {(*place, len(grams)) for place, grams in shared.items()}
 
 
-@given(TEXTS, st.lists(st.lists(VOCABULARY, max_size=25).map(" ".join), min_size=1, max_size=PHRASE_TEXTS, unique=True))
-@examples(400)
-def test_it_finds_what_sets_of_tuples_find(texts: list[str], rows: list[str]) -> None:
-    index = build_index(rows, [False] * len(rows), SHORTEST)
-    hits = search(index, texts)
-    assert {(at, hit.text, len(hit.postings)) for at, some in enumerate(hits) for hit in some} == oracle(
-        texts, rows, SHORTEST
-    )
+ROWS = st.lists(st.lists(VOCABULARY, max_size=25).map(" ".join), min_size=1, max_size=16, unique=True)
+
+
+@given(TEXTS, ROWS, st.integers(SHORTEST, 8), st.lists(VOCABULARY, min_size=9, max_size=12).map(" ".join))
+@examples(160)
+def test_it_finds_what_sets_of_tuples_find(texts: list[str], rows: list[str], n: int, piece: str) -> None:
+    """Also with a piece that many rows have, which is common or a frame in some."""
+    for some in (rows, [f"{row} {piece}" for row in rows], [f"{row} {piece}" for row in rows[:4]] + rows[4:]):
+        index = build_index(some, [False] * len(some), n)
+        hits = search(index, [*texts, piece])
+        found = {(at, hit.text, len(hit.postings)) for at, of_text in enumerate(hits) for hit in of_text}
+        assert found == oracle([*texts, piece], some, n)
 
 
 @given(TEXTS, TEXTS, st.integers(0, 2**32))
