@@ -4,12 +4,13 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-_FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$")
+# Possessive quantifiers, and nothing that goes on over lines: hostile answers take no more than linear time.
+_FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)$")
 _PYTHON = frozenset({"python", "python3", "py", "py3", "pypy", "pypy3"})
 _PLAIN = frozenset({"", "text", "code", "plaintext"})
 _STATEMENT = re.compile(
     r"^(?:from\s+\S+\s+import\b|import\s+\w|(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:(]|@\w"
-    r"|(?:for|while|if|with)\b.*:\s*(?:#.*)?$|try\s*:|print\s*\(|[A-Za-z_]\w*(?:\s*,\s*\w+)*\s*=[^=])",
+    r"|(?:for|while|if|with)\b.*:\s*(?:#.*)?$|try\s*:|print\s*\(|[A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+\w++)*+[ \t]*+=[^=])",
     re.MULTILINE,
 )
 

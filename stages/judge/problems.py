@@ -57,7 +57,7 @@ def problem_of(row: AppsRow, number: int) -> Problem:
         raise _bad(f"{len(inputs)} inputs, but {len(outputs)} outputs")
     if not inputs:
         raise RowRejectedError("no_tests", "`input_output` has no tests")
-    as_bytes = [_arguments(one, at) if function else _text(one).encode() for at, one in enumerate(inputs)]
+    as_bytes = [_input(one, at, function) for at, one in enumerate(inputs)]
     return Problem(
         number,
         group_of(row),
@@ -92,16 +92,23 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _lines(value if isinstance(value, list) else [value], str) + "\n"
 
 
-def _arguments(value: Any, at: int) -> bytes:
+def _input(value: Any, at: int, function: str | None) -> bytes:
+    try:
+        return (_arguments(value, at) if function else _text(value)).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _bad(f"`inputs[{at}]` cannot be written as text: {error}") from None
+
+
+def _arguments(value: Any, at: int) -> str:
     """The JSON list of a call's arguments: a list, or a text with the JSON of one argument a line."""
     if isinstance(value, str):
         try:
-            value = [json.loads(line) for line in value.splitlines() if line.strip()]
+            value = [json.loads(line) for line in value.split("\n") if line.strip()]
         except (ValueError, RecursionError):
             raise _bad(f"`inputs[{at}]` of a call is a text, but not one JSON value a line") from None
     if not isinstance(value, list):
         raise _bad(f"`inputs[{at}]` of a call must be the list of its arguments, got {type(value).__name__}")
-    return _json(value).encode()
+    return _json(value)
 
 
 def _tests(value: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ programs do not inherit. What it forks gives up capabilities and user first.
 """
 
 import atexit
+import builtins
 import ctypes
 import gc
 import importlib
@@ -258,7 +259,6 @@ def confine(setup: DriverSetup) -> None:
 def add_exit() -> None:
     """`exit` and `quit`, which `python -S` leaves out."""
     import _sitebuiltins
-    import builtins
 
     for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
@@ -282,14 +282,16 @@ def answer(code: str, function: str, nonce: bytes) -> None:
     """
     write, encode = os.write, json.JSONEncoder().encode
     arguments = json.loads(sys.stdin.buffer.read())
-    namespace = new_module("solution")
+    given: dict[str, object] = {}
     for name in PRELUDE:
         module = importlib.import_module(name)
         public = getattr(module, "__all__", None) or [one for one in vars(module) if one[:1] != "_"]
-        namespace.update({one: getattr(module, one) for one in public if one not in vars(sys.modules["builtins"])})
-    namespace.update(
-        {name: sys.modules[name] for name in (*PRELUDE, "sys")} | {"datetime": sys.modules["datetime"].datetime}
-    )
+        given.update({one: getattr(module, one) for one in public if not hasattr(builtins, one)})
+    given.update({name: sys.modules[name] for name in (*PRELUDE, "sys")})
+    given["datetime"] = sys.modules["datetime"].datetime
+    # Not in the program's own names: what we give (`gcd`, say) must not pass for a function that it was to write.
+    vars(builtins).update(given)
+    namespace = new_module("solution")
     exec(compile(code, "program.py", "exec", dont_inherit=True), namespace)
     solution = namespace.get("Solution")
     if isinstance(solution, type) and hasattr(solution, function):

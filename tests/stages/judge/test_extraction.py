@@ -1,5 +1,7 @@
 """The program in an answer, and the rule that found it."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,3 +66,10 @@ def test_what_training_puts_into_a_fence_comes_out_of_it(code: str, before: str)
 def test_any_text_gives_an_answer(text: str) -> None:
     found = extract(text)
     assert (found.code == "") == (found.rule is Extraction.none)
+
+
+@pytest.mark.parametrize("answer", ["a,\n" * 100_000, "~" * 300_000 + "`", "~~~" + " " * 300_000 + "`"], ids=range(3))
+def test_hostile_answers_take_linear_time(answer: str) -> None:
+    started = time.process_time()
+    assert extract(answer).rule in (Extraction.none, Extraction.open_fence)
+    assert time.process_time() - started < 2  # hours, where a pattern goes back over what it has seen

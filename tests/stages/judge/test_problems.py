@@ -25,9 +25,9 @@ def test_programs_that_read_standard_input() -> None:
 
 
 def test_programs_that_are_called() -> None:
-    found = problem_of(row({"fn_name": "f", "inputs": [[1, "a"], '2\n"b"'], "outputs": [[True], [False]]}), 0)
+    found = problem_of(row({"fn_name": "f", "inputs": [[1, "a"], '2\r\n"b\u2028"\n'], "outputs": [[True], [False]]}), 0)
     assert found.function == "f"
-    assert found.inputs == (b'[1, "a"]', b'[2, "b"]')
+    assert found.inputs == (b'[1, "a"]', '[2, "b\u2028"]'.encode())
     assert found.wrapped
     assert found.difficulty == UNRATED
     assert not problem_of(row({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], 2]}), 0).wrapped
@@ -82,3 +82,11 @@ def test_tests_that_cannot_be_used(tests: Any, reason: str, what: str) -> None:
         problem_of(row(tests), 0)
     assert refused.value.reason == reason
     assert what in refused.value.detail
+
+
+@pytest.mark.parametrize("function", [None, "f"])
+def test_an_input_with_half_a_surrogate_pair_is_refused(function: str | None) -> None:
+    tests = json.dumps({"fn_name": function, "inputs": [["ok"], ["\ud800"]], "outputs": ["1", "2"]})
+    with pytest.raises(RowRejectedError, match=r"inputs\[1\]. cannot be written as text") as caught:
+        problem_of(row(tests), 0)
+    assert caught.value.reason == "bad_tests"

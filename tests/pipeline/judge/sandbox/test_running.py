@@ -126,6 +126,7 @@ def test_calls_return_values(run: Run, function: str, arguments: list[object], v
     [
         ("unsayable", b"[]", "TypeError: Object of type set is not JSON serializable"),
         ("nosuch", b"[]", "the program defines no 'nosuch'"),
+        ("gcd", b"[4, 6]", "the program defines no 'gcd'"),  # which it finds without an import
         ("alone", b"[]", "missing 1 required positional argument"),
         ("alone", b"[1, 2]", "takes 1 positional argument"),
     ],
