@@ -8,6 +8,7 @@ inherits it.
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def main() -> None:
+    parent = os.getppid()
     orders = json.loads(sys.argv[1])
     sys.path.append(orders["packages"])
     import sandlock
@@ -43,6 +45,8 @@ def main() -> None:
     )
     code = box.run_interactive(orders["command"])
     end_children()
+    if os.getppid() != parent:  # which would have removed it
+        shutil.rmtree(orders["folder"], ignore_errors=True)
     sys.exit(code)
 
 

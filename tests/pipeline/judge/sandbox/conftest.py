@@ -22,9 +22,9 @@ Run = Callable[..., list[Execution]]
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary folders are made meanwhile; other users may pass through it. It must be empty in the end."""
+    """Where temporary folders are made meanwhile, as open as /tmp is. It must be empty in the end."""
     folder = Path(tempfile.mkdtemp(prefix="packtrain-tests-"))
-    folder.chmod(0o711)
+    folder.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     left = list(folder.iterdir())
