@@ -32,7 +32,7 @@ def eval_apps(
     samples: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SAMPLES]",
+            metavar="SAMPLES",
             help="What `packtrain sample` wrote, or JSON lines with id, row, sample and text.",
             show_default=False,
         ),

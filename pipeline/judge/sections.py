@@ -192,7 +192,7 @@ def _why(one: References) -> str:
         return ""
     outcome = one.example.outcome
     lines = outcome.detail.strip().splitlines()
-    text = lines[-1] if lines else f"gave {outcome.actual}" if outcome.actual is not None else ""
+    text = lines[-1] if lines else f"gave {outcome.actual.strip()}" if outcome.actual is not None else ""
     text = f"test {outcome.failed_test + 1}: {text}" if outcome.failed_test is not None else text
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 

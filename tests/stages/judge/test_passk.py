@@ -55,9 +55,9 @@ def test_an_interval_is_that_of_the_normal_approximation_where_that_holds() -> N
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     chance = np.random.default_rng(5)
     covered = sum(
-        one.low <= 0.3 <= one.high for one in (estimate((chance.random(120) < 0.3).astype(float)) for _ in range(200))
+        one.low <= 0.3 <= one.high for one in (estimate((chance.random(120) < 0.3).astype(float)) for _ in range(100))
     )
-    assert 180 <= covered <= 200
+    assert 88 <= covered <= 100
 
 
 @given(st.lists(st.sampled_from((0.0, 0.25, 0.5, 1.0)), min_size=1, max_size=60))

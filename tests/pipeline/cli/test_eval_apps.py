@@ -1,0 +1,109 @@
+"""`packtrain eval-apps`: what it prints, its options, and a person who interrupts it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support import warm
+from tests.support.problems import add_problems, sample_rows, write_samples
+
+Command = Callable[..., Any]
+LINE = ("eval-apps", "samples.jsonl", "--data", "test.jsonl", "--out", "results")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with data and samples, as the working directory."""
+    add_problems(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_tables_say_what_was_found(packtrain: Command, here: Path) -> None:
+    done = packtrain(*LINE, "-k", "1,2", "--calibrate")
+    assert done.code == 0, done.err
+    for words in (
+        "pass@1 is 31.2 %, with 95 % confidence",
+        "over 4 problems and 16 samples.",
+        "Only problems for which a reference solution passes",
+        "Left out: 1 problem of the data (no_tests).",
+        "5 of 16 samples passed all tests",
+        "Of 4 problems with references, 1 has none that passes",
+        "results/page.html",
+    ):
+        assert words in done.out, done.out
+    again = packtrain(*LINE, "--json", "--compare", "results")
+    said = json.loads(again.out)
+    assert said["all"]["pass@1"] == 0.3125
+    assert said["all"]["compared"]["pass@1"]["p"] == 1
+
+
+def test_without_a_sandbox_only_if_that_is_typed(packtrain: Command, here: Path) -> None:
+    write_samples(here / "samples.jsonl", sample_rows()[:1])
+    done = packtrain(*LINE, "--unsafe")
+    assert (done.code, "Programs ran WITHOUT a sandbox." in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("-k", "one"), "-k one: give whole numbers"),
+        (("-k", "5"), "-k 5: pass@5 needs 5 samples"),
+        (("--comparator", "token"), "choose one of exact, tokens, numbers, tokens+numbers; did you mean tokens?"),
+        (("--sandbox", "docker"), "--sandbox docker: choose one of auto, bubblewrap, sandlock"),
+        (("--sandbox", "sandlock", "--unsafe"), "leave --sandbox out, or --unsafe"),
+        (("--timeout", "0s"), "--timeout: give more than 0"),
+        (("--timeout", "soon"), "is not a duration"),
+        (("--memory", "1MiB"), "--memory: give at least 64MiB"),
+        (("--memory", "much"), "is not a size"),
+        (("--jobs", "0"), "Invalid value for '--jobs'"),
+    ],
+)
+def test_options_that_cannot_be(packtrain: Command, here: Path, options: tuple[str, ...], what: str) -> None:
+    done = packtrain(*LINE, *options)
+    assert (done.code, done.out) == (2, "")
+    assert what in " ".join(done.err.split())
+    assert not (here / "results").exists()
+
+
+def test_data_and_out_are_needed(packtrain: Command, here: Path) -> None:
+    done = packtrain("eval-apps", "samples.jsonl")
+    assert (done.code, done.out) == (2, "")
+    assert "give --data and --out as well" in done.err
+
+
+def test_names_of_the_data_are_escaped(packtrain: Command, here: Path) -> None:
+    rows = sample_rows()[:1]
+    rows[0]["id"] = "\x1b[31m\u202e"
+    write_samples(here / "samples.jsonl", rows)
+    done = packtrain(*LINE)
+    assert done.code == 2
+    assert "\x1b" not in done.err
+    assert "\u202e" not in done.err
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_every_program(here: Path) -> None:
+    rows = [one | {"text": f"```python\nwhile True: pass\n# {at}\n```"} for at, one in enumerate(sample_rows())]
+    write_samples(here / "samples.jsonl", rows)
+    process = warm.Process([*LINE, "--timeout", "100s", "--jobs", 2], cwd=here)
+    me = psutil.Process(process.pid)
+    end = time.monotonic() + 60
+    while len(me.children(recursive=True)) < 4:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    children = me.children(recursive=True)
+    me.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - started < 20
+    assert process.returncode == 130
+    assert "run the same command again to continue" in err
+    assert not [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
