@@ -64,7 +64,7 @@ class Evaluation:
             "data": self.problems.hash,
             "samples": self.samples_hash or "the data's own solutions",
             "comparator": self.judging.comparator.value,
-            "limits": asdict(self.judging.limits),
+            "limits": {key: one for key, one in asdict(self.judging.limits).items() if key != "stop"},
             "all_tests": self.judging.all_tests,
             "sandbox": self.sandbox.name,
             "python": self.sandbox.version.rpartition("Python ")[2],

@@ -1,6 +1,6 @@
 """Runs one program on its problem's tests and judges what comes out. Outputs are compared here, outside the sandbox."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 
 from ...schemas.errors import SandboxError
@@ -80,9 +80,11 @@ def _run(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: 
     actual, detail = None, ""
     ran = passed = 0
     seconds = cpu = slowest = 0.0
-    tests = sandbox.run(program, judging.limits)
+    tests = sandbox.run(program, replace(judging.limits, stop=stop))
     try:
         for at, execution in enumerate(tests):
+            if stop.is_set():
+                raise StoppedError
             ran += 1
             seconds += execution.wall_seconds
             cpu += execution.cpu_seconds
@@ -96,8 +98,6 @@ def _run(sandbox: Sandbox, problem: Problem, code: str, judging: Judging, stop: 
                 actual, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
                 if not judging.all_tests:
                     break
-            if stop.is_set():
-                raise StoppedError
     finally:
         close = getattr(tests, "close", None)
         if close is not None:

@@ -6,6 +6,7 @@ Nothing in here says whether an answer is right: expected outputs never enter a 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Event
 from typing import Protocol
 
 MIB = 1 << 20
@@ -27,6 +28,8 @@ class ProgramLimits:
     """The temporary folder, and each file in it."""
     output_bytes: int = 16 * MIB
     """Standard output, or the JSON of a returned value."""
+    stop: Event | None = None
+    """Ends the test as soon as another thread sets it, as a timeout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ GRACE_SECONDS = 5.0
 _STDERR_BYTES = 4096
 _CHUNK = 1 << 16
 _FOLDER_SECONDS = 0.05
+_STOP_SECONDS = 0.2
 STDIN, STDOUT, STDERR, RESULT = range(4)
 
 
@@ -51,7 +52,10 @@ class Watch:
                     return None
                 self._stop(Ending.timeout)
                 continue
-            for key, _ in self._selector.select(min(left, _FOLDER_SECONDS) if self._outside else left):
+            if self._limits.stop is not None and self._limits.stop.is_set() and not self._stopped:
+                self._stop(Ending.timeout)
+            pause = _FOLDER_SECONDS if self._outside else _STOP_SECONDS if self._limits.stop is not None else left
+            for key, _ in self._selector.select(min(left, pause)):
                 if key.fileobj is self._control:
                     try:
                         answer = self._control.recv(_CHUNK)
