@@ -134,7 +134,7 @@ def sample(
 
             kind, size = resolve_engine(engine, batch, device, found)
             drawn = _fitted(prompts, drawn, found, observer)
-            together = max(1, size // n) if kind == "batches" else 0
+            together = size if kind == "batches" else 0
             longest = max(len(one.ids) for one in prompts.prompts)
             options = {"engine": kind, "model": found.digest, "dtype": dtype, "batch": size, **common}
             counts = draw_samples(

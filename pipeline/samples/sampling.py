@@ -43,17 +43,23 @@ class SamplePlan:
     seed: int
     shard: tuple[int, int] = (0, 1)
     """(i, N): this run takes the i-th of N parts, from 0."""
-    rows_together: int = 1
-    """Prompts whose samples are computed together; 0: every request is independent of the others to the last bit, or
-    the engine decides."""
+    together: int = 0
+    """Most samples that are computed together; 0: the engine decides."""
 
     def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, SampleRequest]]]:
-        """The requests of this shard. A group is the same in any shard, so that its numbers round in the same way."""
-        size = max(1, self.rows_together)
-        groups = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        """The requests of this shard, in groups of whole rows, or of a part of one row with many samples.
+
+        A group is the same in any shard, so that its numbers round in the same way.
+        """
+        size = max(1, self.together // self.n)
+        rows = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         index, count = self.shard
-        mine = groups[index * len(groups) // count : (index + 1) * len(groups) // count]
-        return [[(one, self._request(one, number)) for one in group for number in range(self.n)] for group in mine]
+        out = []
+        for some in rows[index * len(rows) // count : (index + 1) * len(rows) // count]:
+            requests = [(one, self._request(one, number)) for one in some for number in range(self.n)]
+            most = self.together or len(requests)
+            out += [requests[at : at + most] for at in range(0, len(requests), most)]
+        return out
 
     def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
         digest = blake2b(f"{self.seed}/{prompt.row}/{number}".encode(), digest_size=8).digest()
@@ -155,7 +161,7 @@ def _requests(
     groups: Sequence[Sequence[tuple[SamplePrompt, SampleRequest]]], done: set[tuple[int, int]], plan: SamplePlan
 ) -> Iterator[list[SampleRequest]]:
     for group in groups:
-        yield [request for _, request in group if plan.rows_together or request.key not in done]
+        yield [request for _, request in group if plan.together or request.key not in done]
 
 
 class _Decoder:

@@ -5,7 +5,7 @@ same number of tokens. Plain `generate` samples with torch's generator, with and
 command, with a file, in a process of its own; and what gathering a sharded checkpoint needs of memory and time, beside
 accelerate's `merge_fsdp_weights`.
 
-    python tests/bench/bench_sample.py [--hidden 256] [--layers 4] [--new 48] [--quick]
+    python tests/bench/bench_sample.py [--hidden 256] [--layers 4] [--new 32] [--quick]
 """
 
 import argparse
@@ -31,27 +31,18 @@ from tests.support.small_models import TOKENIZER, write_model, write_sharded
 
 ROWS, N, PROMPT = 8, 4, 96
 GATHER = """
-import resource, sys, time
+import re, sys, time
 from pathlib import Path
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-began = time.perf_counter()
+import accelerate.utils, torch, torch.distributed.checkpoint, transformers.models.llama.modeling_llama
+from packtrain.training.generate.export import export_checkpoint
+status = lambda name: int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+Path("/proc/self/clear_refs").write_text("5")  # forget the highest memory so far
+before, began = status("VmRSS"), time.perf_counter()
 if sys.argv[1] == "packtrain":
-    from packtrain.training.generate.export import export_checkpoint
-    import torch, transformers, torch.distributed.checkpoint
-    from transformers import AutoModelForCausalLM
-    import transformers.models.llama.modeling_llama
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
     export_checkpoint(Path(sys.argv[2]), Path(sys.argv[3]), file_bytes=int(sys.argv[4]))
 else:
-    from accelerate.utils import merge_fsdp_weights
-    import torch, transformers, torch.distributed.checkpoint
-    import transformers.models.llama.modeling_llama
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    merge_fsdp_weights(str(Path(sys.argv[2], "pytorch_model_fsdp_0")), sys.argv[3])
-seconds = time.perf_counter() - began
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, seconds)
+    accelerate.utils.merge_fsdp_weights(str(Path(sys.argv[2], "pytorch_model_fsdp_0")), sys.argv[3])
+print(status("VmHWM") - before, time.perf_counter() - began)
 """
 
 
@@ -59,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--new", type=int, default=48)
+    parser.add_argument("--new", type=int, default=32)
     parser.add_argument("--quick", action="store_true", help="a tiny model, once")
     options = parser.parse_args()
     if options.quick:
@@ -77,9 +68,12 @@ def main() -> None:
             eos_token_id=None,
             bos_token_id=None,
         )
-        engines(model, options.new, 1 if options.quick else 3)
+        engines(model, options.new, 1 if options.quick else 4)
         command(model, folder, options.new)
-        gathering(model, folder)
+        large: dict[str, Any] = (
+            {} if options.quick else {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8}
+        )
+        gathering(write_model(folder / "large", vocabulary=32_000, **large), folder)
 
 
 def engines(folder: Path, new: int, times: int) -> None:
@@ -121,6 +115,7 @@ def engines(folder: Path, new: int, times: int) -> None:
     cases = {
         "`model.generate`, greedy": plain(do_sample=False),
         "`model.generate`, temperature 0.8": plain(do_sample=True, temperature=0.8, top_k=0),
+        "`model.generate`, temperature 0.8, top-p 0.95": plain(do_sample=True, temperature=0.8, top_k=0, top_p=0.95),
         "batches, temperature 0": batches(temperature=0.0),
         "batches, temperature 0.8": batches(temperature=0.8),
         "batches, temperature 0.8, top-p 0.95": batches(temperature=0.8, top_p=0.95),
@@ -163,7 +158,7 @@ def gathering(model: Path, folder: Path) -> None:
     checkpoint = write_sharded(model, folder / "checkpoint-1")
     size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     print(f"\nGathering {size / 2**20:,.0f} MiB of weights:\n")
-    print("| what | MiB of memory, beyond imports | s |\n| :-- | --: | --: |")
+    print("| what | MiB of memory, beyond the start | s |\n| :-- | --: | --: |")
     for name, most in (("packtrain", 16 << 20), ("packtrain", 64 << 20), ("packtrain", 1 << 30), ("accelerate", 0)):
         out = folder / f"out-{name}-{most}"
         done = subprocess.run(

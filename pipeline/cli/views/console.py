@@ -60,7 +60,9 @@ class ConsoleObserver:
             self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
+            share = self._done / self._total
+            left = f", {duration((self._said - self._began) * (1 / share - 1))} left" if 0 < share < 1 else ""
+            say(self.console, f"{self._stage}: {share:.0%}, {self._rates()}{left}")
 
     def end(self) -> None:
         """See `Observer`."""

@@ -60,7 +60,7 @@ def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> None:
 @given(
     rows=st.integers(1, 6),
     n=st.integers(1, 3),
-    together=st.integers(0, 3),
+    together=st.integers(0, 7),
     kills=st.lists(st.integers(0, 8), max_size=3),
 )
 def test_stopped_anywhere_it_ends_with_the_same_file(
@@ -72,7 +72,7 @@ def test_stopped_anywhere_it_ends_with_the_same_file(
     kills: list[int],
 ) -> None:
     folder = tmp_path_factory.mktemp("loop")
-    found, plan = prompt_set(spec, rows), SamplePlan(n, 4, rows_together=together)
+    found, plan = prompt_set(spec, rows), SamplePlan(n, 4, together=together)
     whole, stopped = folder / "whole.jsonl", folder / "stopped.jsonl"
     undisturbed = Echo()
     draw(found, whole, plan, undisturbed)
@@ -94,12 +94,13 @@ def test_stopped_anywhere_it_ends_with_the_same_file(
     assert again.groups == []
 
 
-@given(rows=st.integers(1, 9), shards=st.integers(1, 5), together=st.integers(1, 4))
+@given(rows=st.integers(1, 9), shards=st.integers(1, 5), together=st.integers(0, 9))
 def test_shards_are_the_whole_in_order(rows: int, shards: int, together: int) -> None:
     prompts = [SamplePrompt("", row, (1,)) for row in range(rows)]
     whole = SamplePlan(2, 9, (0, 1), together).groups(prompts)
     parts = [SamplePlan(2, 9, (index, shards), together).groups(prompts) for index in range(shards)]
     assert [group for part in parts for group in part] == whole
+    assert all(len(group) <= max(together, 1 if together else 2) for group in whole)
     seeds = [request.seed for group in whole for _, request in group]
     assert len(set(seeds)) == len(seeds) == 2 * rows
 

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
+from packtrain.training.generate.export import export_checkpoint  # noqa: E402
 from packtrain.training.launch.recipes import write  # noqa: E402
 from packtrain.training.trainer.run import train  # noqa: E402
 
@@ -170,19 +171,28 @@ def test_accelerate_with_the_shipped_fsdp2(launched: Launched, configuration: An
 def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
     launched: Launched, configuration: Any, alone: Any, tmp_path: Path
 ) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
     command = accelerate("fsdp2", 2, tmp_path)
     kept = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
     made = configuration(out=str(tmp_path / "out"), export=True, trainer=kept)
     first = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
     assert (first["kind"], first["ranks"], first["sharded"]) == ("FSDP", 2, True)
     check_like(first, alone)
+    made_whole = export_checkpoint(tmp_path / "out" / "checkpoint-6", tmp_path / "gathered", file_bytes=1 << 18)
+    assert made_whole.files > 2
+    whole = load_file(tmp_path / "out" / "model" / "model.safetensors")
+    pieces = [load_file(path) for path in (tmp_path / "gathered").glob("*.safetensors")]
+    gathered = {name: one for piece in pieces for name, one in piece.items()}
+    assert gathered.keys() == whole.keys()
+    assert all(torch.equal(gathered[name], whole[name]) for name in whole)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "gathered").lm_head.weight.shape == (3200, 32)
     shutil.rmtree(tmp_path / "out" / "checkpoint-6")
     shutil.rmtree(tmp_path / "out" / "model")
     again = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
     assert again["resumed"].endswith("checkpoint-3")
     check_like(again, alone)
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
     assert model.lm_head.weight.shape == (3200, 32)  # gathered, not one rank's part
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
