@@ -310,7 +310,8 @@ def test_prep_of_prompts_alone(packtrain: Command, tmp_path: Path) -> None:
     assert done.code == 0
     assert without_times(done.out) == f"{tmp_path}/out.jsonl: 32 examples from 32 rows\n"
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [list(row) for row in rows] == [["prompt"]] * 32
+    assert [list(row) for row in rows] == [["id", "row", "prompt"]] * 32
+    assert [row["row"] for row in rows] == list(range(32))
 
 
 def test_prep_tells_the_first_rejects(packtrain: Command, tmp_path: Path) -> None:
