@@ -100,6 +100,11 @@ class Drafts:
         self._store = store
         self._stack = stack
 
+    @property
+    def written(self) -> bool:
+        """Whether anything is written."""
+        return self._store is not None
+
     def open(self, folder: str) -> Draft | None:
         """A new file; None if nothing is written."""
         return self._stack.enter_context(self._store.draft(folder, sha256=True)) if self._store is not None else None
@@ -200,7 +205,7 @@ class _MdsWriter:
 
     def add(self, rows: ExchangeRows, batch: pa.RecordBatch) -> ShardCounts:
         """See `ShardWriter`."""
-        for sample in mds.samples_of(batch):
+        for sample in mds.samples_of(batch) if self._drafts.written else ():  # every packed row fits
             if self._samples and self._bytes + len(sample) > mds.SIZE_LIMIT:
                 self._flush()
             self._samples.append(sample)

@@ -114,6 +114,7 @@ def _check_keywords(block: "Block", name: str, called: Any, node: ast.Call) -> N
 
 OPTIONAL = frozenset(
     {"torch", "torchdata", "trl", "accelerate", "peft", "lightning", "polars", "ray", "s3fs", "moto", "fastokens"}
+    | {"megatron", "streaming", "olmo_core"}
 )
 """What may be missing where the tests run; blocks that need it are then skipped, and reported."""
 

@@ -10,6 +10,7 @@ from packtrain.pipeline.export.driver import export
 from packtrain.pipeline.export.manifest import ExportManifest
 from packtrain.pipeline.export.options import FORMATS, export_options
 from packtrain.pipeline.export.verify import verify_export
+from packtrain.pipeline.run.driver import run
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
@@ -126,6 +127,28 @@ def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: 
             assert trained == flags + [False] * rest
             closed = own[-1] == eos
             assert lengths == ([*pieces, *([rest] * (rest > 0))] if closed else [*pieces[:-1], pieces[-1] + rest])
+
+
+@pytest.mark.slow
+def test_real_data(realdata: Path, read_rows: Read, tmp_path: Path) -> None:
+    config = {
+        "out": "packed",
+        "tokenizer": {"path": str(realdata / "tokenizers/qwen3")},
+        "sources": [{"name": "gsm8k", "format": "messages", "path": str(realdata / "chat/gsm8k_train.jsonl")}],
+        "holdout": {"fraction": 0.1},
+        "output": {"shard_bytes": "4MiB"},
+        "run": {"workers": 1, "report": False},
+    }
+    run(config, base=tmp_path)
+    for to in ("megatron", "megatron-bridge", "mds", "trl"):
+        exported(tmp_path / "packed", tmp_path / to, to)
+    for split in SPLITS:
+        rows = read_rows(tmp_path / "packed", split)
+        assert len(rows) > 40
+        assert list(megatron_bridge(tmp_path / "megatron-bridge", split)) == list(plain(rows))
+        assert list(datasets_parquet(tmp_path / "trl", split, tmp_path / "cache")) == rows
+        assert list(megatron_core(tmp_path / "megatron", split)) == list(plain(rows))
+        assert list(mosaicml(tmp_path / "mds", split, tmp_path / f"cache-{split}")) == rows
 
 
 def test_every_format_has_a_round_trip() -> None:
