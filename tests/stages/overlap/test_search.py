@@ -223,8 +223,8 @@ def oracle(texts: list[str], rows: list[str], n: int) -> set[tuple[int, int, int
     shared: dict[tuple[int, int], set[tuple[str, ...]]] = defaultdict(set)
     for number, text in enumerate(texts):
         for gram in runs_of(text, n):
-            for row in held[gram] if len(held[gram]) <= COMMON_TEXTS else ():
-                shared[number, row].add(gram)
+            for holder in held[gram] if len(held[gram]) <= COMMON_TEXTS else ():
+                shared[number, holder].add(gram)
     return {(*place, len(grams)) for place, grams in shared.items()}
 
 
