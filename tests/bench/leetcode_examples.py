@@ -27,7 +27,7 @@ class LeftOutError(Exception):
     """Says why a row gives no tests."""
 
 
-def tests_of(row: dict[str, Any]) -> dict[str, Any]:
+def calls_of(row: dict[str, Any]) -> dict[str, Any]:
     """The tests of a row, as `input_output` has them.
 
     Raises:
@@ -86,7 +86,7 @@ def main(source: Path, target: Path) -> None:
         for line in lines:
             row = json.loads(line)
             try:
-                found = tests_of(row)
+                found = calls_of(row)
             except LeftOutError as error:
                 left_out[str(error)] += 1
                 continue
