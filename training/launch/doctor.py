@@ -37,7 +37,7 @@ EXTRAS = {
     "endpoint": (("openai",), "`packtrain sample --endpoint`: answers of a server"),
     "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
-"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all extras except `flash` and `vllm`."""
+"""Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash` and `vllm`."""
 OTHERS = {"bitsandbytes": "8-bit optimizers and quantised models", "deepspeed": "ZeRO-3"}
 """Packages outside of the extras that are used if installed."""
 SLOWS = {
