@@ -71,7 +71,8 @@ def eval_apps(
         bool, typer.Option("--unsafe", help="Run programs WITHOUT a sandbox, with all rights of this user.")
     ] = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Run the data's own solutions, and keep apart problems whose fail.")
+        bool,
+        typer.Option("--calibrate", help="Run the data's own solutions, and keep apart problems where none passes."),
     ] = False,
     calibration: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A finished calibration of the same data.")
