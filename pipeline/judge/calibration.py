@@ -55,7 +55,7 @@ def _of(row: int, results: list[SampleResult], problems: ProblemFile) -> Referen
     return References(row, head.id, head.difficulty, len(results), 0, reason.value, example)
 
 
-def read_finished(folder: Path, option: str, data_hash: str) -> dict[tuple[int, int], SampleResult]:
+def read_finished(folder: Path, option: str, problems: ProblemFile) -> dict[tuple[int, int], SampleResult]:
     """The results of a finished evaluation of the same data.
 
     Args:
@@ -70,9 +70,9 @@ def read_finished(folder: Path, option: str, data_hash: str) -> dict[tuple[int, 
     if identity is None or not store.exists(SUMMARY):
         what = "holds an evaluation that is not finished" if identity is not None else "holds no evaluation"
         raise ConfigError(f"{option} {folder} {what}; give the --out of a finished `packtrain eval-apps`")
-    if _read_identity(identity, folder, option).get("data") != data_hash:
+    if _read_identity(identity, folder, option).get("data") != problems.hash:
         raise ConfigError(f"{option} {folder} is an evaluation of other data; evaluate both on the same --data")
-    return read_results(folder)
+    return read_results(folder, problems.ids)
 
 
 def other_options(folder: Path, option: str, identity: Mapping[str, object]) -> list[str]:

@@ -58,11 +58,9 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         own = attempts_of_references(problems) if request.calibrate else None
         other = calibrated = None
         if request.compare is not None:
-            other = read_finished(request.compare, "--compare", problems.hash)
+            other = read_finished(request.compare, "--compare", problems)
         if request.calibration is not None:
-            calibrated = references(
-                read_finished(request.calibration, "--calibration", problems.hash).values(), problems
-            )
+            calibrated = references(read_finished(request.calibration, "--calibration", problems).values(), problems)
         main = Evaluation(
             request.out,
             problems,
@@ -82,7 +80,7 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
             below = replace(main, out=request.out / CALIBRATION, attempts=own, samples_hash=None)
             check_out(below)
             _references_only(below, observer)
-            calibrated = references(read_finished(below.out, "--calibrate", problems.hash).values(), problems)
+            calibrated = references(read_finished(below.out, "--calibrate", problems).values(), problems)
         results = evaluate(main, observer)
         title = request.samples.name
         name = str(request.compare) if request.compare is not None else ""

@@ -81,12 +81,14 @@ def evaluate(evaluation: Evaluation, observer: Observer) -> dict[tuple[int, int]
     """
     with _held(evaluation.out):
         _claim(evaluation)
-        done = {key: one for key, one in read_results(evaluation.out).items() if not _failed(one)}
+        found = read_results(evaluation.out, evaluation.problems.ids)
+        keys = {one.key for one in evaluation.attempts}
+        done = {key: one for key, one in found.items() if key in keys and not _failed(one)}
         left = [one for one in evaluation.attempts if one.key not in done]
         observer.begin("judge", len(evaluation.attempts), "samples")
         observer.advance(len(evaluation.attempts) - len(left))
-        with ResultsFile(evaluation.out) as file, closing(_results(evaluation, left)) as found:
-            for results in found:
+        with ResultsFile(evaluation.out) as file, closing(_results(evaluation, left)) as made:
+            for results in made:
                 file.append(results)
                 done.update((one.key, one) for one in results)
                 observer.advance(len(results), rows=len(results))
@@ -177,8 +179,9 @@ def check_out(evaluation: Evaluation) -> None:
         OutputError: as said.
     """
     folder = evaluation.out
-    if not (there := next(path for path in (folder, *folder.absolute().parents) if path.exists())).is_dir():
-        raise OutputError(f"--out {folder}: {there} is a file, not a folder; choose another place")
+    if not (there := next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))).is_dir():
+        what = "a link to nothing" if there.is_symlink() and not there.exists() else "a file, not a folder"
+        raise OutputError(f"--out {folder}: {there} is {what}; choose another place")
     if not folder.exists():
         return
     noted = LocalStore(folder).read(IDENTITY)

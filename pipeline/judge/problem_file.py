@@ -43,6 +43,11 @@ class ProblemFile:
     _file: InputFile
 
     @property
+    def ids(self) -> dict[int, str]:
+        """Row → its problem's id."""
+        return {row: head.id for row, head in self.heads.items()}
+
+    @property
     def unusable(self) -> Counter[str]:
         """Problems that cannot be judged, by reason."""
         return Counter(head.unusable for head in self.heads.values() if head.unusable is not None)

@@ -1,7 +1,7 @@
 """The results of an evaluation, one line a sample: appended whole and synced, and read back to continue."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -86,11 +86,14 @@ class ResultsFile:
             raise explain(error, self._folder) from error
 
 
-def read_results(folder: Path) -> dict[tuple[int, int], SampleResult]:
+def read_results(folder: Path, ids: Mapping[int, str]) -> dict[tuple[int, int], SampleResult]:
     """(row, sample) → result, so far. A line that was cut by a kill is removed from the file.
 
+    Args:
+        ids: row of the data → its problem's id.
+
     Raises:
-        OutputError: a line is damaged.
+        OutputError: a line is damaged, or about a problem that the data does not have.
     """
     store = LocalStore(folder)
     data = store.read(NAME) or b""
@@ -99,6 +102,8 @@ def read_results(folder: Path) -> dict[tuple[int, int], SampleResult]:
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
             result = _decode(line)
+            if ids.get(result.about.row) != result.about.id:
+                raise ValueError(f"the data has another problem in row {result.about.row}, or none")
         except ValueError as error:
             raise OutputError(
                 f"{folder / NAME}, line {number:,} is damaged ({error}); remove the folder, and evaluate again"

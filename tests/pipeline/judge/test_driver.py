@@ -214,7 +214,12 @@ def test_another_evaluation_is_refused(evaluated: tuple[Path, Summary], tmp_path
 def test_a_folder_with_something_else_is_refused(evaluated: tuple[Path, Summary], tmp_path: Path) -> None:
     folder, _ = evaluated
     (tmp_path / "notes.txt").write_text("mine")
-    for out, what in ((tmp_path, "holds something else"), (tmp_path / "notes.txt" / "x", "is a file, not a folder")):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for out, what in (
+        (tmp_path, "holds something else"),
+        (tmp_path / "notes.txt" / "x", "is a file, not a folder"),
+        (tmp_path / "link", "is a link to nothing"),
+    ):
         with pytest.raises(OutputError, match=what):
             run_evaluation(EvaluationRequest(folder / "data.jsonl", out, folder / "samples.jsonl", JUDGING))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

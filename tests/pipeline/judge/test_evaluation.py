@@ -16,7 +16,7 @@ from packtrain.pipeline.judge.sandbox.programs import Execution, Program, Progra
 from packtrain.pipeline.judge.summary import summarise
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.samples.samples_file import read_samples
-from packtrain.schemas.errors import SandboxError
+from packtrain.schemas.errors import OutputError, SandboxError
 from packtrain.stages.judge.verdicts import Verdict
 
 from tests.support.problems import SUM, sample_rows, write_problems, write_samples
@@ -86,7 +86,7 @@ def test_what_the_machine_cannot_run_is_left_out_and_tried_again_later(tmp_path:
     results = run(tmp_path, again, rows)
     assert [results[0, at].outcome.verdict for at in range(3)] == [Verdict.passed, Verdict.passed, Verdict.wrong]
     assert again.runs == [SUM]
-    assert read_results(tmp_path / "results") == results
+    assert read_results(tmp_path / "results", {0: "sum"}) == results
 
 
 def test_a_machine_that_always_fails_ends_the_evaluation(tmp_path: Path) -> None:
@@ -114,3 +114,13 @@ def test_a_sandbox_that_stops_early_is_a_failure_of_the_machine(tmp_path: Path) 
     results = run(tmp_path, EarlySandbox({}), sample_rows()[:1])
     assert results[0, 0].outcome.verdict is Verdict.machine_failure
     assert "after 1 of 3 tests" in results[0, 0].outcome.detail
+
+
+def test_a_result_of_another_problem_is_refused(tmp_path: Path) -> None:
+    rows = sample_rows()[:2]
+    run(tmp_path, FailingSandbox({}), rows)
+    file = tmp_path / "results" / "results.jsonl"
+    first, second = file.read_text().splitlines(keepends=True)
+    file.write_text(first + second.replace('"row":0', '"row":999'))
+    with pytest.raises(OutputError, match=r"results.jsonl, line 2 is damaged .*another problem in row 999, or none"):
+        run(tmp_path, FailingSandbox({}), rows)
