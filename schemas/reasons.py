@@ -5,6 +5,7 @@ from .ledger import SourceLedger
 UNUSABLE = {
     "bad_ids": "An id is not in the tokenizer's vocabulary; use the tokenizer that made the ids.",
     "bad_labels": "Labels do not fit their ids; a label is the id of its own token, or -100.",
+    "bad_lengths": "The lengths of the documents in the row are not those of its tokens.",
     "bad_mask": "A mask does not fit its ids, or holds something other than 0 and 1.",
     "bad_quotes": "Quotes of the CSV do not close; quote fields that hold quotes or line ends.",
     "bad_solutions": "The column `solutions` is not a JSON list of texts; fix the row.",
@@ -27,7 +28,8 @@ UNUSABLE = {
     "not_an_object": "The line is JSON but not an object; every row must be an object.",
     "not_plain": "The plain text cannot hold a column of this row; set `style: chat`.",
     "not_text": "The row has images, sounds or the like, but only text can be packed; remove them or the row.",
-    "packed_already": "Several documents share the row already; give rows of one document.",
+    "packed_already": "Several documents share the row already; name the column of their lengths, as "
+    "`keys: {lengths: seq_lengths}`, to take them apart.",
     "padded": "The row is padded; give rows without padding.",
     "preference": "The row is a preference pair; use a separate run for pairs.",
     "reader_error": "Your own reader failed on the row; its message is beside the row.",

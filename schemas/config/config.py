@@ -17,7 +17,7 @@ from .section import ConfigModel, Paths, Size
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "mask",
+    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths",
 ]  # fmt: skip
 """The columns that `keys` can rename; see `schemas.config.formats.FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"

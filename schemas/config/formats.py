@@ -10,7 +10,7 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "alpaca": ("instruction", "input", "output", "history", "system"),
     "prompt_completion": ("prompt", "completion", "tools"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
-    "tokenized": ("ids", "labels", "mask"),
+    "tokenized": ("ids", "labels", "mask", "lengths"),
     "text": ("text",),
     "apps": (),
 }

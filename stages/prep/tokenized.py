@@ -1,7 +1,9 @@
-"""Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
+"""Rows that are already tokenized: token ids, and which of them are trained. One example per row, or per document of a
+packed row."""
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
@@ -25,6 +27,13 @@ class TokenizedOptions(Options):
     mask_key: str | None = None
     """A column of 0 and 1. None uses the columns of `MASKS` that a row has; a token is trained if all of them say
     so."""
+    lengths_key: str | None = None
+    """The column of the lengths of documents that share a row, which are taken apart: one example each. None rejects
+    rows that hold several documents."""
+
+    def payload(self) -> dict[str, Any]:
+        """See `Options.payload`. Without `lengths_key` it is that of earlier versions, whose parts stay valid."""
+        return {key: value for key, value in super().payload().items() if key != "lengths_key" or value is not None}
 
 
 class TokenizedRow(Protocol):
@@ -34,6 +43,7 @@ class TokenizedRow(Protocol):
     labels: list[int] | None
     attention_mask: list[int] | None
     seq_lengths: list[int] | None
+    lengths: list[int]
 
 
 class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
@@ -44,7 +54,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
 
     def __init__(self, options: TokenizedOptions | None = None) -> None:
         options = options or TokenizedOptions()
-        taken = (options.ids_key, options.labels_key)
+        taken: tuple[str, ...] = (options.ids_key, options.labels_key)
         self._masks = (options.mask_key,) if options.mask_key else tuple(name for name in MASKS if name not in taken)
         fields: list[Any] = [("ids", list[int]), ("labels", list[int] | None, None)]
         rename = {"ids": options.ids_key, "labels": options.labels_key}
@@ -52,8 +62,12 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             mask: list[Any] = [f"mask_{index}", list[int | bool] | None]
             fields.append(tuple(mask if options.mask_key else [*mask, None]))  # a mask that the user names is required
             rename[f"mask_{index}"] = name
+        if options.lengths_key:
+            fields.append(("lengths", list[int]))
+            rename["lengths"] = options.lengths_key
         more = ("attention_mask", "seq_lengths")
-        fields += [(name, list[int] | None, None) for name in more if name not in (*taken, *self._masks)]
+        taken = (*taken, *self._masks, options.lengths_key or "")
+        fields += [(name, list[int] | None, None) for name in more if name not in taken]
         row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
         super().__init__(options, cast(type[TokenizedRow], row_type))
 
@@ -64,7 +78,8 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
     def examples(self, row: TokenizedRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`.
+        Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
+        `bad_lengths`.
         """
         options, ids = self.options, row.ids
         if not ids:
@@ -74,7 +89,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             raise RowRejectedError("bad_ids", f"`{options.ids_key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
         if not all(getattr(row, "attention_mask", None) or ()):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
-        if len(getattr(row, "seq_lengths", None) or ()) > 1:
+        if options.lengths_key is None and len(getattr(row, "seq_lengths", None) or ()) > 1:
             raise RowRejectedError("packed_already", "`seq_lengths` says that several documents share this row")
         trained = self._labelled(row)
         for index, name in enumerate(self._masks):
@@ -87,9 +102,14 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 trained = [bool(value) for value in mask] if trained is None else [
                     both and bool(value) for both, value in zip(trained, mask, strict=True)
                 ]  # fmt: skip
-        if trained is not None and all(trained):
-            trained = None
-        return [Example(line, -1, "", None, None, None, ids=ids, trained=trained)]
+        if options.lengths_key is None:
+            return [_example(line, -1, ids, trained)]
+        self._check_lengths(row)
+        bounds = [0, *accumulate(row.lengths)]
+        return [
+            _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
+            for sub, (begin, end) in enumerate(pairwise(bounds))
+        ]
 
     def _labelled(self, row: TokenizedRow) -> list[bool] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
@@ -109,8 +129,24 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 )
         return trained
 
+    def _check_lengths(self, row: TokenizedRow) -> None:
+        key, lengths = self.options.lengths_key, row.lengths
+        if any(length < 1 for length in lengths):
+            at = next(i for i, length in enumerate(lengths) if length < 1)
+            raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
+        if sum(lengths) != len(row.ids):
+            raise RowRejectedError(
+                "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.options.ids_key}` has {len(row.ids):,}"
+            )
+
     def _check_length(self, values: list[Any], name: str, ids: list[int], reason: str) -> None:
         if len(values) != len(ids):
             raise RowRejectedError(
                 reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.options.ids_key}`"
             )
+
+
+def _example(line: int, sub: int, ids: list[int], trained: list[bool] | None) -> Example:
+    if trained is not None and all(trained):
+        trained = None
+    return Example(line, sub, "", None, None, None, ids=ids, trained=trained)

@@ -43,6 +43,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "sources.0.keys.ids": (),
     "sources.0.keys.labels": (),
     "sources.0.keys.mask": (),
+    "sources.0.keys.lengths": (),
     "sources.0.style": ("plain", "chat", "null"),
     "sources.0.expand": ("none", "per_turn"),
     "sources.0.filter.min_tokens": ("null",),

@@ -40,6 +40,31 @@ def test_what_is_trained(row: dict[str, Any], trained: list[bool] | None) -> Non
     assert example(IDS | row) == Example(7, -1, "", None, None, None, ids=[5, 6, 7], trained=trained)
 
 
+def test_a_packed_row_is_taken_apart() -> None:
+    made = TokenizedFormat(TokenizedOptions(lengths_key="seq_lengths"))
+    row = {"input_ids": [5, 6, 7, 8, 9, 4], "labels": [-100, 6, 7, 8, -100, 4], "seq_lengths": [2, 1, 3]}
+    assert made.examples(made.decode(json.dumps(row).encode()), 7) == [
+        Example(7, 0, "", None, None, None, ids=[5, 6], trained=[False, True]),
+        Example(7, 1, "", None, None, None, ids=[7], trained=None),
+        Example(7, 2, "", None, None, None, ids=[8, 9, 4], trained=[True, False, True]),
+    ]
+    for lengths, detail in (
+        ([2, 1], "`seq_lengths` adds up to 3, and `input_ids` has 6"),
+        ([7, -1], "`seq_lengths[1]` is -1: a document has at least one token"),
+        ([], "`seq_lengths` adds up to 0, and `input_ids` has 6"),
+    ):
+        with pytest.raises(RowRejectedError) as caught:
+            made.examples(made.decode(json.dumps(row | {"seq_lengths": lengths}).encode()), 7)
+        assert (caught.value.reason, caught.value.detail) == ("bad_lengths", detail)
+    with pytest.raises(RowRejectedError, match="the row has no `seq_lengths`"):
+        made.decode(b'{"input_ids": [5]}')
+
+
+def test_parts_of_earlier_versions_stay_valid() -> None:
+    assert "lengths_key" not in TokenizedOptions().payload()
+    assert TokenizedOptions(lengths_key="n").payload()["lengths_key"] == "n"
+
+
 def test_other_keys() -> None:
     options = TokenizedOptions(ids_key="tokens", labels_key="targets", mask_key="m")
     made = example({"tokens": [5, 6], "targets": [5, 6], "m": [0, 1], "loss_mask": 5, "labels": 5}, options)
