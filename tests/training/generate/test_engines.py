@@ -43,7 +43,9 @@ def drawn(engine: Any, groups: Sequence[Sequence[SampleRequest]]) -> Answers:
     return found
 
 
-@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT2"])
+@pytest.mark.parametrize(
+    "name", ["Llama", pytest.param("Mistral", marks=pytest.mark.slow), pytest.param("GPT2", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_an_answer_does_not_depend_on_its_batch(make_model: Callable[..., Any], name: str, temperature: float) -> None:
     settings = SampleSettings(temperature, 0.95 if temperature else 1.0, 16, (5, 11))
