@@ -82,7 +82,6 @@ def export(
     _check_destination(store, plan)
     if _finished(store) is not None:
         return ExportOutcome(_unchanged(store, observer), changed=False)
-    require_conditional(store)
     tasks = list(_tasks(source, store, options))
     tokens = sum(task.shard.tokens for task in tasks)
     count = 1 if tokens <= ALONE_TOKENS else min(count_workers(RunSection(workers=workers)), len(tasks))
@@ -90,6 +89,7 @@ def export(
     try:
         if not store.exists(CLAIM):
             _check_source(source, tasks, executor, observer)
+        require_conditional(store)  # after the check, because it writes a note
         with driving(store) as lock:
             if lock.waited and _finished(store) is not None:
                 return ExportOutcome(_unchanged(store, observer), changed=False)
