@@ -11,6 +11,7 @@ from packtrain.pipeline.export.manifest import ExportManifest
 from packtrain.pipeline.export.options import FORMATS, export_options
 from packtrain.pipeline.export.verify import verify_export
 from packtrain.pipeline.run.driver import run
+from packtrain.stages.exchange import mds
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
@@ -71,6 +72,18 @@ def test_mds(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
     exported(made(shape), tmp_path / "out", "mds")
     for split in SPLITS:
         assert list(mosaicml(tmp_path / "out", split, tmp_path / f"cache-{split}")) == read_rows(made(shape), split)
+
+
+@pytest.mark.slow
+def test_mds_in_shards_of_a_limited_size(
+    made: Made, read_rows: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mds, "SIZE_LIMIT", 20_000)
+    manifest = exported(made("bfd"), tmp_path / "out", "mds")
+    sizes = [file.bytes for file in manifest.files if file.name.startswith("train/shard.")]
+    assert len(sizes) > 2 * len(open_dataset(made("bfd")).manifest.splits["train"].shards)
+    assert 10_000 < max(sizes) < 21_000
+    assert list(mosaicml(tmp_path / "out", "train", tmp_path / "cache")) == read_rows(made("bfd"))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
