@@ -308,7 +308,7 @@ def answer(code: str, function: str, nonce: bytes) -> None:
 def exit_code(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return (error.code or 0) & 255
-    print(error.code, file=sys.stderr)
+    os.write(2, f"{error.code}\n".encode(errors="backslashreplace"))
     return 1
 
 

@@ -21,6 +21,8 @@ from packtrain.stages.judge.verdicts import Rule, Verdict
 
 from tests.support.examples import examples
 
+IDS = {row: f"p{row}" for row in range(3)}
+
 
 def result(row: int, sample: int, detail: str = "") -> SampleResult:
     outcome = Judgement(Verdict.passed, Rule.tokens, 3, 3, None, "x", detail, 0.5, 0.25, 0.125)
@@ -33,18 +35,18 @@ def test_what_a_kill_cut_is_gone_before_more_is_appended(tmp_path: Path) -> None
     path = tmp_path / NAME
     for cut in range(1, len(encode_result(result(0, 1)))):
         path.write_bytes(encode_result(result(1, 0)) + encode_result(result(0, 1))[:-cut])
-        assert read_results(tmp_path) == {(1, 0): result(1, 0)}
+        assert read_results(tmp_path, IDS) == {(1, 0): result(1, 0)}
         with ResultsFile(tmp_path) as file:
             file.append([result(0, 1)])
-        assert read_results(tmp_path) == {(1, 0): result(1, 0), (0, 1): result(0, 1)}
-    write_sorted(tmp_path, read_results(tmp_path).values())
+        assert read_results(tmp_path, IDS) == {(1, 0): result(1, 0), (0, 1): result(0, 1)}
+    write_sorted(tmp_path, read_results(tmp_path, IDS).values())
     assert path.read_bytes() == encode_result(result(0, 1)) + encode_result(result(1, 0))
 
 
 def test_the_last_of_two_lines_counts(tmp_path: Path) -> None:
     with ResultsFile(tmp_path) as file:
         file.append([result(0, 0, "first"), result(0, 0, "second")])
-    assert read_results(tmp_path) == {(0, 0): result(0, 0, "second")}
+    assert read_results(tmp_path, IDS) == {(0, 0): result(0, 0, "second")}
 
 
 @given(st.text(), st.integers(0, 10**9))
