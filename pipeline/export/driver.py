@@ -105,6 +105,11 @@ def _open(dataset: str | Path) -> Finished:
         missing = _missing(source)
     except IntegrityError as error:
         raise InputError(str(error)) from error
+    for name in source.manifest.splits:
+        if not name.isidentifier() or not name.isascii():  # it becomes part of file names
+            raise InputError(
+                f"{dataset}: its manifest has a split named {name[:80]!r}; packtrain run writes no such name"
+            )
     if source.manifest.preference:
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
@@ -182,13 +187,21 @@ def _unchanged(store: Store, observer: Observer) -> ExportManifest:
 
 
 def _tasks(source: Finished, out: Store, options: ExportOptions) -> Iterator[ExportTask]:
-    pad_id = int(source.manifest.plan["tokenizer"]["pad_id"] or 0)
+    pad_id = _pad_id(source)
     for name, split in source.manifest.splits.items():
         row = 0
         for index, shard in enumerate(split.shards):
             place = ShardPlace(name, index, len(split.shards), source.manifest.max_length, pad_id)
             yield ExportTask(source.store, shard, row, place, options, out)
             row += shard.rows
+
+
+def _pad_id(source: Finished) -> int:
+    tokenizer = source.manifest.plan.get("tokenizer")
+    pad_id = tokenizer.get("pad_id") if isinstance(tokenizer, dict) else None
+    if pad_id is not None and not (type(pad_id) is int and 0 <= pad_id < 2**31):
+        raise InputError(f"{source.store.url}: its manifest has the padding token {str(pad_id)[:80]!r}, which is no id")
+    return pad_id or 0
 
 
 def _check_source(source: Finished, tasks: list[ExportTask], executor: Executor, observer: Observer) -> None:

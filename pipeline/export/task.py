@@ -21,7 +21,9 @@ from .options import ExportOptions
 from .shard_writers import WRITERS, Drafts, ExportedFile, ShardCounts, ShardPlace
 
 BATCH_ROWS = 512
-"""Rows in memory at a time."""
+"""Most rows in memory at a time."""
+BATCH_TOKENS = 1 << 22
+"""Most tokens in memory at a time, if all rows were full; at least one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,11 @@ def read_result(out: Store, record: str) -> ExportResult | None:
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
     """The rows of the shard, checked."""
     row = task.first_row
+    count = max(1, min(BATCH_ROWS, BATCH_TOKENS // task.place.max_length))
     try:
         for whole in read_shard(task.dataset, task.shard, PACKED):
-            for start in range(0, whole.num_rows, BATCH_ROWS):
-                batch = whole.slice(start, BATCH_ROWS)
+            for start in range(0, whole.num_rows, count):
+                batch = whole.slice(start, count)
                 for bad, what in check_rows(batch, task.place.max_length):
                     raise _damaged(task, f"row {row + bad}: {what}")
                 yield batch

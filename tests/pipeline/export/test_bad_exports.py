@@ -119,6 +119,21 @@ def test_rows_that_do_not_fit(
     assert "more than max_length (128); pack with pack.align: 64" in said
 
 
+def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made("bfd"), tmp_path / "evil"))
+    manifest = open_dataset(folder).manifest
+    for name in ("../../away", "a/b", ".hidden", "x\x1b[2J", ""):
+        splits = {name: manifest.splits["train"]}
+        (folder / "manifest.json").write_bytes(replace(manifest, splits=splits).to_bytes())
+        said = refused(folder, "--to", "megatron")
+        assert "its manifest has a split named" in said
+        assert "\x1b" not in said
+    plan = manifest.plan | {"tokenizer": {"pad_id": "7"}}
+    (folder / "manifest.json").write_bytes(replace(manifest, plan=plan).to_bytes())
+    assert "its manifest has the padding token '7', which is no id" in refused(folder, "--to", "megatron-bridge")
+    assert {path.name for path in tmp_path.iterdir()} == {"evil"}
+
+
 def test_preference_pairs(refused: Callable[..., str], little: Any, tmp_path: Path) -> None:
     pair = {"prompt": "which way", "chosen": "up the hill", "rejected": "down"}
     (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n")
