@@ -61,14 +61,14 @@ def export_options(
         dtype = dtype or _DTYPES[form][0]
         if dtype not in _DTYPES[form]:
             near = did_you_mean(dtype, _DTYPES[form])
-            raise ConfigError(f"--dtype {dtype}: --to {to} takes {' or '.join(_DTYPES[form])}{near}")
+            raise ConfigError(f"--dtype {dtype}: choose {' or '.join(_DTYPES[form])} for --to {to}{near}")
     if form == "olmo-core" and eos_id is None:
         raise ConfigError(
             "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig that you train with: OLMo-core "
             "finds where documents end by it"
         )
     if eos_id is not None and not 0 <= eos_id < 2**31:
-        raise ConfigError(f"--eos-id {eos_id}: a token id is 0 to {2**31 - 1}")
+        raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1}")
     if form == "megatron-bridge":
         pad_seq_to_mult = 1 if pad_seq_to_mult is None else pad_seq_to_mult
         if not 1 <= pad_seq_to_mult < 2**16:

@@ -51,7 +51,7 @@ def attempts_of_samples(samples: Iterable[Sample], path: Path, problems: Problem
     if not count:
         raise InputError(f"{path} holds no samples")
     if not found:
-        raise InputError(f"{path}: none of its problems has tests in {problems.path}")
+        raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
     return sorted(found, key=lambda one: one.key)
 
 
@@ -68,7 +68,7 @@ def attempts_of_references(problems: ProblemFile) -> list[Attempt]:
         for at, code in enumerate(problem.solutions)
     ]
     if not found:
-        raise InputError(f"--calibrate: no problem of {problems.path} has both tests and solutions")
+        raise InputError(f"--calibrate: no problem of {problems.path} has both tests and solutions; leave it out")
     return found
 
 

@@ -71,7 +71,9 @@ def read_finished(folder: Path, option: str, problems: ProblemFile) -> dict[tupl
         what = "holds an evaluation that is not finished" if identity is not None else "holds no evaluation"
         raise ConfigError(f"{option} {folder} {what}; give the --out of a finished `packtrain eval-apps`")
     if _read_identity(identity, folder, option).get("data") != problems.hash:
-        raise ConfigError(f"{option} {folder} is an evaluation of other data; evaluate both on the same --data")
+        raise ConfigError(
+            f"{option} {folder} is an evaluation of other data; give one that was made with the same --data"
+        )
     return read_results(folder, problems.ids)
 
 

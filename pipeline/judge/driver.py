@@ -121,4 +121,7 @@ def _write(evaluation: Evaluation, summary: Summary, results: Results) -> None:
         store.replace_bytes(PAGE, render(page))
         store.replace_bytes(SUMMARY, indented_json(summary_json(summary), 2) + b"\n")
     except (PacktrainError, OSError) as error:
-        raise OutputError(f"{evaluation.out} cannot be written ({error}); the results are there already") from error
+        raise OutputError(
+            f"{evaluation.out} cannot be written ({error}); the results are in it: fix that, and run the same command "
+            "again"
+        ) from error

@@ -79,8 +79,8 @@ def open_problems(path: Path) -> Iterator[ProblemFile]:
         if lost.total() == len(heads):
             raise InputError(
                 f"--data {path}: none of its {plural(len(heads), 'row')} can be judged "
-                f"({', '.join(f'{reason} {count:,}' for reason, count in lost.most_common())}). Tests are in the key "
-                "`input_output` of an APPS row: inputs and outputs, and `fn_name` where a function is called"
+                f"({', '.join(f'{reason} {count:,}' for reason, count in lost.most_common())}). Give APPS rows with "
+                "tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function is called"
             )
         yield opened
 

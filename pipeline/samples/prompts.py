@@ -124,7 +124,10 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     prompts = [one for block in rendered for one in block.prompts]
     filtered = sum((block.filtered for block in rendered), Counter[str]())
     if not prompts:
-        raise InputError(f"--data {files[0].path}: no row gives a prompt ({dict(filtered) or 'no rows'})")
+        raise InputError(
+            f"--data {files[0].path}: no row gives a prompt ({dict(filtered) or 'no rows'}); check the file and "
+            "--format"
+        )
     seen: set[int] = set()
     for one in prompts:
         if one.row in seen:

@@ -61,7 +61,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
         if ids.setdefault(sample.row, sample.id) != sample.id:
             raise InputError(
                 f"{path}, line {number:,}: row {sample.row} has the id {escape_line(sample.id)} here, and "
-                f"{escape_line(ids[sample.row])} above; these samples are not of one data file"
+                f"{escape_line(ids[sample.row])} above; these samples are not of one data file: keep those of one"
             )
         seen.add(sample.key)
         yield sample
@@ -244,18 +244,18 @@ def _lines(path: Path, *, cut: bool = False) -> Iterator[tuple[int, Sample, int]
 def _sample(path: Path, number: int, line: bytes, whole: bool) -> Sample:
     where = f"{path}, line {number:,}"
     if len(line) == MAX_LINE_BYTES:
-        raise InputError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; this is no samples file")
+        raise InputError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; give a samples file")
     try:
         said = _decode(line)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {escape_line(str(error))}; a sample has id, row, sample and text") from None
+        raise InputError(f"{where}: {escape_line(str(error))}; each line needs id, row, sample and text") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not whole:
             raise InputError(
                 f"{where}: the last line is cut short; the command that made the file completes it, or remove the line"
             ) from None
         raise InputError(
-            f"{where}: not JSON ({escape_line(str(error))}); a samples file has one object a line"
+            f"{where}: not JSON ({escape_line(str(error))}); give a samples file, one object a line"
         ) from None
     if said.row < 0 or said.sample < 0:
         raise InputError(f"{where}: row {said.row}, sample {said.sample}: both count from 0")

@@ -103,14 +103,19 @@ def require_shards(checkpoint: Path) -> Path:
     if shards is not None:
         return shards
     if any(checkpoint.glob("*.safetensors")):
-        raise ConfigError(f"CHECKPOINT: {checkpoint} holds whole weights already; packtrain sample takes it as it is")
+        raise ConfigError(
+            f"CHECKPOINT: {checkpoint} holds whole weights already; use it as it is, with packtrain sample too"
+        )
     if is_zero(checkpoint):
         raise ConfigError(
             f"CHECKPOINT: {checkpoint} holds pieces of DeepSpeed's ZeRO, which packtrain does not gather: run the "
             "zero_to_fp32.py that DeepSpeed wrote into it. With zero3_save_16bit_model: true, as in packtrain launch "
             "zero3, checkpoints hold whole weights"
         )
-    raise ConfigError(f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata)")
+    raise ConfigError(
+        f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such as "
+        "trained/checkpoint-100"
+    )
 
 
 def _check_names(weights: ShardedWeights, shards: Path, home: Path) -> None:
@@ -132,7 +137,10 @@ def _check_names(weights: ShardedWeights, shards: Path, home: Path) -> None:
             config = AutoConfig.from_pretrained(str(home), trust_remote_code=False, local_files_only=True)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"transformers makes no causal language model of {home / 'config.json'}: {error}") from error
+        raise ConfigError(
+            f"transformers makes no causal language model of {home / 'config.json'} ({error}); check that file, or "
+            "name the folder of the model that was trained with --base"
+        ) from error
     expected = {name: tuple(one.shape) for name, one in model.state_dict().items()}
     found = {one.name: one.shape for one in weights.tensors}
     tied = set(model.all_tied_weights_keys or ()) if hasattr(model, "all_tied_weights_keys") else set()

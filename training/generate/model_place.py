@@ -67,7 +67,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelPlace:
     if not (model / "config.json").is_file():
         raise ConfigError(f"MODEL: {model} has no config.json; give a folder that holds a whole model")
     if not any(one.suffix in _WEIGHTS for one in model.iterdir()):
-        raise ConfigError(f"MODEL: {model} has a config.json but no weights (*.safetensors)")
+        raise ConfigError(f"MODEL: {model} has a config.json but no weights; give a folder with *.safetensors")
     config = _read_config(model)
     text = config.get_text_config()
     vocabulary = getattr(text, "vocab_size", None)

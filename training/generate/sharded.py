@@ -81,7 +81,9 @@ class ShardedWeights:
             for info in metadata.storage_data.values():
                 check_name(PurePath(info.relative_path).as_posix())
         except (AttributeError, TypeError, ValueError) as error:
-            raise IntegrityError(f"{folder / _INDEX} names files outside of its folder: {error}") from None
+            raise IntegrityError(
+                f"{folder / _INDEX} names files outside of its folder ({error}); do not use it"
+            ) from None
 
         class Reader(FileSystemReader):  # type: ignore[misc]  # torch does not type it
             """Reads the index as `read_index` does."""

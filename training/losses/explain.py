@@ -107,7 +107,7 @@ def explain_step(
     key = choice("by", by, RankBy)
     found = next((one for one in list_steps(record) if one.step == step), None)
     if found is None:
-        raise InputError(f"{record.out} has no losses of step {step:,}; recorded are {_known(record)}")
+        raise InputError(f"{record.out} has no losses of step {step:,}; choose one of {_known(record)}")
     here = slice(*np.searchsorted(record.column("step"), [step, step + 1]).tolist())
     columns = {name: record.column(name)[here] for name in LOSSES.names}
     sums = columns["loss"].astype(np.float64)

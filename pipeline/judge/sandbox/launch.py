@@ -99,7 +99,7 @@ def outside_folder() -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="packtrain-"))
     except OSError as error:
-        raise SandboxError(f"no temporary folder for the sandbox: {error}") from error
+        raise SandboxError(f"no temporary folder for the sandbox ({error}); free space, or set TMPDIR") from error
 
 
 @cache

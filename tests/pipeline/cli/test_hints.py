@@ -92,7 +92,12 @@ PASSED_ON = (
     "nothing can be written there: ", "there is no row ; split  has ", " will not be finished: . ",
     " goes from  to , but", " has no , so it is not", "lora.: peft.LoraConfig has no",
     "trainer.: transformers.Training", "model.overrides.:  has no such", ": cu_seq_lens_q has  entries and",
-    ": . At fault: . unknown",
+    ": . At fault: . unknown", ": row  of split  cannot be exported to : ", "--out:  cannot be used: ",
+    "the sandbox ended after ", ": its manifest has the padding token ", "the sandbox failed: ",
+    "no pipes for a test: ",
+    " holds preference pairs, which are not packed; datasets.load_from_disk", " has no losses of documents: ",
+    "the dataset  is not there any more; ", "the dataset  has changed since the training",
+    "the dataset of the training cannot be opened: ",
 )  # fmt: skip
 """Messages without advice: the user did nothing wrong, or the advice is in an inserted part."""
 

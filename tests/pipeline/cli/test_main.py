@@ -23,7 +23,7 @@ from tests.support.terminal import in_terminal
 Command = Callable[..., Any]
 COMMANDS = (
     "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "repair", "clean",
-    "train", "probe", "doctor", "launch", "schema",
+    "export", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "export-model", "schema",
 )  # fmt: skip
 """In the order in which the help lists them."""
 DEMO = Path(str(files("packtrain.pipeline.demo")))
@@ -79,7 +79,7 @@ def test_help_lists_every_command(packtrain: Command) -> None:
     done = packtrain("--help")
     assert done.code == 0
     groups = done.out.partition("Make a dataset:")[2]
-    assert re.findall(r"^  (\w+)  ", groups, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^  ([\w-]+)  ", groups, re.MULTILINE) == list(COMMANDS)
     assert re.findall(r"^(\w.*):$", groups, re.MULTILINE) == list(GROUPS)[1:]
     assert "..." not in groups, "each is said in a whole sentence"
 

@@ -42,10 +42,10 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
         ("--to megatorn", "--to megatorn: choose one of megatron-bridge, megatron, mds, olmo-core, trl, datasets; did"),
         ("--to data-sets", "trl, datasets; did you mean datasets?"),
         ("--to mds --dtype uint16", "--dtype is for --to megatron or olmo-core, not for mds; leave it out"),
-        ("--to megatron --dtype uint61", "--dtype uint61: --to megatron takes int32 or uint16; did you mean uint16?"),
+        ("--to megatron --dtype uint61", "choose int32 or uint16 for --to megatron; did you mean uint16?"),
         ("--to megatron --eos-id 3", "--eos-id is for --to olmo-core, not for megatron; leave it out"),
         ("--to olmo-core", "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig"),
-        ("--to olmo-core --eos-id -1", "--eos-id -1: a token id is 0 to 2147483647"),
+        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2147483647"),
         ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65535"),
     ],
 )  # fmt: skip

@@ -92,7 +92,7 @@ GOOD = {"id": "a", "row": 0, "sample": 0, "text": "t"}
 @pytest.mark.parametrize(
     ("second", "what"),
     [
-        ({**GOOD, "sample": 1, "row": "0"}, r"line 2: Expected `int`, got `str` - at `\$.row`; a sample has id"),
+        ({**GOOD, "sample": 1, "row": "0"}, r"line 2: Expected `int`, got `str` - at `\$.row`; each line needs id"),
         ({"id": "a", "row": 0, "sample": 1}, "line 2: Object missing required field `text`"),
         ({**GOOD, "row": -1}, "line 2: row -1, sample 0: both count from 0"),
         (GOOD, "line 2: sample 0 of row 0 stands twice"),
@@ -118,7 +118,7 @@ def test_a_last_line_may_lack_its_end_but_not_be_cut(tmp_path: Path) -> None:
     ):
         list(read_samples(path))
     path.write_text(json.dumps(GOOD)[:-3] + "\n")
-    with pytest.raises(InputError, match=r"line 1: not JSON \(.*\); a samples file has one object a line"):
+    with pytest.raises(InputError, match=r"line 1: not JSON \(.*\); give a samples file, one object a line"):
         list(read_samples(path))
     path.write_bytes(b'{"id": "\xff", "row": 0, "sample": 0, "text": ""}\n')
     with pytest.raises(InputError, match="line 1: not JSON"):

@@ -111,7 +111,7 @@ def test_a_damaged_shard_is_said_so(checkpoint: Path, tmp_path: Path) -> None:
 def test_what_is_no_sharded_checkpoint_is_refused(model: Path, checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         export_checkpoint(tmp_path / "no", tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds whole weights already; packtrain sample takes it as it is"):
+    with pytest.raises(ConfigError, match="holds whole weights already; use it as it is"):
         export_checkpoint(model, tmp_path / "out")
     (tmp_path / "zero" / "global_step3").mkdir(parents=True)
     (tmp_path / "zero" / "global_step3" / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()

@@ -66,7 +66,7 @@ def test_documents_of_a_step(folder: Path) -> None:
         assert doc_ids[one.place] == one.doc_id
         assert shlex.split(one.inspect) == ["packtrain", "inspect", str(folder), "--id", one.id]
         assert one.id == f"{one.source}/{one.file}:{one.line}"
-    with pytest.raises(InputError, match=r"no losses of step 3; recorded are steps 1 to 2"):
+    with pytest.raises(InputError, match=r"no losses of step 3; choose one of steps 1 to 2"):
         explain_step(found, 3)
     with pytest.raises(ConfigError, match="choose one of loss, share"):
         explain_step(found, 2, by="tokens")
@@ -74,7 +74,7 @@ def test_documents_of_a_step(folder: Path) -> None:
 
 def test_steps_that_are_missing_are_said(folder: Path) -> None:
     found = record({step: [(1, 1.0)] for step in (1, 2, 3, 7, 11, 12)}, folder)
-    with pytest.raises(InputError, match="recorded are steps 1 to 3, 7, 11 to 12"):
+    with pytest.raises(InputError, match="choose one of steps 1 to 3, 7, 11 to 12"):
         explain_step(found, 4)
     with pytest.raises(InputError, match="none: the training ended before its first logging step"):
         explain_step(record({}), 1)
