@@ -106,6 +106,8 @@ def sample(
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(_DTYPES)}")
     if device is not None and not device.startswith(("cpu", "cuda")):
         raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
     if endpoint is not None and tokenizer is None:
         raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
     part = parse_shard(shard)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError, OutputError, StoreError
+from .model_place import read_model
 from .sharded import ShardedWeights, by_bytes, find_shards, is_zero
 
 FILE_BYTES = 1 << 30
@@ -125,18 +126,18 @@ def _check_names(weights: ShardedWeights, shards: Path, home: Path) -> None:
         ConfigError: names those that are missing or unknown.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     if any(".lora_" in one.name or one.name.startswith("base_model.") for one in weights.tensors):
         raise ConfigError(
             f"{shards} holds a model with adapters; the export at the end of the training is the adapter alone: take "
             "that, or resume the training to its end"
         )
+    config = read_model(home)
     try:
         with torch.device("meta"):
-            config = AutoConfig.from_pretrained(str(home), trust_remote_code=False, local_files_only=True)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # architectures raise all kinds of errors
         raise ConfigError(
             f"transformers makes no causal language model of {home / 'config.json'} ({error}); check that file, or "
             "name the folder of the model that was trained with --base"

@@ -1,6 +1,7 @@
 """Loads a model for generation: whole, or with an adapter merged into it."""
 
 from importlib.util import find_spec
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ def load_for_generation(place: ModelPlace, *, dtype: str, device: str | None) ->
     Raises:
         ConfigError: the device is not there, peft is missing, or transformers cannot load the model.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
@@ -46,8 +46,13 @@ def load_for_generation(place: ModelPlace, *, dtype: str, device: str | None) ->
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, str(place.adapter)).merge_and_unload()
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-        said = " ".join(str(error).split())
+    except UnpicklingError as error:  # torch reads tensors alone, and advises otherwise
+        raise ConfigError(
+            f"MODEL: {place.adapter or place.folder} holds a pickle with more than weights, which is not loaded; take "
+            "weights in *.safetensors"
+        ) from error
+    except Exception as error:  # of a hostile or damaged folder: pickle's, peft's and any of the architecture
+        said = " ".join(str(error).split())[:300]
         raise ConfigError(f"MODEL: transformers cannot load {place.adapter or place.folder}: {said}") from error
     if missing := sorted(report["missing_keys"]):  # transformers draws them at random
         raise ConfigError(

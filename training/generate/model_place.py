@@ -7,10 +7,13 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
+from ..attention.apply import configs_of
 from .sharded import find_shards
 
 _EDGE = 1 << 20
 _WEIGHTS = (".safetensors", ".bin")
+_ADAPTER = ("adapter_model",)
+"""How names of an adapter's weights begin; where peft finds none, it looks in a hub."""
 _PAGED = {"full_attention", "sliding_attention"}
 
 
@@ -66,9 +69,10 @@ def find_model(model: Path, base: Path | None = None) -> ModelPlace:
         raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
     if not (model / "config.json").is_file():
         raise ConfigError(f"MODEL: {model} has no config.json; give a folder that holds a whole model")
-    if not any(one.suffix in _WEIGHTS for one in model.iterdir()):
-        raise ConfigError(f"MODEL: {model} has a config.json but no weights; give a folder with *.safetensors")
-    config = _read_config(model)
+    _check_weights(model, ("",))
+    if adapter is not None:
+        _check_weights(adapter, _ADAPTER)
+    config = read_model(model)
     text = config.get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int):
@@ -81,15 +85,43 @@ def find_model(model: Path, base: Path | None = None) -> ModelPlace:
     return ModelPlace(model, adapter, vocabulary, positions or None, pages, tuple(dict.fromkeys(stops)))
 
 
-def _read_config(model: Path) -> Any:
-    from huggingface_hub.errors import StrictDataclassError
+def read_model(model: Path) -> Any:
+    """A model's configuration (transformers.PretrainedConfig), which cannot name code.
+
+    Raises:
+        ConfigError: it cannot be read, or wants code that is not installed.
+    """
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(str(model), trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"MODEL: the configuration of {model} cannot be read: {said}") from error
+        config = AutoConfig.from_pretrained(str(model), trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"the configuration of {model} cannot be read: {said}") from error
+    for one in configs_of(config):
+        name = str(getattr(one, "_attn_implementation", None))
+        if "/" in name:  # transformers would fetch it from a hub, and run it
+            raise ConfigError(
+                f"{model / 'config.json'} wants attention from elsewhere, {name!r}; code that a model's folder "
+                "names is not run: remove the key attn_implementation"
+            )
+    return config
+
+
+def _check_weights(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse a folder without weights, or whose index of weights leads out of it.
+
+    Raises:
+        ConfigError: as said.
+    """
+    for path in folder.glob("*.index.json"):
+        files = _json(path).get("weight_map")
+        for name in files.values() if isinstance(files, dict) else ():
+            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+                raise ConfigError(f"MODEL: {path} names weights outside of its folder: {name!r}; copy the model again")
+    if not any(one.suffix in _WEIGHTS and one.name.startswith(names) for one in folder.iterdir()):
+        what = "an adapter_config.json" if names == _ADAPTER else "a config.json"
+        raise ConfigError(f"MODEL: {folder} has {what} but no weights; give a folder with *.safetensors")
 
 
 def _json(path: Path) -> dict[str, Any]:

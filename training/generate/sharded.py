@@ -4,6 +4,7 @@ A checkpoint's index is a pickle. It is read with a list of the classes that an 
 that nothing in the folder can run code. Tensors are read by torch with `weights_only`.
 """
 
+import math
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -45,10 +46,7 @@ class ShardedTensor:
     @property
     def bytes(self) -> int:
         """Size once it is read."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * int(self.dtype.itemsize)
+        return math.prod(self.shape) * int(self.dtype.itemsize)
 
 
 def find_shards(checkpoint: Path) -> Path | None:
@@ -93,6 +91,13 @@ class ShardedWeights:
                 return metadata
 
         self._reader = Reader(folder)
+        if not isinstance(metadata.state_dict_metadata, dict):
+            raise IntegrityError(f"{folder / _INDEX} lists no tensors; it is damaged")
+        for key, one in metadata.state_dict_metadata.items():
+            if isinstance(one, TensorStorageMetadata) and math.prod(one.size) != sum(
+                math.prod(piece.sizes) for piece in one.chunks
+            ):
+                raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; it is damaged")
         tensors = [
             ShardedTensor(_plain(key), key, tuple(one.size), one.properties.dtype)
             for key, one in metadata.state_dict_metadata.items()

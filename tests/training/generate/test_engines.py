@@ -1,5 +1,6 @@
 """Engines against plain `generate`, against each other, and alone against in a batch."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,39 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         find_model(folder)
     with pytest.raises(ConfigError, match="--engine quick: choose one of auto, batches, continuous, vllm"):
         resolve_engine("quick", None, "cpu", find_model(write_model(tmp_path / "again")))
+
+
+class _Bomb:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_a_hostile_folder_runs_nothing_and_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_model(tmp_path / "model")
+    whole = json.loads((folder / "config.json").read_text())
+    for changes, what in (
+        ({"_attn_implementation": "some/kernel"}, "wants attention from elsewhere, 'some/kernel'"),
+        ({"num_attention_heads": 0}, "cannot be read"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}}, "cannot be read"),
+    ):
+        (folder / "config.json").write_text(json.dumps(whole | changes))
+        with pytest.raises(ConfigError, match=what):
+            find_model(folder)
+    (folder / "config.json").write_text(json.dumps(whole))
+    index = folder / "model.safetensors.index.json"
+    for name in ("../model.safetensors", "/etc/passwd", "..", 5):
+        index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
+        with pytest.raises(ConfigError, match="names weights outside of its folder"):
+            find_model(folder)
+    index.unlink()
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    with pytest.raises(ConfigError, match=r"has an adapter_config\.json but no weights"):  # and asks no hub for them
+        find_model(adapter)
+    (folder / "model.safetensors").unlink()
+    torch.save({"lm_head.weight": _Bomb()}, folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="a pickle with more than weights, which is not loaded"):
+        load_for_generation(find_model(folder), dtype="auto", device="cpu")
+    assert not Path("exploded").exists()

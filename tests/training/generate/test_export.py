@@ -125,6 +125,20 @@ def test_what_is_no_sharded_checkpoint_is_refused(model: Path, checkpoint: Path,
         export_checkpoint(checkpoint, tmp_path / "mine")
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, "model_type": "no-such-model"}))
-    with pytest.raises(ConfigError, match="transformers makes no causal language model"):
+    with pytest.raises(ConfigError, match=r"the configuration of .* cannot be read"):
         export_checkpoint(checkpoint, tmp_path / "out")
     shutil.rmtree(checkpoint)
+
+
+def test_an_index_that_lacks_a_piece_is_refused(checkpoint: Path) -> None:
+    """Or else what the memory held before would become weights."""
+    index = checkpoint / "pytorch_model_fsdp_0" / ".metadata"
+    found = read_index(index)
+    next(iter(found.state_dict_metadata.values())).chunks.pop()
+    index.write_bytes(pickle.dumps(found))
+    with pytest.raises(IntegrityError, match="does not list all pieces of "):
+        ShardedWeights(index.parent)
+    found.state_dict_metadata = None
+    index.write_bytes(pickle.dumps(found))
+    with pytest.raises(IntegrityError, match="lists no tensors"):
+        ShardedWeights(index.parent)
