@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.escape import escape_line
@@ -24,6 +24,8 @@ _ATTEMPTS = 8
 _REFUSED = (400, 415, 422)
 """A request of another form may do."""
 _SEED_BITS = 31
+_LONGEST = 8 << 20
+"""Characters of an answer. In a samples file, a line has room for eight times as many bytes."""
 
 
 class ServerError(PacktrainError, RuntimeError):
@@ -142,17 +144,16 @@ class EndpointEngine:
             raise ServerError(
                 f"{self._shown} answers something else than completions: {self._clean(str(error))}"
             ) from None
-        choices, usage = getattr(made, "choices", None), getattr(made, "usage", None)
-        if not choices or not isinstance(choices[0].text, str):
+        answer = _answer_in(made)
+        if answer is None:
             raise ServerError(f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?")
-        if usage is not None and usage.prompt_tokens != len(request.ids):
+        if answer.prompt not in (None, len(request.ids)):
             raise ServerError(
-                f"{self._shown} counts {usage.prompt_tokens:,} tokens in the prompt of row {request.row}, where the "
+                f"{self._shown} counts {answer.prompt:,} tokens in the prompt of row {request.row}, where the "
                 f"tokenizer gives {len(request.ids):,}: it has another tokenizer, or adds tokens of its own; give "
                 "--tokenizer of the served model, or a server that takes token ids, such as vLLM"
             )
-        tokens = usage.completion_tokens if usage is not None else None
-        return SampleAnswer(request.key, choices[0].finish_reason, text=choices[0].text, tokens=tokens)
+        return SampleAnswer(request.key, answer.finish_reason, text=answer.text, tokens=answer.tokens)
 
     def _text(self, ids: Sequence[int]) -> str:
         """The text that the server's tokenizer turns into these ids, with what it puts before every text."""
@@ -180,6 +181,29 @@ class _Form:
 
 class _RefusedFormError(ServerError):
     """The server does not take a request of this form."""
+
+
+class _ServerAnswer(NamedTuple):
+    """What is used of a completion."""
+
+    text: str
+    finish_reason: str | None
+    prompt: int | None
+    tokens: int | None
+
+
+def _answer_in(made: Any) -> _ServerAnswer | None:
+    """A completion as OpenAI's client gives it, which checks nothing; None if it is something else."""
+    choices, usage = getattr(made, "choices", None), getattr(made, "usage", None)
+    if not isinstance(choices, list) or not choices:
+        return None
+    text, reason = getattr(choices[0], "text", None), getattr(choices[0], "finish_reason", None)
+    prompt, tokens = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    counted = all(one is None or isinstance(one, int) for one in (prompt, tokens))
+    if not isinstance(text, str) or len(text) > _LONGEST or not isinstance(reason, str | None) or not counted:
+        return None
+    # Half a surrogate pair, which JSON can say, is no text.
+    return _ServerAnswer(text.encode("utf-8", "replace").decode(), reason, prompt, tokens)
 
 
 def _advice(status: int) -> str:

@@ -234,9 +234,13 @@ def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytes
         ((404, {"error": "no model m"}), "answers 404: .*mostly ends in /v1, and the model's name"),
         ((400, {"error": "max_tokens is too large"}), "refuses the request: .*max_tokens is too large"),
         ((200, {"hello": 1}), "gave no completion"),
+        ((200, {"choices": 5}), "gave no completion"),
+        ((200, {"choices": [{"text": 5}]}), "gave no completion"),
+        ((200, {"choices": [{"text": "a"}], "usage": {"completion_tokens": "many"}}), "gave no completion"),
+        ((200, {"choices": [{"text": "a" * ((8 << 20) + 1)}]}), "gave no completion"),
         ((200, "text"), "(gave no completion|answers something else)"),
     ],
-    ids=["key", "missing", "refused", "other", "text"],
+    ids=["key", "missing", "refused", "other", "choices", "number", "count", "long", "text"],
 )
 def test_what_is_wrong_is_said_without_the_key(
     scripted: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, what: str
@@ -245,6 +249,10 @@ def test_what_is_wrong_is_said_without_the_key(
     with pytest.raises(ServerError, match=what) as said:
         ask(scripted(lambda body: answer))
     assert SECRET not in str(said.value)
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark(scripted: Any) -> None:
+    assert {one.text for one in ask(scripted(lambda body: completion("a\ud800b", 3))).values()} == {"a?b"}
 
 
 def test_no_server_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scripted: Any) -> None:
