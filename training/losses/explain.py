@@ -16,7 +16,7 @@ from ...schemas.config.hints import choice
 from ...schemas.errors import InputError, PacktrainError
 from ..shards.dataset_rows import PackedRows, document_names, read_manifest
 from ..shards.shard_files import open_shard_files
-from .loss_file import LOSSES, LossRecord, TrainedOn
+from .loss_file import FOLDER, LOSSES, LossRecord, TrainedOn
 
 BEFORE = 10
 """Number of steps before it with which a step is compared."""
@@ -114,6 +114,10 @@ def explain_step(
     means, total = sums / columns["tokens"], float(sums.sum())
     order = np.argsort(-np.nan_to_num(means if key is RankBy.LOSS else sums, nan=np.inf), kind="stable")[:top]
     rows = [{name: column[at].item() for name, column in columns.items()} for at in order]
+    if any(not 0 <= row["dataset"] < len(record.datasets) for row in rows):
+        raise InputError(
+            f"{record.out / FOLDER} is damaged: step {step:,} names a dataset that the training did not have"
+        )
     datasets = _open(record.datasets, {row["dataset"] for row in rows}, elsewhere)
     names = {
         number: document_names(rows_of, [row["doc_id"] for row in rows if row["dataset"] == number])
@@ -121,6 +125,10 @@ def explain_step(
     }
     documents = []
     for row, mean, loss in zip(rows, means[order].tolist(), sums[order].tolist(), strict=True):
+        if row["doc_id"] not in names[row["dataset"]]:
+            raise InputError(
+                f"{record.out / FOLDER} is damaged: step {step:,} has document {row['doc_id']}, not in its data"
+            )
         id, source, file, line = names[row["dataset"]][row["doc_id"]]
         where = str(datasets[row["dataset"]].where)
         documents.append(

@@ -119,3 +119,14 @@ def test_sources_are_those_of_the_table(two_sources: Path, folder: Path) -> None
     assert {*checked} == {"text", "chats", "texts"}
     sums = sources.sums(np.array([1, 0, 1]), np.array([1.0, 2.0, 4.0]), np.array([3, 1, 1]))
     assert sums.tolist() == [[2, 1], [5, 4], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [("dataset", 7, "names a dataset"), ("dataset", -1, "names a dataset"), ("doc_id", 2**62, "has document")],
+)
+def test_a_record_that_does_not_fit_its_data_is_refused(folder: Path, column: str, value: int, what: str) -> None:
+    whole = record({1: [(5, 1.0)]}, folder)
+    rows = [one | {column: value} for one in whole.table.to_pylist()]
+    with pytest.raises(InputError, match=f"losses is damaged: step 1 {what}"):
+        explain_step(LossRecord(whole.out, whole.datasets, pa.Table.from_pylist(rows, LOSSES)), 1)
