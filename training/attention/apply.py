@@ -144,6 +144,24 @@ def configs_of(config: Any) -> list[Any]:
     return found
 
 
+def refuse_foreign_attention(config: Any, where: object) -> None:
+    """Refuse a configuration that names attention of a hub, which transformers would fetch and run.
+
+    Args:
+        where: the file, for the message.
+
+    Raises:
+        ConfigError: as said.
+    """
+    for one in configs_of(config):
+        name = str(getattr(one, "_attn_implementation", None))
+        if "/" in name:
+            raise ConfigError(
+                f"{where} wants attention from elsewhere, {name!r}; code that a model's folder names is not run: "
+                "remove the key attn_implementation"
+            )
+
+
 def _choose(model: Any, device: torch.device) -> tuple[str, str]:
     if needs := what_varlen_cannot(model, device):
         return BLOCK_NAME, needs

@@ -7,7 +7,7 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..attention.apply import configs_of
+from ..attention.apply import refuse_foreign_attention
 from .sharded import find_shards
 
 _EDGE = 1 << 20
@@ -98,13 +98,7 @@ def read_model(model: Path) -> Any:
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         said = " ".join(str(error).split())[:300]
         raise ConfigError(f"the configuration of {model} cannot be read: {said}") from error
-    for one in configs_of(config):
-        name = str(getattr(one, "_attn_implementation", None))
-        if "/" in name:  # transformers would fetch it from a hub, and run it
-            raise ConfigError(
-                f"{model / 'config.json'} wants attention from elsewhere, {name!r}; code that a model's folder "
-                "names is not run: remove the key attn_implementation"
-            )
+    refuse_foreign_attention(config, model / "config.json")
     return config
 
 

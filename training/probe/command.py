@@ -13,7 +13,7 @@ import torch
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import size
-from ..attention.apply import Applied, use_packed
+from ..attention.apply import Applied, refuse_foreign_attention, use_packed
 from ..order.concat import ConcatRows
 from ..shards.dataset_rows import PackedRows
 from .limits import document_limit
@@ -72,6 +72,7 @@ def probe_model(
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder}/config.json: {first_line(error)}") from error
+    refuse_foreign_attention(config, folder / "config.json")
     weights = has_weights(folder)
     if tiny:
         try:

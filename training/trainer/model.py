@@ -16,6 +16,7 @@ import torch
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.positions import Limit
+from ..attention.apply import refuse_foreign_attention
 from ..order.concat import ConcatRows
 from ..probe.limits import document_limit
 from .config import ModelConfig
@@ -89,6 +90,8 @@ def read_model_config(config: ModelConfig, base: Path) -> Any:
         raise ConfigError(
             f"model.overrides.{key}: the model has no such key; check it{did_you_mean(key, found.to_dict())}"
         )
+    if not config.trust_remote_code:
+        refuse_foreign_attention(found, f"model: config.json of {_shown(config)}")
     return found
 
 

@@ -12,6 +12,7 @@ the kernel does not count root's.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ class Bubblewrap:
         users = unprivileged_users()
         told, tell = os.pipe()
         go, let_go = os.pipe()
+        child = None
         try:
             command = [self.executable, "--info-fd", str(tell), *(["--userns-block-fd", str(go)] if users else [])]
             sandbox = launched([*command, *_arguments(find_interpreter())], control, {}, (tell, go))
@@ -76,6 +78,9 @@ class Bubblewrap:
                 os.write(let_go, b"1")
             except (OSError, ValueError) as error:
                 sandbox.process.kill()
+                if child is not None:  # bwrap does not take it along before it is told to go
+                    with suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
                 sandbox.process.wait()
                 with sandbox.stderr:
                     raise SandboxError(f"bubblewrap did not start: {error}; {sandbox.complaint()}") from error
