@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ....schemas.errors import SandboxError
 from .interpreter import Interpreter, find_interpreter
-from .launch import Launched, SandboxLaunch, Surroundings, driver_source, launched, run_in_launches
+from .launch import Launched, SandboxLaunch, Surroundings, driver_source, kill_first, launched, run_in_launches
 from .programs import Execution, Program, ProgramLimits
 from .unprivileged import unprivileged_users
 
@@ -71,6 +71,7 @@ class Bubblewrap:
             tell = -1
             try:
                 child = _child(told)
+                kill_first(child)
                 if users:
                     for kind in ("uid_map", "gid_map"):
                         Path(f"/proc/{child}/{kind}").write_text(f"0 0 1\n1 {users[child % len(users)]} 1\n")

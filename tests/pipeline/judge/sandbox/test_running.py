@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from packtrain.pipeline.judge.sandbox.programs import Ending, Program, Sandbox
@@ -145,6 +146,18 @@ def test_a_caller_that_has_seen_enough_ends_everything(sandbox: Sandbox) -> None
 
 
 @pytest.mark.slow
+def test_the_kernel_ends_it_first_when_memory_runs_out(sandbox: Sandbox, marked: str) -> None:
+    tests = sandbox.run(Program("print(1)", None, (b"", b"")), QUICK)
+    assert next(iter(tests)).output == b"1\n"
+    scores = {
+        path.parent.name: (path.parent / "oom_score_adj").read_text().strip()
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if marked.encode() in path.read_bytes()
+    }
+    assert set(scores.values()) == {"1000"}, scores
+    tests.close()  # type: ignore[attr-defined]
+
+
 def test_times_are_those_of_the_program(run: Run) -> None:
     sleeps, works = run(
         "import time\nif input() == 'sleep': time.sleep(0.3)\nelse:\n  while time.process_time() < 0.3: pass",
