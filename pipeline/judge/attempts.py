@@ -10,6 +10,8 @@ from ...schemas.samples import Sample
 from ...stages.judge.extraction import Extraction, extract
 from .problem_file import ProblemFile
 
+_SHOWN = 60
+"""Characters of an id in a message."""
 DEFAULT_KS = (1, 5, 10)
 
 
@@ -94,11 +96,15 @@ def check_ks(asked: tuple[int, ...] | None, attempts: Iterable[Attempt]) -> tupl
 
 
 def _mismatch(sample: Sample, there: str | None, path: Path, problems: ProblemFile, elsewhere: bool) -> InputError:
-    which = f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem {sample.id!r}"
+    which = f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem {_named(sample.id)}"
     if elsewhere:
-        has = f"has {there!r} in row {sample.row}" if there is not None else f"has no row {sample.row}"
+        has = f"has {_named(there)} in row {sample.row}" if there is not None else f"has no row {sample.row}"
         return InputError(
             f"{which}, but {problems.path} {has}. The samples were made from another file, or its rows were moved: "
             "give the data that `packtrain sample` or `packtrain prep --prompt-only` read"
         )
     return InputError(f"{which}, which {problems.path} does not have; give the data that the samples were made from")
+
+
+def _named(id: str) -> str:
+    return repr(id) if len(id) <= _SHOWN else f"{id[:_SHOWN]!r}…"

@@ -11,6 +11,8 @@ from ..prep.rowjson import check_depth
 
 UNRATED = "unrated"
 """Stands for a missing difficulty."""
+_LONGEST_NAME = 40
+"""Characters of a difficulty, which names rows of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def problem_of(row: AppsRow, number: int) -> Problem:
     return Problem(
         number,
         group_of(row),
-        row.difficulty or UNRATED,
+        (row.difficulty or UNRATED)[:_LONGEST_NAME],
         row.question,
         function,
         tuple(as_bytes),
