@@ -80,7 +80,7 @@ def test_a_row_of_garbage_is_found(program: Command, regular: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("trained --step 999", "no losses of step 999; recorded are steps 1 to "),
+        ("trained --step 999", "no losses of step 999; choose one of steps 1 to "),
         ("trained --step 2 --by size", "by='size': choose one of loss, share"),
         ("trained --step 2 --data nosuch", "nosuch does not exist"),
         ("packed", "it is a dataset; give the folder that a training wrote"),

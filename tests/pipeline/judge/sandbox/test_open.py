@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import packtrain
 import pytest
 from packtrain.pipeline.judge.sandbox import bubblewrap, landlock, open
 from packtrain.pipeline.judge.sandbox.interpreter import find_interpreter
@@ -17,9 +16,10 @@ from packtrain.pipeline.judge.sandbox.programs import Ending, Program, ProgramLi
 from packtrain.schemas.errors import ConfigError, SandboxError
 
 from tests.pipeline.judge.sandbox.conftest import processes
+from tests.support.sources import ROOT
 
 USER = 12_345
-PATHS = f"{Path(packtrain.__file__).parents[1]}:{Path(pytest.__file__).parents[1]}"
+PATHS = f"{ROOT / '.types'}:{Path(pytest.__file__).parents[1]}"
 SHOW = """
 import sys, time
 from packtrain.pipeline.judge.sandbox.open import open_sandbox
@@ -48,8 +48,22 @@ def as_user(arguments: list[str], *, forbid_namespaces: bool = False) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.fixture
+def readable() -> None:
+    """Skip what another user runs, where the repository lies in a folder that is closed to others."""
+    if os.geteuid() != 0:
+        return
+    done = subprocess.run(
+        [find_interpreter(USER).executable, "-c", "import packtrain, pytest"], user=USER, group=USER, extra_groups=[],
+        env={"PYTHONPATH": PATHS}, cwd="/", check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"another user cannot read the repository: {done.stderr[-200:]}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bubblewrap", "sandlock"])
+@pytest.mark.usefixtures("readable")
 def test_an_ordinary_user_needs_no_rights(kind: str) -> None:
     said = as_user([kind])
     assert said.startswith(f"{kind} | None\n{USER if os.geteuid() == 0 else os.geteuid()}\n"), said
@@ -61,6 +75,7 @@ ATTACKS = "bubblewrap and (touched or daemons or everything or small or limited 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.usefixtures("readable")
 def test_attacks_do_not_succeed_against_an_ordinary_user_either() -> None:
     """There, programs are the same user as the driver and as everything else of that user."""
     done = subprocess.run(
@@ -75,6 +90,7 @@ def test_attacks_do_not_succeed_against_an_ordinary_user_either() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("readable")
 def test_where_namespaces_are_forbidden_there_is_sandlock() -> None:
     said = as_user(["auto"], forbid_namespaces=True)
     first, _, rest = said.partition("\n")
