@@ -97,7 +97,7 @@ class ShardedWeights:
             if isinstance(one, TensorStorageMetadata) and math.prod(one.size) != sum(
                 math.prod(piece.sizes) for piece in one.chunks
             ):
-                raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; it is damaged")
+                raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
         tensors = [
             ShardedTensor(_plain(key), key, tuple(one.size), one.properties.dtype)
             for key, one in metadata.state_dict_metadata.items()

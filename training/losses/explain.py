@@ -116,7 +116,8 @@ def explain_step(
     rows = [{name: column[at].item() for name, column in columns.items()} for at in order]
     if any(not 0 <= row["dataset"] < len(record.datasets) for row in rows):
         raise InputError(
-            f"{record.out / FOLDER} is damaged: step {step:,} names a dataset that the training did not have"
+            f"{record.out / FOLDER} is damaged: step {step:,} names a dataset that the training did not have; "
+            "choose another step, or train again"
         )
     datasets = _open(record.datasets, {row["dataset"] for row in rows}, elsewhere)
     names = {
@@ -127,7 +128,8 @@ def explain_step(
     for row, mean, loss in zip(rows, means[order].tolist(), sums[order].tolist(), strict=True):
         if row["doc_id"] not in names[row["dataset"]]:
             raise InputError(
-                f"{record.out / FOLDER} is damaged: step {step:,} has document {row['doc_id']}, not in its data"
+                f"{record.out / FOLDER} is damaged: step {step:,} has document {row['doc_id']}, not in its data; "
+                "choose another step, or train again"
             )
         id, source, file, line = names[row["dataset"]][row["doc_id"]]
         where = str(datasets[row["dataset"]].where)
