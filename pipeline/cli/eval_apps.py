@@ -1,5 +1,6 @@
 """`packtrain eval-apps`: run programs against the tests of APPS problems, and give pass@k."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +109,7 @@ def eval_apps(
     if as_json:
         print_json(scores_json(summary))
         return
-    for section in sections(summary)[:-1]:
+    for section in sections(replace(summary, notes=()))[:-1]:  # the notes were printed at the beginning
         print_section(console, section, wrap=True)
     say(console)
     say(console, f"{out / 'page.html'} shows it with programs that fail; results.jsonl beside it has every sample")

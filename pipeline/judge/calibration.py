@@ -9,7 +9,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.jsontext import parse_json
 from ...stages.judge.verdicts import Verdict
 from ..store.local import LocalStore
-from .evaluation import IDENTITY, SUMMARY
+from .evaluation import CALIBRATION, IDENTITY, OWN_SOLUTIONS, SUMMARY, difference
 from .problem_file import ProblemFile
 from .results_file import SampleResult, read_results
 
@@ -71,16 +71,36 @@ def read_finished(folder: Path, option: str, problems: ProblemFile) -> dict[tupl
         what = "holds an evaluation that is not finished" if identity is not None else "holds no evaluation"
         raise ConfigError(f"{option} {folder} {what}; give the --out of a finished `packtrain eval-apps`")
     if _read_identity(identity, folder, option).get("data") != problems.hash:
-        raise ConfigError(
-            f"{option} {folder} is an evaluation of other data; give one that was made with the same --data"
-        )
+        what = "a calibration" if option == "--calibration" else "an evaluation"
+        raise ConfigError(f"{option} {folder} is {what} of other data; give one that was made with the same --data")
     return read_results(folder, problems.ids)
 
 
-def other_options(folder: Path, option: str, identity: Mapping[str, object]) -> list[str]:
-    """The names of options that decide verdicts and that a finished evaluation has otherwise."""
+def find_calibration(folder: Path) -> Path:
+    """The folder of a calibration: this one, or the one in the folder of an evaluation with --calibrate.
+
+    Raises:
+        ConfigError: it holds a model's samples, and no finished calibration.
+    """
+    store = LocalStore(folder)
+    identity = store.read(IDENTITY) if folder.is_dir() else None
+    if identity is not None and _read_identity(identity, folder, "--calibration").get("samples") == OWN_SOLUTIONS:
+        return folder
+    if store.exists(f"{CALIBRATION}/{SUMMARY}"):
+        return folder / CALIBRATION
+    if identity is not None:
+        raise ConfigError(
+            f"--calibration {folder} holds samples of a model, not the data's own programs; give the --out of "
+            "`packtrain eval-apps --calibrate`"
+        )
+    return folder  # reading it says what is wrong
+
+
+def other_options(folder: Path, option: str, identity: Mapping[str, object]) -> str:
+    """The options that decide verdicts and that a finished evaluation has otherwise, with both values."""
     noted = _read_identity(LocalStore(folder).read(IDENTITY) or b"", folder, option)
-    return [name for name in identity if name not in ("data", "samples") and noted.get(name) != identity[name]]
+    differ = [name for name in identity if name not in ("data", "samples") and noted.get(name) != identity[name]]
+    return difference(noted, identity, differ)
 
 
 def _read_identity(data: bytes, folder: Path, option: str) -> Mapping[str, object]:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...schemas.errors import ConfigError, OutputError, PacktrainError
+from ...schemas.errors import ConfigError, OutputError, PacktrainError, StoreError
 from ...schemas.jsontext import indented_json
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
 from ..store.local import LocalStore, hash_file
 from .attempts import Attempt, attempts_of_references, attempts_of_samples, check_ks
-from .calibration import References, other_options, read_finished, references
+from .calibration import References, find_calibration, other_options, read_finished, references
 from .evaluation import CALIBRATION, PAGE, SUMMARY, Evaluation, check_out, evaluate
 from .judging import Judging
 from .page import evaluation_page
@@ -52,6 +52,8 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         raise ConfigError("give a samples file, or --calibrate to run the data's own programs")
     if request.calibrate and request.calibration is not None:
         raise ConfigError("--calibrate runs the references and --calibration reads such a run; give one of them")
+    if request.calibration is not None:
+        request = replace(request, calibration=find_calibration(request.calibration))
     with open_problems(request.data) as problems:
         samples = _samples(request.samples, problems) if request.samples is not None else None
         ks = check_ks(request.ks, samples) if samples is not None else ()
@@ -71,7 +73,8 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
             request.jobs or len(os.sched_getaffinity(0)),
         )
         check_out(main)
-        for note in (main.sandbox.note, *_notes(request, main)):
+        notes = _notes(request, main)
+        for note in (main.sandbox.note, *notes):
             if note is not None:
                 observer.note(note)
         if request.samples is None:
@@ -84,7 +87,7 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         results = evaluate(main, observer)
         title = request.samples.name
         name = str(request.compare) if request.compare is not None else ""
-        summary = summarise(main, results, ks, title, calibrated, other, name, _notes(request, main))
+        summary = summarise(main, results, ks, title, calibrated, other, name, notes)
         _write(main, summary, results)
         return summary
 
@@ -106,8 +109,8 @@ def _notes(request: EvaluationRequest, main: Evaluation) -> Sequence[str]:
     """What makes a comparison or a calibration less than exact."""
     notes = []
     for option, folder in (("--compare", request.compare), ("--calibration", request.calibration)):
-        if folder is not None and (names := other_options(folder, option, main.identity())):
-            notes.append(f"{option} {folder} was judged with other options: {', '.join(names)}")
+        if folder is not None and (differ := other_options(folder, option, main.identity())):
+            notes.append(f"{option} {folder} was judged with other options: {differ} as here")
     return notes
 
 
@@ -120,6 +123,8 @@ def _write(evaluation: Evaluation, summary: Summary, results: Results) -> None:
     try:
         store.replace_bytes(PAGE, render(page))
         store.replace_bytes(SUMMARY, indented_json(summary_json(summary), 2) + b"\n")
+    except StoreError:
+        raise  # says what to do, and whose fault it is
     except (PacktrainError, OSError) as error:
         raise OutputError(
             f"{evaluation.out} cannot be written ({error}); the results are in it: fix that, and run the same command "

@@ -17,6 +17,7 @@ from threading import Event
 from typing import Any
 
 from ...schemas.errors import BusyError, OutputError, SandboxError
+from ...schemas.escape import escape_line
 from ...schemas.files.lock import lock, own, release
 from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.units import plural
@@ -34,6 +35,8 @@ SUMMARY = "summary.json"
 PAGE = "page.html"
 CALIBRATION = "calibration"
 """The folder in an output for a calibration that belongs to an evaluation of samples, and runs before it."""
+OWN_SOLUTIONS = "the data's own solutions"
+"""What a calibration has in place of the hash of a samples file."""
 _LOCK = ".evaluation.lock"
 _FORMAT = 1
 """Raised when the same program may get another verdict."""
@@ -62,7 +65,7 @@ class Evaluation:
         return {
             "format": _FORMAT,
             "data": self.problems.hash,
-            "samples": self.samples_hash or "the data's own solutions",
+            "samples": self.samples_hash or OWN_SOLUTIONS,
             "comparator": self.judging.comparator.value,
             "limits": {key: one for key, one in asdict(self.judging.limits).items() if key != "stop"},
             "all_tests": self.judging.all_tests,
@@ -200,7 +203,7 @@ def check_out(evaluation: Evaluation) -> None:
     differ = [name for name in wanted if before.get(name) != wanted[name]]
     if differ:
         raise OutputError(
-            f"--out {folder} holds another evaluation: {_difference(before, wanted, differ)}. "
+            f"--out {folder} holds another evaluation: {difference(before, wanted, differ)}. "
             "Choose another folder, or give the same files and options to continue it"
         )
 
@@ -211,14 +214,25 @@ def _claim(evaluation: Evaluation) -> None:
     LocalStore(evaluation.out).put_bytes(IDENTITY, indented_json(evaluation.identity(), 2) + b"\n")
 
 
-def _difference(before: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> str:
+def difference(before: Mapping[str, Any], wanted: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Two identities' values of these names, in the words of the command line."""
     words = []
     for name in names:
+        old, new = before.get(name), wanted[name]
         if name in ("data", "samples"):
             words.append(f"other {name}")
-        elif name == "limits" and isinstance(before.get(name), dict):
-            changed = [key for key in wanted[name] if before[name].get(key) != wanted[name][key]]
-            words += [f"{key} {before[name].get(key)}, not {wanted[name][key]}" for key in changed]
+        elif name == "limits" and isinstance(old, dict):
+            changed = {key for key in new if old.get(key) != new[key]}
+            if "cpu_seconds" in changed:
+                words.append(f"--timeout {_shown(old.get('cpu_seconds'))}s, not {_shown(new['cpu_seconds'])}s")
+                changed.discard("wall_seconds")  # follows from it
+            words += [
+                f"{key} {_shown(old.get(key))}, not {_shown(new[key])}" for key in sorted(changed - {"cpu_seconds"})
+            ]
         else:
-            words.append(f"{name} {before.get(name)}, not {wanted[name]}")
+            words.append(f"{name} {_shown(old)}, not {_shown(new)}")
     return "; ".join(words)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else escape_line(str(value))

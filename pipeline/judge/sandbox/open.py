@@ -27,7 +27,7 @@ def open_sandbox(kind: SandboxKind = "auto") -> Sandbox:
     kinds = ("bubblewrap", "sandlock") if kind == "auto" else (kind,)
     wrong: list[str] = []
     for name in kinds:
-        note = "; ".join(wrong) or None
+        note = f"programs run in {name}; {'; '.join(wrong)}" if wrong else None
         try:
             sandbox = _bubblewrap(note) if name == "bubblewrap" else _landlock(note)
             _try(sandbox)

@@ -1,5 +1,6 @@
 """An evaluation from files to numbers, in the real sandbox: verdicts, numbers, resuming, refusals."""
 
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,8 @@ from packtrain.pipeline.judge.driver import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
 from packtrain.pipeline.judge.sandbox.programs import ProgramLimits
 from packtrain.pipeline.judge.summary import Summary, scores_json
-from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError
+from packtrain.pipeline.store.local import LocalStore, explain
+from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError, StoreError
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
 from packtrain.stages.prep.apps import fenced
@@ -133,6 +135,45 @@ def test_an_evaluation_that_is_there_is_not_run_again(evaluated: tuple[Path, Sum
     assert again.scores[0].passed == summary.scores[0].passed
 
 
+def test_a_calibration_is_of_references_or_lies_in_an_evaluation(
+    evaluated: tuple[Path, Summary], tmp_path: Path
+) -> None:
+    folder, _ = evaluated
+    found = evaluate(folder, calibration=folder / "results")  # it holds samples, and a calibration
+    assert found.calibrated is not None
+    assert [one.id for one in found.references.values() if not one.usable] == ["broken"]
+    shutil.copytree(folder / "results", tmp_path / "samples", ignore=shutil.ignore_patterns("calibration"))
+    with pytest.raises(ConfigError, match=r"holds samples of a model, .*eval-apps --calibrate"):
+        evaluate(folder, calibration=tmp_path / "samples")
+
+
+def test_other_options_of_a_calibration_are_named_with_values(evaluated: tuple[Path, Summary], tmp_path: Path) -> None:
+    folder, _ = evaluated
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:1])
+    other = Judging(Comparator.exact, ProgramLimits(wall_seconds=12, cpu_seconds=6))
+    found = run_evaluation(
+        EvaluationRequest(folder / "data.jsonl", tmp_path / "out", tmp_path / "samples.jsonl", other,
+                          calibration=folder / "results" / "calibration")
+    )  # fmt: skip
+    (note,) = [one for one in found.notes if "--calibration" in one]
+    assert note.endswith(
+        "calibration was judged with other options: comparator tokens+numbers, not exact; --timeout 5s, not 6s as here"
+    )
+
+
+def test_a_full_disk_is_a_failure_wherever_it_shows(
+    evaluated: tuple[Path, Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(store: LocalStore, name: str, data: bytes) -> None:
+        raise explain(OSError(errno.ENOSPC, "no space"), store.root)
+
+    monkeypatch.setattr(LocalStore, "replace_bytes", full)
+    with pytest.raises(StoreError, match=r"is full; free some space, .*run the same command again") as refused:
+        evaluate(evaluated[0])
+    assert refused.value.exit_code == 1
+    assert "cache" not in str(refused.value)
+
+
 def test_comparators_and_all_tests_decide(tmp_path: Path) -> None:
     write_problems(tmp_path / "data.jsonl")
     write_samples(tmp_path / "samples.jsonl", sample_rows()[:6])
@@ -193,7 +234,7 @@ def test_another_evaluation_is_refused(evaluated: tuple[Path, Summary], tmp_path
     changes: list[tuple[dict[str, Any], str]] = [
         ({"samples": tmp_path / "samples.jsonl"}, "other samples"),
         ({"judging": Judging(Comparator.exact, JUDGING.limits)}, r"comparator tokens\+numbers, not exact"),
-        ({"judging": longer}, "cpu_seconds 5, not 6"),
+        ({"judging": longer}, "--timeout 5s, not 6s"),
         ({"sandbox": "unsafe"}, "not unsafe"),
     ]
     for change, what in changes:
@@ -207,6 +248,11 @@ def test_another_evaluation_is_refused(evaluated: tuple[Path, Summary], tmp_path
     )  # fmt: skip
     with pytest.raises(ConfigError, match="is an evaluation of other data"):
         run_evaluation(other)
+    calibrated = EvaluationRequest(
+        elsewhere, tmp_path / "new", folder / "samples.jsonl", JUDGING, calibration=folder / "results"
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="is a calibration of other data"):
+        run_evaluation(calibrated)
     assert not (tmp_path / "new").exists()
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

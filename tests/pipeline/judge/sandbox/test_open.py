@@ -94,7 +94,7 @@ def test_attacks_do_not_succeed_against_an_ordinary_user_either() -> None:
 def test_where_namespaces_are_forbidden_there_is_sandlock() -> None:
     said = as_user(["auto"], forbid_namespaces=True)
     first, _, rest = said.partition("\n")
-    assert first.startswith("sandlock | bubblewrap: bubblewrap did not start: ")
+    assert first.startswith("sandlock | programs run in sandlock; bubblewrap: bubblewrap did not start: ")
     assert "BlockingIOError" in rest
 
 
@@ -103,6 +103,15 @@ def test_the_first_choice_is_bubblewrap() -> None:
     assert (sandbox.name, sandbox.note) == ("bubblewrap", None)
     assert sandbox.version == f"0.11.0, Python {'.'.join(map(str, sys.version_info[:3]))}"
     assert open_sandbox("auto") is sandbox
+
+
+def test_the_second_choice_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open, "find_bubblewrap", lambda: None)
+    open_sandbox.cache_clear()
+    try:
+        assert open_sandbox("auto").note == "programs run in sandlock; bubblewrap: not installed"
+    finally:
+        open_sandbox.cache_clear()
 
 
 @pytest.fixture
