@@ -81,6 +81,7 @@ def pack(work: Path, name: str, sources: list[dict[str, Any]], repeat: int, stra
         "sources": [one | {"repeat": repeat} for one in sources],
         "truncate": {"max_length": MAX_LENGTH},
         "pack": {"strategy": strategy},
+        "output": {"shard_bytes": "32MiB"},  # a worker takes a shard at a time
         "run": {"report": False},
     }
     run(config, base=work)
