@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from .arguments import completion
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from ..samples.prompts import PromptSet
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
+_ENGINES = ("auto", "batches", "continuous", "vllm")
+_TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
+"""How names of a tokenizer's files begin."""
 
 
 def sample(
@@ -96,6 +101,7 @@ def sample(
     from ..configfile import load_config
     from ..report.draw.printing import say
     from ..samples.prompts import read_prompts
+    from ..samples.samples_file import check_place
     from ..samples.sampling import SamplePlan, draw_samples, parse_shard, shard_file
     from .views.console import ConsoleObserver, make_console
 
@@ -108,16 +114,28 @@ def sample(
         raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
+    if engine not in _ENGINES:
+        raise ConfigError(f"--engine {engine}: choose one of {', '.join(_ENGINES)}{did_you_mean(engine, _ENGINES)}")
+    if endpoint is None and engine == "vllm" and find_spec("vllm") is None:
+        raise ConfigError("--engine vllm: vLLM is not installed; pip install 'packtrain[vllm]', or give another engine")
     if endpoint is not None and tokenizer is None:
         raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
+    if endpoint is not None and find_spec("openai") is None:
+        raise ConfigError("--endpoint needs the package openai; pip install 'packtrain[endpoint]'")
     part = parse_shard(shard)
     out = shard_file(out, part)
+    check_place(out)
+    if tokenizer is None:
+        _check_tokenizer(Path(model), base)
     folder = tokenizer or Path(model)
     config, place = load_config(without_file(format, [data], folder, str(out)), Path.cwd(), settings or [], typed=True)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         if endpoint is None:
-            found = _place(Path(model), base, folder, out, observer)
+            found = _place(Path(model), base, folder, out, device, observer)
+            from ...training.generate.command import resolve_engine
+
+            kind, size = resolve_engine(engine, batch, device, found)
         prompts = read_prompts(config, place, observer)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         common = {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
@@ -132,9 +150,8 @@ def sample(
                 observer,
             )  # fmt: skip
         else:
-            from ...training.generate.command import open_engine, resolve_engine
+            from ...training.generate.command import open_engine
 
-            kind, size = resolve_engine(engine, batch, device, found)
             drawn = _fitted(prompts, drawn, found, observer)
             together = size if kind == "batches" else 0
             longest = max(len(one.ids) for one in prompts.prompts)
@@ -148,21 +165,41 @@ def sample(
         print_json({"out": str(out), "prompts": len(prompts.prompts), **asdict(counts)})
         return
     said = ", ".join(f"{reason} {number:,}" for reason, number in counts.reasons.items())
+    if not counts.made:
+        say(console, f"all {plural(counts.samples, 'sample')} were there already")
     say(console, f"{out}: {plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}, "
         f"{counts.tokens:,} tokens{f' ({said})' if said else ''}")  # fmt: skip
 
 
-def _place(model: Path, base: Path | None, tokenizer: Path, out: Path, observer: "Observer") -> Any:
+def _check_tokenizer(model: Path, base: Path | None) -> None:
+    """Refuse a model's folder without a tokenizer; names one that may be the model's."""
+    if not any((model / one).exists() for one in ("config.json", "adapter_config.json", "pytorch_model_fsdp_0")):
+        return  # no model either, which is said where it is looked for
+    if _has_tokenizer(model):
+        return
+    near = [one for one in (base, model.parent / "model") if one is not None]
+    found = next((one for one in near if _has_tokenizer(one)), None)
+    raise ConfigError(
+        f"MODEL: {model} holds no tokenizer; add --tokenizer {found or 'FOLDER, that of the model that was trained'}"
+    )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return folder.is_dir() and any(one.name.startswith(_TOKENIZER) for one in folder.iterdir())
+
+
+def _place(model: Path, base: Path | None, tokenizer: Path, out: Path, device: str | None, observer: "Observer") -> Any:
     """The model's place; a sharded checkpoint is gathered beside the samples first."""
     try:
         import torch  # noqa: F401
 
-        from ...training.generate.command import find_model, is_sharded
+        from ...training.generate.command import check_device, find_model, is_sharded
         from ...training.generate.export import export_checkpoint
     except ImportError as error:
         raise ConfigError(
             f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
         ) from None
+    check_device(device)
     if not is_sharded(model):
         return find_model(model, base)
     gathered = out.with_name(f"{out.name}.model")

@@ -5,9 +5,11 @@ finished. The end of a run puts them into the order of (row, sample): a determin
 however many interruptions. Which command makes the file is recorded beside it, in `NAME.run.json`.
 """
 
+import errno
 import os
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -67,8 +69,29 @@ def read_samples(path: Path) -> Iterator[Sample]:
         yield sample
 
 
+def check_place(path: Path) -> None:
+    """Refuse a place where no samples file can be written, before any work.
+
+    Raises:
+        OutputError: it is a folder, below a file, or a file that no command of ours made.
+        StoreError: its folder cannot be written.
+    """
+    record = path.with_name(path.name + RECORD)
+    there = next(one for one in path.absolute().parents if one.exists())
+    if not there.is_dir():
+        raise OutputError(f"--out {path}: {there} is a file, not a folder; choose another place")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"--out {path} is not a regular file; choose another name")
+    if path.exists() and path.stat().st_size and not record.exists():
+        raise OutputError(
+            f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another file"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise explain(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), there)
+
+
 class SamplesFile:
-    """A samples file being written by one process, or resumed.
+    """A samples file being written by one process, or resumed. The record of a file without samples binds no command.
 
     Args:
         path: the file, made if needed.
@@ -88,13 +111,17 @@ class SamplesFile:
         """Keys of the samples in the file."""
         self.tokens = 0
         """Tokens of the samples in the file, as far as known."""
+        self.reasons: Counter[str] = Counter()
+        """Samples in the file by `finish_reason`."""
+        check_place(path)
         self._store = LocalStore(path.absolute().parent)
         self._record = path.name + RECORD
-        self._check_place()
-        self._keep_record(options)
+        record = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
+        self._store.put_bytes(self._record, record)
         try:
             self._lock = self._locked()
             try:
+                self._keep_record(options, record)
                 self._store.sweep_top()
                 self._file = self._resumed(set(wanted))
             except BaseException:
@@ -109,8 +136,7 @@ class SamplesFile:
         lines = []
         for sample in samples:
             assert sample.key not in self.done
-            self.done.add(sample.key)
-            self.tokens += sample.tokens or 0
+            self._count(sample)
             lines.append(_encode(sample) + b"\n")
         try:
             self._file.write(b"".join(lines))
@@ -158,24 +184,23 @@ class SamplesFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _check_place(self) -> None:
-        there = next(one for one in self.path.absolute().parents if one.exists())
-        if not there.is_dir():
-            raise OutputError(f"--out {self.path}: {there} is a file, not a folder; choose another place")
-        if self.path.exists() and not self.path.is_file():
-            raise OutputError(f"--out {self.path} is not a regular file; choose another name")
-        if self.path.exists() and not self._store.exists(self._record):
-            raise OutputError(
-                f"--out {self.path} exists, and {self._record}, which would say what made it, does not; choose another "
-                "file"
-            )
+    def _count(self, sample: Sample) -> None:
+        self.done.add(sample.key)
+        self.tokens += sample.tokens or 0
+        self.reasons[sample.finish_reason or "unknown"] += 1
 
-    def _keep_record(self, options: Mapping[str, Any]) -> None:
-        mine = {"format": _FORMAT, "options": dict(options)}
-        if self._store.put_bytes(self._record, indented_json(mine, 1) + b"\n"):
+    def _keep_record(self, options: Mapping[str, Any], record: bytes) -> None:
+        there = self._store.read(self._record) or b""
+        if there == record:
+            return
+        if not self.path.exists() or next(_lines(self.path, cut=True), None) is None:
+            # In place, as the lock is on this file: a command that failed before its first sample.
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, record, 0)
+            os.fsync(self._lock)
             return
         try:
-            found = parse_json(self._store.read(self._record) or b"")
+            found = parse_json(there)
             theirs = found["options"] if found["format"] == _FORMAT else {}
             different = [one for one in sorted({*options, *theirs}) if theirs.get(one) != options.get(one)]
         except (ValueError, KeyError, TypeError):
@@ -189,7 +214,7 @@ class SamplesFile:
             )
 
     def _locked(self) -> int:
-        descriptor = os.open(self._store.path(self._record), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(self._store.path(self._record), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         lock.own(descriptor)
         if lock.lock(descriptor, wait=False) is False:
             lock.release(descriptor)
@@ -210,8 +235,7 @@ class SamplesFile:
                         f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} stands twice; "
                         "remove one of them"
                     )
-                self.done.add(sample.key)
-                self.tokens += sample.tokens or 0
+                self._count(sample)
                 end += size
         file = self.path.open("ab", buffering=0)
         if file.tell() > end:

@@ -31,7 +31,7 @@ class SampleCounts:
     tokens: int
     """New tokens of all samples, where the engine says how many."""
     reasons: dict[str, int]
-    """Samples of this run by `finish_reason`."""
+    """All samples in the file by `finish_reason`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,6 @@ def draw_samples(
     groups = plan.groups(found.prompts)
     wanted = {request.key: prompt for group in groups for prompt, request in group}
     decode = _Decoder(found.tokenizer.json, settings)
-    reasons: dict[str, int] = {}
     made = 0
     with SamplesFile(out, options, wanted) as file:
         before = len(file.done)
@@ -139,8 +138,9 @@ def draw_samples(
             observer.note(f"{out} has {before:,} of {len(wanted):,} samples; going on with the others")
         todo = [group for group in groups if any(request.key not in file.done for _, request in group)]
         if todo:
-            observer.begin("sample", len(wanted) - before, "")
+            observer.begin("load the model", 0, "")
             engine = make_engine()
+            observer.begin("sample", len(wanted) - before, "samples")
             try:
                 for answer in engine.answers(_requests(todo, file.done, plan)):
                     if answer.key in file.done:
@@ -148,13 +148,12 @@ def draw_samples(
                     sample = decode(wanted[answer.key], answer)
                     file.append([sample])
                     made += 1
-                    reasons[sample.finish_reason or "unknown"] = reasons.get(sample.finish_reason or "unknown", 0) + 1
                     observer.advance(1, rows=1, tokens=sample.tokens or 0)
             finally:
                 engine.close()
             observer.end()
         file.finish()
-        return SampleCounts(len(file.done), made, file.tokens, dict(sorted(reasons.items())))
+        return SampleCounts(len(file.done), made, file.tokens, dict(sorted(file.reasons.items())))
 
 
 def _requests(

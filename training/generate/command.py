@@ -6,11 +6,36 @@ from ...schemas.errors import ConfigError
 from ...schemas.samples import SampleEngine, SampleSettings
 from .model_place import ModelPlace, find_model, is_sharded
 
-__all__ = ["EngineName", "ModelPlace", "find_model", "is_sharded", "open_engine", "resolve_engine"]
+__all__ = ["EngineName", "ModelPlace", "check_device", "find_model", "is_sharded", "open_engine", "resolve_engine"]
 
 EngineName: TypeAlias = Literal["batches", "continuous", "vllm"]
 _SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given."""
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that is not here.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`; None for any.
+
+    Raises:
+        ConfigError: as said.
+    """
+    import torch
+
+    if device is None:
+        return
+    try:
+        index = torch.device(device).index
+    except RuntimeError:
+        raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0") from None
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"--device {device}: torch finds no CUDA here; leave it out, or give cpu")
+    if device.startswith("cuda") and (index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"--device {device}: torch finds {torch.cuda.device_count()} here, from cuda:0; give one of them"
+        )
 
 
 def resolve_engine(name: str, batch: int | None, device: str | None, place: ModelPlace) -> tuple[EngineName, int]:

@@ -105,7 +105,8 @@ def require_shards(checkpoint: Path) -> Path:
         return shards
     if any(checkpoint.glob("*.safetensors")):
         raise ConfigError(
-            f"CHECKPOINT: {checkpoint} holds whole weights already; use it as it is, with packtrain sample too"
+            f"CHECKPOINT: {checkpoint} holds whole weights already; use it as it is; with packtrain sample, "
+            "give --tokenizer, as checkpoints hold none"
         )
     if is_zero(checkpoint):
         raise ConfigError(

@@ -20,15 +20,13 @@ def load_for_generation(place: ModelPlace, *, dtype: str, device: str | None) ->
         device: `cpu`, `cuda`, `cuda:1`; None for CUDA where it is available.
 
     Raises:
-        ConfigError: the device is not there, peft is missing, or transformers cannot load the model.
+        ConfigError: peft is missing, or transformers cannot load the model.
     """
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"--device {device}: torch finds no CUDA here; leave it out, or give cpu")
     if place.adapter is not None and find_spec("peft") is None:
         raise ConfigError("MODEL: an adapter needs the package peft: pip install 'packtrain[lora]'")
     logging.set_verbosity_error()

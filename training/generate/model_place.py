@@ -68,7 +68,11 @@ def find_model(model: Path, base: Path | None = None) -> ModelPlace:
     elif base is not None:
         raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
     if not (model / "config.json").is_file():
-        raise ConfigError(f"MODEL: {model} has no config.json; give a folder that holds a whole model")
+        inside = model / "model"  # of a training's folder
+        raise ConfigError(
+            f"MODEL: {model} has no config.json; give "
+            f"{inside if (inside / 'config.json').is_file() else 'a folder that holds a whole model'}"
+        )
     _check_weights(model, ("",))
     if adapter is not None:
         _check_weights(adapter, _ADAPTER)

@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def test_shards_end_to_end_are_the_whole(packtrain: Command, here: Path) -> None
 def test_another_command_on_the_same_file_is_refused(packtrain: Command, here: Path) -> None:
     sample(packtrain, "a.jsonl")
     before = Path("a.jsonl").read_bytes()
-    assert "12 samples of 3 prompts" in sample(packtrain, "a.jsonl").out
+    again = sample(packtrain, "a.jsonl").out
+    assert "all 12 samples were there already" in again
+    assert "12 samples of 3 prompts" in again
     said = sample(packtrain, "a.jsonl", "--temperature", 0.5, code=2).err
     assert "holds samples of another command (temperature: 0.8 then, 0.5 now)" in said
     write_model(here / "trained" / "model", hidden_size=64)
@@ -115,7 +118,9 @@ MISTAKES: list[tuple[tuple[object, ...], str]] = [
     (("--top-p", "0"), "--top-p 0.0: give a number above 0"),
     (("-n", "0"), "-n"),
     (("--max-new-tokens", "2048"), "with the prompt, 3 rows would be longer than the model's 2,048 positions"),
-    (("--engine", "quick"), "--engine quick: choose one of"),
+    (("--engine", "vlm"), "--engine vlm: choose one of auto, batches, continuous, vllm; did you mean vllm?"),
+    (("--device", "cuda:99"), "--device cuda:99: torch finds "),
+    (("--device", "cpux"), "--device cpux: choose one of"),
     (("--dtype", "float8"), "--dtype float8: choose one of"),
     (("--device", "tpu"), "--device tpu: choose one of"),
     (("--shard", "3/3"), "--shard 3/3: give I/N"),
@@ -135,6 +140,25 @@ def test_mistakes_end_it_before_any_work(packtrain: Command, here: Path, more: t
     assert what in done.err
     assert "Traceback" not in done.err
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_an_engine_that_is_not_installed_is_refused_before_any_work(packtrain: Command, here: Path) -> None:
+    said = sample(packtrain, "a.jsonl", "--engine", "vllm", code=2).err
+    assert "--engine vllm: vLLM is not installed; pip install 'packtrain[vllm]', or give another engine" in said
+    assert not list(here.glob("a.jsonl*"))
+
+
+def test_a_checkpoint_without_a_tokenizer_names_one(packtrain: Command, here: Path) -> None:
+    said = sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2).err
+    assert "MODEL: trained/checkpoint-2 holds no tokenizer; add --tokenizer trained/model" in said
+    assert "MODEL: trained has no config.json; give trained/model" in sample(
+        packtrain, "a.jsonl", "--tokenizer", TOKENIZER, model="trained", code=2
+    ).err  # fmt: skip
+    (here / "trained" / "model").rename(here / "elsewhere")
+    said = sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2).err
+    assert "holds no tokenizer; add --tokenizer FOLDER, that of the model that was trained" in said
+    assert not list(here.glob("a.jsonl*"))
 
 
 def test_a_tokenizer_of_another_model_is_refused(packtrain: Command, here: Path) -> None:

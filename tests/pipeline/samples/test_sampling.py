@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
 from packtrain.pipeline.samples.samples_file import read_samples
-from packtrain.pipeline.samples.sampling import SamplePlan, check_lengths, draw_samples, parse_shard, shard_file
+from packtrain.pipeline.samples.sampling import (
+    SampleCounts,
+    SamplePlan,
+    check_lengths,
+    draw_samples,
+    parse_shard,
+    shard_file,
+)
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
@@ -52,9 +60,10 @@ def prompt_set(spec: TokenizerSpec, rows: int) -> PromptSet:
     return PromptSet(prompts, spec, ("<|im_end|>",), Counter())
 
 
-def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> None:
-    draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Silent())
+def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> SampleCounts:
+    counts = draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Silent())
     assert engine.closed or not engine.groups
+    return counts
 
 
 @given(
@@ -119,6 +128,17 @@ def test_what_is_said_about_an_answer(tmp_path: Path, spec: TokenizerSpec) -> No
         assert one.tokens == (4 if one.finish_reason == "stop" else 3)
         assert "<|im_end|>" not in one.text
         assert one.text
+
+
+def test_counts_are_of_the_whole_file(tmp_path: Path, spec: TokenizerSpec) -> None:
+    found, plan = prompt_set(spec, 5), SamplePlan(2, 1)
+    whole = draw(found, tmp_path / "whole.jsonl", plan, Echo())
+    reasons = Counter(one.finish_reason for one in read_samples(tmp_path / "whole.jsonl"))
+    assert (whole.made, whole.reasons) == (10, dict(reasons))
+    with pytest.raises(KeyboardInterrupt):
+        draw(found, tmp_path / "s.jsonl", plan, Echo(4))
+    assert draw(found, tmp_path / "s.jsonl", plan, Echo()) == replace(whole, made=6)
+    assert draw(found, tmp_path / "s.jsonl", plan, Echo()) == replace(whole, made=0)
 
 
 def test_shards_have_names_that_sort() -> None:
