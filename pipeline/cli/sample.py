@@ -138,7 +138,8 @@ def sample(
             kind, size = resolve_engine(engine, batch, device, found)
         prompts = read_prompts(config, place, observer)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
-        common = {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
+        known = {} if prompts.data is None else {"data": prompts.data}
+        common = {"prompts": prompts.hash, **known, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                   "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
         if endpoint is not None:
             from ..samples.endpoint import EndpointEngine

@@ -5,9 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, PacktrainError
+from ...schemas.jsontext import parse_json
 from ...schemas.samples import Sample
 from ...stages.judge.extraction import Extraction, extract
+from ..samples.samples_file import RECORD
+from ..store.local import LocalStore
 from .problem_file import ProblemFile
 
 _SHOWN = 60
@@ -55,6 +58,16 @@ def attempts_of_samples(samples: Iterable[Sample], path: Path, problems: Problem
     if not found:
         raise InputError(f"{path}: none of its problems has tests in {problems.path}; give data with tests")
     return sorted(found, key=lambda one: one.key)
+
+
+def drawn_from(path: Path) -> str | None:
+    """BLAKE3 of the data file from which `packtrain sample` drew these samples, as recorded beside them; else None."""
+    try:
+        found = parse_json(LocalStore(path.absolute().parent).read(path.name + RECORD) or b"")
+        said = found["options"].get("data")
+    except (PacktrainError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # of another program, or of none
+    return said if isinstance(said, str) else None
 
 
 def attempts_of_references(problems: ProblemFile) -> list[Attempt]:

@@ -10,7 +10,7 @@ from ...schemas.jsontext import indented_json
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
 from ..store.local import LocalStore, hash_file
-from .attempts import Attempt, attempts_of_references, attempts_of_samples, check_ks
+from .attempts import Attempt, attempts_of_references, attempts_of_samples, check_ks, drawn_from
 from .calibration import References, find_calibration, other_options, read_finished, references
 from .evaluation import CALIBRATION, PAGE, SUMMARY, Evaluation, check_out, evaluate
 from .judging import Judging
@@ -106,8 +106,14 @@ def _references_only(evaluation: Evaluation, observer: Observer) -> Summary:
 
 
 def _notes(request: EvaluationRequest, main: Evaluation) -> Sequence[str]:
-    """What makes a comparison or a calibration less than exact."""
+    """What makes the numbers, a comparison or a calibration less than exact."""
     notes = []
+    drawn = drawn_from(request.samples) if request.samples is not None else None
+    if drawn is not None and drawn != main.problems.hash:
+        notes.append(
+            f"{request.samples} was drawn from another file than --data {request.data}: rows and ids agree, questions "
+            "may not; if it is not the same test set, give the file that the samples were drawn from"
+        )
     for option, folder in (("--compare", request.compare), ("--calibration", request.calibration)):
         if folder is not None and (differ := other_options(folder, option, main.identity())):
             notes.append(f"{option} {folder} was judged with other options: {differ} as here")

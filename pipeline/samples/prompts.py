@@ -65,6 +65,8 @@ class PromptSet:
     """Tokens that end an answer: the template's end of a turn if there are conversations, and the end of a sequence."""
     filtered: Counter[str]
     """Rows that were left out, by reason."""
+    data: str | None = None
+    """BLAKE3 of the data file; None for several files, and for prompts that say themselves which row each is of."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -134,7 +136,8 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
             raise InputError(f"--data: two prompts are of row {one.row}; give each row once")
         seen.add(one.row)
     ends = [block.stop for block in rendered if block.stop] + [tokenizer.eos_token]
-    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)), filtered)
+    data = files[0].hash if len(files) == 1 and not own_rows else None
+    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)), filtered, data)
 
 
 @dataclass(frozen=True, slots=True)

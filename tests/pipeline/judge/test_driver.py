@@ -16,7 +16,7 @@ from packtrain.pipeline.judge.driver import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
 from packtrain.pipeline.judge.sandbox.programs import ProgramLimits
 from packtrain.pipeline.judge.summary import Summary, scores_json
-from packtrain.pipeline.store.local import LocalStore, explain
+from packtrain.pipeline.store.local import LocalStore, explain, hash_file
 from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError, StoreError
 from packtrain.schemas.files import lock
 from packtrain.stages.judge.comparators import Comparator
@@ -159,6 +159,17 @@ def test_other_options_of_a_calibration_are_named_with_values(evaluated: tuple[P
     assert note.endswith(
         "calibration was judged with other options: comparator tokens+numbers, not exact; --timeout 5s, not 6s as here"
     )
+
+
+def test_samples_of_another_file_are_told_by_their_record(tmp_path: Path) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:1])
+    record = tmp_path / "samples.jsonl.run.json"
+    for data, noted in ((hash_file(tmp_path / "data.jsonl").hash, False), ("0" * 64, True), (None, False)):
+        record.write_text(json.dumps({"format": 1, "options": {"data": data}}))
+        assert any("was drawn from another file than --data" in one for one in evaluate(tmp_path).notes) is noted
+    record.write_text("[")
+    assert evaluate(tmp_path).notes == []
 
 
 def test_a_full_disk_is_a_failure_wherever_it_shows(

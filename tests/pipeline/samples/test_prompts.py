@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.configfile import load_config
+from packtrain.pipeline.judge.problem_file import open_problems
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.prep_only import prepare_source
@@ -129,7 +130,11 @@ def test_prep_and_the_rows_themselves_give_the_same_prompts(tmp_path: Path, make
     tokenizer = make_tokenizer("prompts-plain")
     rows = read(path, tokenizer, "apps")
     for name in ("prompts.jsonl", "prompts.parquet"):
-        assert read(tmp_path / name, tokenizer).prompts == rows.prompts
+        prepared = read(tmp_path / name, tokenizer)
+        assert prepared.prompts == rows.prompts
+        assert prepared.data is None
+    with open_problems(path) as problems:
+        assert rows.data == problems.hash
     assert [(one.id, one.row) for one in rows.prompts] == [("5", 0), ("x", 2)]
 
 
