@@ -15,6 +15,8 @@ from .problem_file import ProblemFile
 
 _SHOWN = 60
 """Characters of an id in a message."""
+_KEPT = 8_000
+"""Characters of an answer without a program, for the page."""
 DEFAULT_KS = (1, 5, 10)
 
 
@@ -29,6 +31,8 @@ class Attempt:
     code: str
     """Empty if the answer holds no program."""
     extraction: Extraction
+    answer: str = ""
+    """The start of an answer without a program."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -52,7 +56,8 @@ def attempts_of_samples(samples: Iterable[Sample], path: Path, problems: Problem
             raise _mismatch(sample, head.id if head else None, path, problems, sample.id in ids)
         if head.unusable is None:
             code = extract(sample.text)
-            found.append(Attempt(sample.row, sample.sample, code.code, code.rule))
+            answer = "" if code.code else sample.text[:_KEPT]
+            found.append(Attempt(sample.row, sample.sample, code.code, code.rule, answer))
     if not count:
         raise InputError(f"{path} holds no samples")
     if not found:

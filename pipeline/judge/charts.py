@@ -43,7 +43,9 @@ def pass_chart(name: str, title: str, scores: Sequence[GroupScore], ks: Sequence
     if not shown:
         return None
     traces: list[dict[str, Any]] = []
-    reach = max(one.high for score in shown for one in score.estimates.values())
+    drawn = [one for score in shown for one in score.estimates.values()]
+    # bars of nothing say so only on the whole scale
+    reach = max(one.high for one in drawn) if any(one.value for one in drawn) else 1.0
     for at, k in enumerate(ks):
         found = [(place, score.estimates[k]) for place, score in enumerate(shown) if k in score.estimates]
         tips = [f"pass@{k}: {percent(one.value)}<br>95 % interval {interval(one)}" for _, one in found]
@@ -61,7 +63,7 @@ def pass_chart(name: str, title: str, scores: Sequence[GroupScore], ks: Sequence
     height = 110 + _BAR * max(len(ks), 1) * len(shown)
     layout = {
         "barmode": "group",
-        "xaxis": percent_axis(max(reach, 0.01)),
+        "xaxis": percent_axis(reach),
         "yaxis": category_axis([one.name for one in shown]),
         "showlegend": len(ks) > 1,
         "legend": {"traceorder": "normal", **legend_under(height)},

@@ -59,10 +59,12 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         ks = check_ks(request.ks, samples) if samples is not None else ()
         own = attempts_of_references(problems) if request.calibrate else None
         other = calibrated = None
+        page = ""
         if request.compare is not None:
             other = read_finished(request.compare, "--compare", problems)
         if request.calibration is not None:
             calibrated = references(read_finished(request.calibration, "--calibration", problems).values(), problems)
+            page = str(request.calibration / PAGE)
         main = Evaluation(
             request.out,
             problems,
@@ -84,10 +86,11 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
             check_out(below)
             _references_only(below, observer)
             calibrated = references(read_finished(below.out, "--calibrate", problems).values(), problems)
+            page = f"{CALIBRATION}/{PAGE}"
         results = evaluate(main, observer)
         title = request.samples.name
         name = str(request.compare) if request.compare is not None else ""
-        summary = summarise(main, results, ks, title, calibrated, other, name, notes)
+        summary = summarise(main, results, ks, title, calibrated, other, name, notes, page)
         _write(main, summary, results)
         return summary
 

@@ -11,10 +11,11 @@ from ..report.draw.blocks import Block, Markup, Page, PageSection, Switch
 from ..report.draw.markup import escaped
 from .attempts import Attempt
 from .charts import pass_chart, time_chart, verdicts_chart
+from .evaluation import CALIBRATION, PAGE
 from .problem_file import ProblemFile
 from .results_file import SampleResult
 from .sections import sections
-from .summary import Results, Summary
+from .summary import Results, Summary, for_display
 
 _EXAMPLES = 5
 """Failures that are shown of each verdict."""
@@ -24,6 +25,7 @@ _TEXT = 6_000
 
 def evaluation_page(summary: Summary, results: Results, attempts: Sequence[Attempt], problems: ProblemFile) -> Page:
     """The page; reads the problems of the failures that it shows."""
+    summary = for_display(summary)
     made = [_with_charts(summary, results, one) for one in sections(summary)]
     time = time_chart(results)
     if time is not None:
@@ -75,6 +77,8 @@ def _with_charts(summary: Summary, results: Results, section: PageSection) -> Pa
                 del blocks[0]  # the chart has its table
     elif section.name == "verdicts" and results:
         charts, blocks = [verdicts_chart(summary)], []
+    elif section.name == "references" and summary.calibration_page == f"{CALIBRATION}/{PAGE}":
+        charts = [Markup(f'<p><a href="{CALIBRATION}/{PAGE}">The page of the calibration</a></p>')]
     return replace(section, blocks=[*charts, *blocks])
 
 
@@ -87,9 +91,9 @@ def _failures(results: Results, attempts: Sequence[Attempt], problems: ProblemFi
         return None
     rows = {one.about.row for members in chosen.values() for one in members}
     read = {problem.row: problem for problem in problems.problems(rows)}
-    code = {one.key: one.code for one in attempts}
+    tried = {one.key: one for one in attempts}
     panels = [
-        (verdict.value, [Markup(_example(one, read[one.about.row], code[one.key])) for one in members])
+        (verdict.value, [Markup(_example(one, read[one.about.row], tried[one.key])) for one in members])
         for verdict, members in chosen.items()
     ]
     shown = sum(len(members) for members in chosen.values())
@@ -117,10 +121,11 @@ def _chosen(results: Results) -> dict[Verdict, list[SampleResult]]:
     return chosen
 
 
-def _example(result: SampleResult, problem: Problem, code: str) -> str:
+def _example(result: SampleResult, problem: Problem, attempt: Attempt) -> str:
     about, outcome = result.about, result.outcome
     name = f"failure-{about.row}-{about.sample}"
-    texts = [("Problem", problem.question), (f"Program ({about.extraction.value})", code)]
+    said = (f"Program ({about.extraction.value})", attempt.code) if attempt.code else ("Answer", attempt.answer)
+    texts = [("Problem", problem.question), said]
     at = outcome.failed_test
     if at is not None and at < len(problem.inputs):
         called = f"Arguments of {problem.function}" if problem.function else "Standard input"
@@ -138,7 +143,7 @@ def _example(result: SampleResult, problem: Problem, code: str) -> str:
         for place, (title, text) in enumerate(texts)
         if text
     )
-    facts = f"{plural(outcome.tests_run, 'test')} run, {outcome.seconds:.2f} s"
+    facts = f"{outcome.verdict.value}; {plural(outcome.tests_run, 'test')} run, {outcome.seconds:.2f} s"
     return (
         f'<article class="row" aria-labelledby="{name}"><h4 id="{name}">Problem {escaped(about.id, 100)} '
         f"({escaped(problem.difficulty, 60)}), sample {about.sample}</h4><p>{facts}</p>"

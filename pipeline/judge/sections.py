@@ -11,7 +11,7 @@ from ...stages.judge.scores import ALL, GroupScore
 from ...stages.judge.verdicts import Rule, Verdict
 from ..report.draw.blocks import Block, Grid, PageSection, Words
 from .calibration import References
-from .summary import STRICTER, Summary
+from .summary import STRICTER, Summary, for_display
 
 _SHOWN_REFERENCES = 200
 _UNSAFE = "Programs ran WITHOUT a sandbox."
@@ -21,6 +21,7 @@ _CELL = 160
 
 def sections(summary: Summary) -> list[PageSection]:
     """The questions that this evaluation answers, the most important first."""
+    summary = for_display(summary)
     found = [_references_pass(summary) if summary.of_references else _passed(summary)]
     if summary.compared:
         found.append(_compared(summary))
@@ -175,6 +176,11 @@ def _references(summary: Summary) -> PageSection:
             f"Of {plural(len(summary.references), 'problem')} with references, {len(failing):,} "
             f"{'has' if len(failing) == 1 else 'have'} none that passes: what they ask for may not be what they test."
         )
+    programs = sum(one.references for one in summary.references.values())
+    failed = programs - sum(one.passed for one in summary.references.values())
+    if failed and summary.calibration_page:
+        fail = "fails" if failed == 1 else "fail"
+        said += f" {failed:,} of {plural(programs, 'reference')} {fail}; {summary.calibration_page} shows why."
     rows = [
         [one.id, one.difficulty, f"{one.references:,}", one.reason, _why(one)] for one in failing[:_SHOWN_REFERENCES]
     ]
@@ -218,6 +224,9 @@ def _left_out(summary: Summary) -> list[Words]:
         said.append(f"Left out: {plural(count, 'problem')} of the data ({reason}). {REASONS[reason]}")
     if summary.without_samples and not summary.of_references:
         said.append(f"Left out: {plural(summary.without_samples, 'problem')} without samples.")
+    least, most = summary.samples_each
+    if least < most and not summary.of_references:
+        said.append(f"Problems have {least:,} to {most:,} samples; each problem counts the same, however many it has.")
     if summary.machine_failures:
         failed = plural(summary.machine_failures, "program" if summary.of_references else "sample")
         said.append(f"Left out: {failed}, because the sandbox failed; the same command tries again.")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...stages.judge.comparators import Comparator
@@ -58,6 +58,10 @@ class Summary:
     """Group → k → the difference from another evaluation; empty without one."""
     compared_with: str = ""
     notes: Sequence[str] = ()
+    samples_each: tuple[int, int] = (0, 0)
+    """The least and the most samples that count of a problem."""
+    calibration_page: str = ""
+    """The page of the calibration, from the folder of this evaluation; empty without one."""
 
     @property
     def machine_failures(self) -> int:
@@ -74,6 +78,7 @@ def summarise(
     other: Results | None = None,
     other_name: str = "",
     notes: Sequence[str] = (),
+    calibration_page: str = "",
 ) -> Summary:
     """The numbers of an evaluation.
 
@@ -89,6 +94,7 @@ def summarise(
         usable = {row: one for row, one in tallied.items() if row in references and references[row].usable}
         calibrated = scores(usable, ks)
     groups = _outcomes(results, problems)
+    counts = [one.samples for one in tallied.values()]
     judged = {row for row, head in problems.heads.items() if head.unusable is None}
     return Summary(
         title,
@@ -108,7 +114,20 @@ def summarise(
         compare(tallied, tally(other, problems), ks) if other is not None else {},
         other_name,
         notes,
+        (min(counts, default=0), max(counts, default=0)),
+        calibration_page,
     )
+
+
+def for_display(summary: Summary) -> Summary:
+    """Without the only difficulty, where all problems are of one: it would repeat every number."""
+    names = list(summary.verdicts)
+    if len(names) != 2 or summary.verdicts[names[0]].total() != summary.verdicts[names[1]].total():
+        return summary
+    calibrated = summary.calibrated[:1] if summary.calibrated is not None else None
+    compared = {name: found for name, found in summary.compared.items() if name == ALL}
+    verdicts = {ALL: summary.verdicts[ALL]}
+    return replace(summary, scores=summary.scores[:1], calibrated=calibrated, verdicts=verdicts, compared=compared)
 
 
 def tally(results: Results, problems: ProblemFile) -> dict[int, ProblemTally]:

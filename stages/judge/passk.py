@@ -1,7 +1,10 @@
 """pass@k, its intervals, and whether two evaluations differ by more than chance.
 
 The estimator is that of Chen et al. (2021), "Evaluating Large Language Models Trained on Code". Intervals are
-percentiles of a bootstrap over problems. Random numbers are those of `schemas.splitmix`, so results never change.
+percentiles of a bootstrap over problems. Where no sample passes, or all do, resamples are all alike and say nothing:
+there the bound is that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in the
+Case of the Binomial", for a proportion of problems. Random numbers are those of `schemas.splitmix`, so results never
+change.
 """
 
 from dataclasses import dataclass
@@ -64,6 +67,11 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def estimate(values: NDArray[np.float64]) -> Estimate:
     """The mean of (N,) values, one a problem, N > 0, with an interval of `LEVEL`."""
     low, high = _interval(values)
+    end = ((1 - LEVEL) / 2) ** (1 / len(values))
+    if not values.any():
+        high = _rounded(1 - end)
+    elif (values == 1).all():
+        low = _rounded(end)
     return Estimate(_rounded(values.mean()), low, high, len(values))
 
 

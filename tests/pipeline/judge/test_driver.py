@@ -15,6 +15,7 @@ import pytest
 from packtrain.pipeline.judge.driver import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
 from packtrain.pipeline.judge.sandbox.programs import ProgramLimits
+from packtrain.pipeline.judge.sections import sections
 from packtrain.pipeline.judge.summary import Summary, scores_json
 from packtrain.pipeline.store.local import LocalStore, explain, hash_file
 from packtrain.schemas.errors import BusyError, ConfigError, InputError, OutputError, PacktrainError, StoreError
@@ -188,7 +189,8 @@ def test_a_full_disk_is_a_failure_wherever_it_shows(
 def test_comparators_and_all_tests_decide(tmp_path: Path) -> None:
     write_problems(tmp_path / "data.jsonl")
     write_samples(tmp_path / "samples.jsonl", sample_rows()[:6])
-    evaluate(tmp_path, judging=Judging(Comparator.exact, JUDGING.limits, all_tests=True))
+    summary = evaluate(tmp_path, judging=Judging(Comparator.exact, JUDGING.limits, all_tests=True))
+    assert "Problems have 2 to 4 samples" in str(sections(summary)[0].blocks)
     found = {(one["id"], one["sample"]): one for one in results(tmp_path / "results")}
     assert found["third", 0]["verdict"] == "wrong"
     assert (found["sum", 2]["tests_run"], found["sum", 2]["tests_passed"]) == (3, 1)

@@ -38,6 +38,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, bytes]:
     }  # fmt: skip
     (folder / "data.jsonl").write_text(json.dumps(row) + "\n")
     samples = [{"id": HOSTILE, "row": 0, "sample": at, "text": f"```python\n{code}{'!' * at}\n```"} for at in range(2)]
+    samples.append({"id": HOSTILE, "row": 0, "sample": 2, "text": f"I give up. {HOSTILE}"})
     (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
     summary = run_evaluation(
         EvaluationRequest(folder / "data.jsonl", folder / "out", folder / "samples.jsonl", calibrate=True)
@@ -67,6 +68,34 @@ def test_what_failed_is_shown_with_prompt_program_and_outputs(hostile: tuple[Sum
     body = html.unescape(hostile[1].decode())
     for words in ("Why? </pre>", "Standard input, test 1 of 1", "Expected", "Printed", "Standard error", "import sys"):
         assert words in body
+
+
+def test_each_failure_names_its_verdict_and_an_answer_without_a_program_is_shown(
+    hostile: tuple[Summary, bytes],
+) -> None:
+    cards = html.unescape(hostile[1].decode()).split("<article")[1:]
+    assert len(cards) == 3
+    assert sorted(card.partition("<p>")[2].partition(";")[0] for card in cards) == [
+        "no code found", "wrong", "wrong",
+    ]  # fmt: skip
+    (none,) = [card for card in cards if "<p>no code found;" in card]
+    assert "<span>Answer</span>" in none
+    assert "I give up. </pre></script>" in none
+    assert "Program (" not in none
+
+
+def test_the_only_difficulty_is_not_shown_beside_all(hostile: tuple[Summary, bytes]) -> None:
+    assert len(hostile[0].scores) == 2  # for --json
+    for section in sections(hostile[0])[:2]:
+        for block in walk(section.blocks):
+            if isinstance(block, Grid):
+                assert [row[0] for row in block.rows] == ["all"]
+
+
+def test_the_page_links_the_calibration_and_says_how_many_references_fail(hostile: tuple[Summary, bytes]) -> None:
+    page = hostile[1].decode()
+    assert "2 of 2 references fail; calibration/page.html shows why." in page
+    assert '<a href="calibration/page.html">' in page
 
 
 def test_every_section_says_something_and_no_table_is_ragged(hostile: tuple[Summary, bytes]) -> None:

@@ -52,6 +52,17 @@ def test_an_interval_is_that_of_the_normal_approximation_where_that_holds() -> N
     assert found.high == pytest.approx(0.4 + error, abs=0.004)
 
 
+@pytest.mark.parametrize("n", [1, 2, 20, 1_000])
+def test_none_and_all_have_the_exact_bounds_of_a_proportion(n: int) -> None:
+    """With a chance of `high` each, n problems all fail with a probability of 2.5 %; and the other way round."""
+    none, every = estimate(np.zeros(n)), estimate(np.ones(n))
+    assert (none.value, none.low, every.value, every.high) == (0, 0, 1, 1)
+    assert (1 - none.high) ** n == pytest.approx(0.025, rel=1e-5)
+    assert every.low**n == pytest.approx(0.025, rel=1e-5)
+    if n == 20:
+        assert (round(none.high, 3), round(every.low, 3)) == (0.168, 0.832)
+
+
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     chance = np.random.default_rng(5)
     covered = sum(
@@ -64,8 +75,9 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 @examples(60)
 def test_an_interval_holds_the_mean_within_the_range_and_never_changes(values: list[float]) -> None:
     one = estimate(np.array(values))
-    assert min(values) <= one.low <= one.value + 1e-9
-    assert one.value - 1e-9 <= one.high <= max(values)
+    none, every = not any(values), min(values) == 1
+    assert (0 if every else min(values)) <= one.low <= one.value + 1e-9
+    assert one.value - 1e-9 <= one.high <= (1 if none else max(values))
     assert one == estimate(np.array(values))
 
 
