@@ -44,7 +44,13 @@ def eval_apps(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for results; the same command continues there.", show_default=False, metavar="DIR"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for results; the same command continues there.",
+            show_default=False,
+            metavar="DIR",
+        ),
     ] = None,
     k: Annotated[
         str | None, typer.Option("-k", metavar="K,K,…", help="The k of pass@k.", show_default="1,5,10 up to n")
@@ -94,6 +100,8 @@ def eval_apps(
     missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
     if data is None or out is None:
         raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
+    if sandbox == "unsafe":
+        raise ConfigError("--sandbox unsafe: to run programs without a sandbox, type --unsafe instead")
     for option, value, values in (("comparator", comparator, _COMPARATORS), ("sandbox", sandbox, _SANDBOXES)):
         if value not in values:
             raise ConfigError(f"--{option} {value}: choose one of {', '.join(values)}{did_you_mean(value, values)}")

@@ -37,7 +37,10 @@ def export(
         ),
     ],
     out: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder to write, or its URL.", autocompletion=completion.path)
+        str,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="The folder to write, or its URL.", autocompletion=completion.path
+        ),
     ],
     dtype: Annotated[
         str | None,
@@ -104,7 +107,7 @@ def export_model(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="A sharded checkpoint, such as trained/checkpoint-100.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; it must not exist.")],
     base: Annotated[
         Path | None,
         typer.Option(

@@ -15,7 +15,7 @@ from .views.streams import print_json
 def prep(
     config: Config = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write: .jsonl or .parquet.")
+        Path | None, typer.Option("--output", "-o", "--out", help="The file to write: .jsonl or .parquet.")
     ] = None,
     prompt_only: Annotated[bool, typer.Option("--prompt-only", help="Write prompts only, for test sets.")] = False,
     source: Annotated[str | None, typer.Option(help="Which source, if the configuration has several.")] = None,

@@ -43,7 +43,9 @@ def sample(
             autocompletion=completion.path,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The samples file, one JSON object a line; resumed if it is there.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The samples file, one JSON object a line; resumed if it is there.")
+    ],
     tokenizer: Annotated[Path | None, typer.Option(help="The tokenizer's folder.", show_default="MODEL")] = None,
     n: Annotated[int, typer.Option("-n", "--samples", min=1, help="Samples of each prompt.")] = 1,
     temperature: Annotated[

@@ -360,7 +360,7 @@ def explain(error: OSError, folder: Path) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"the disk that holds {folder} is full; free some space, or choose a folder on another "
-            "disk, then run the same command again: it continues where it stopped"
+            "disk, then run the same command again"
         )
     unmade = error.errno == errno.ENOENT and not folder.exists()  # for example below /proc
     if unmade or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -31,6 +31,9 @@ class ConsoleObserver:
         self._done = 0
         self._rows = 0
         self._tokens = 0
+        self._what = "rows"
+        self._first: tuple[float, int] | None = None
+        """When the first work was done, and how much: the time left is measured from here."""
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -43,12 +46,14 @@ class ConsoleObserver:
         self._stop()
         self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
         self._began = self._said = time.monotonic()
+        self._what = unit if unit == "samples" else "rows"
+        self._first = None
         if self._live():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
             if total:
                 columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(), TimeRemainingColumn()]
             self._progress = Progress(*columns, console=self.console, transient=True)
-            self._task = self._progress.add_task(stage, total=total or None, rows=0, tokens=0)
+            self._task = self._progress.add_task(stage, total=total or None, rows=0, tokens=0, what=self._what)
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
@@ -56,13 +61,13 @@ class ConsoleObserver:
         self._done += done
         self._rows += rows
         self._tokens += tokens
+        if self._first is None:
+            self._first = time.monotonic(), self._done
         if self._progress is not None:
             self._progress.update(self._task, advance=done, rows=self._rows, tokens=self._tokens)  # type: ignore[arg-type]
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            share = self._done / self._total
-            left = f", {duration((self._said - self._began) * (1 / share - 1))} left" if 0 < share < 1 else ""
-            say(self.console, f"{self._stage}: {share:.0%}, {self._rates()}{left}")
+            say(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}{self._time_left()}")
 
     def end(self) -> None:
         """See `Observer`."""
@@ -90,11 +95,19 @@ class ConsoleObserver:
     def _rates(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)
         tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
-        return f"{rate(self._rows / seconds, 'rows')}{tokens}"
+        return f"{rate(self._rows / seconds, self._what)}{tokens}"
+
+    def _time_left(self) -> str:
+        # What was there before, loading, and a first batch that is only counted in part would mislead.
+        began, before = self._first or (self._began, 0)
+        if not before < self._done < self._total:
+            return ""
+        seconds = (time.monotonic() - began) / (self._done - before) * (self._total - self._done)
+        return f", {duration(seconds)} left"
 
 
 class _Rates(ProgressColumn):
-    """Rows and tokens per second."""
+    """Rows, or samples, and tokens per second."""
 
     def render(self, task: Task) -> Text:
         """See rich."""
@@ -102,7 +115,7 @@ class _Rates(ProgressColumn):
         if seconds <= 0:
             return Text("")
         rows, tokens = task.fields["rows"] / seconds, task.fields["tokens"] / seconds
-        return Text(f"{rate(rows, 'rows')}  {rate(tokens, 'tokens')}", style="cyan")
+        return Text(f"{rate(rows, task.fields['what'])}  {rate(tokens, 'tokens')}", style="cyan")
 
 
 class EscapingConsole(Console):

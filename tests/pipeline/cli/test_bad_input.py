@@ -678,7 +678,7 @@ def test_a_disk_too_small_is_told_before_the_work(pack: Packer, mounted: Callabl
 
 FULL = (
     "packtrain: the disk that holds (.*) is full; free some space, or choose a folder on another disk, "
-    "then run the same command again: it continues where it stopped\n"
+    "then run the same command again\n"
 )
 
 

@@ -14,7 +14,7 @@ from tests.support import warm
 from tests.support.problems import add_problems, sample_rows, write_samples
 
 Command = Callable[..., Any]
-LINE = ("eval-apps", "samples.jsonl", "--data", "test.jsonl", "--out", "results")
+LINE = ("eval-apps", "samples.jsonl", "--data", "test.jsonl", "-o", "results")
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def test_without_a_sandbox_only_if_that_is_typed(packtrain: Command, here: Path)
         (("--comparator", "token"), "choose one of exact, tokens, numbers, tokens+numbers; did you mean tokens?"),
         (("--sandbox", "docker"), "--sandbox docker: choose one of auto, bubblewrap, sandlock"),
         (("--sandbox", "sandlock", "--unsafe"), "leave --sandbox out, or --unsafe"),
+        (("--sandbox", "unsafe"), "--sandbox unsafe: to run programs without a sandbox, type --unsafe instead"),
         (("--timeout", "0s"), "--timeout: give more than 0"),
         (("--timeout", "soon"), "is not a duration"),
         (("--memory", "1MiB"), "--memory: give at least 64MiB"),

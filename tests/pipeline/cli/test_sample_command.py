@@ -55,13 +55,13 @@ def test_samples_of_every_row_the_same_each_time(packtrain: Command, here: Path)
     assert "a.jsonl: 12 samples of 3 prompts, " in said
     assert sum(one.tokens or 0 for one in samples) <= 12 * 12
     assert len({one.text for one in samples}) > 6
-    sample(packtrain, "b.jsonl")
+    sample(packtrain, "none.jsonl", "-o", "b.jsonl")
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
     sample(packtrain, "c.jsonl", "--seed", 5)
     assert Path("c.jsonl").read_bytes() != Path("a.jsonl").read_bytes()
     sample(packtrain, "d.jsonl", "--engine", "continuous")
     assert Path("d.jsonl").read_bytes() == Path("a.jsonl").read_bytes()  # float32 on a CPU rounds finely enough
-    packtrain("prep", "--format", "apps", "--input", "test.jsonl", "--prompt-only", "-o", "prompts.jsonl")
+    packtrain("prep", "--format", "apps", "--input", "test.jsonl", "--prompt-only", "--out", "prompts.jsonl")
     sample(packtrain, "e.jsonl", "--data", "prompts.jsonl")
     assert Path("e.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
 
@@ -105,7 +105,7 @@ def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Co
     said = sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2").out
     assert "trained/checkpoint-2 is sharded; its weights, gathered, are in b.jsonl.model" in said
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
-    done = packtrain("export-model", "trained/checkpoint-2", "--out", "gathered", *more, "--file-size", "100kB")
+    done = packtrain("export-model", "trained/checkpoint-2", "-o", "gathered", *more, "--file-size", "100kB")
     assert done.code == 0, done.err
     assert "gathered: 21 tensors, 873 KiB, in 3 files" in done.out
     sample(packtrain, "c.jsonl", model="gathered")
