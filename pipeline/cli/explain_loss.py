@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from .arguments import completion
@@ -27,12 +28,13 @@ def explain_loss(
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many documents, or steps, to show.")] = 20,
     by: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="With --step: loss orders by the mean over a document's tokens, share by their sum.",
+            show_default="loss",
             autocompletion=completion.rank_by,
         ),
-    ] = "loss",
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,6 +50,10 @@ def explain_loss(
     from ...training.losses.loss_file import read_losses
     from .views.console import make_console
 
+    if step is None and (by is not None or data):
+        raise ConfigError(
+            f"{'--data' if by is None else '--by'} is about the documents of one step; name the step with --step"
+        )
     record = read_losses(run)
     if step is None:
         steps = list_steps(record)
@@ -56,7 +62,7 @@ def explain_loss(
         else:
             _print_steps(make_console(), run, steps, top)
         return
-    found, documents = explain_step(record, step, data or (), by, top)
+    found, documents = explain_step(record, step, data or (), by or "loss", top)
     if as_json:
         print_json({"run": str(run), "step": found, "documents": documents})
     else:
@@ -73,7 +79,7 @@ def _print_steps(console: "Console", run: Path, steps: "list[StepLoss]", top: in
     for name in ("step", "loss", "rise", "highest document", "documents", "trained tokens"):
         table.add_column(name, justify="right")
     for one in steps[:top]:
-        cells = (f"{one.step:,}", f"{one.loss:.4f}", f"{one.rise:+.4f}", f"{one.highest:.4f}")
+        cells = (f"{one.step:,}", f"{one.loss:.4f}", "–" if one.rise is None else f"{one.rise:+.4f}", f"{one.highest:.4f}")
         table.add_row(*cells, f"{one.documents:,}", f"{one.tokens:,}")
     console.print(table)
     if steps:
@@ -87,9 +93,10 @@ def _print_documents(console: "Console", step: "StepLoss", documents: "list[Docu
 
     from ..report.draw.printing import say
 
+    rise = "with no step before it" if step.rise is None else f"{step.rise:+.4f} against the steps before"
     say(
         console,
-        f"step {step.step:,}: loss {step.loss:.4f}, {step.rise:+.4f} against the steps before; "
+        f"step {step.step:,}: loss {step.loss:.4f}, {rise}; "
         f"{plural(step.documents, 'document')} with {plural(step.tokens, 'trained token')}",
     )
     places = list(dict.fromkeys((one.dataset, one.split) for one in documents))

@@ -38,8 +38,8 @@ class StepLoss:
     step: int
     loss: float
     """Mean over its trained tokens."""
-    rise: float
-    """Loss above the median of the steps before it, at most `BEFORE`; 0 for the first."""
+    rise: float | None
+    """Loss above the median of the steps before it, at most `BEFORE`; None if there are none before."""
     documents: int
     """Documents (pieces) with a trained token."""
     tokens: int
@@ -76,7 +76,7 @@ class DocumentLoss:
 
 
 def list_steps(record: LossRecord) -> list[StepLoss]:
-    """All recorded steps, the highest rise above those before first."""
+    """All recorded steps, the highest rise above those before first, and last the step with none before it."""
     steps, begins = _begins(record)
     if not len(steps):
         return []
@@ -86,8 +86,11 @@ def list_steps(record: LossRecord) -> list[StepLoss]:
     means = sums / counts
     rises = _rises(means)
     order = np.lexsort((steps, -np.nan_to_num(rises, nan=np.inf)))  # what is no number comes first
-    columns = (steps, means, rises, documents, counts, highest)
-    return [StepLoss(*(column[index].item() for column in columns)) for index in order]
+    found = []
+    for index in order:
+        step, mean, rise, *others = (one[index].item() for one in (steps, means, rises, documents, counts, highest))
+        found.append(StepLoss(step, mean, None if rise == -np.inf else rise, *others))
+    return found
 
 
 def explain_step(
@@ -161,11 +164,12 @@ def _begins(record: LossRecord) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _rises(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(S,) rises; -inf for a number that has none before it."""
     rises = np.zeros_like(means)
     for at, mean in enumerate(means):
         before = means[max(0, at - BEFORE) : at]
         before = before[np.isfinite(before)]
-        rises[at] = mean - np.median(before) if len(before) else mean * 0
+        rises[at] = mean - np.median(before) if len(before) else (-np.inf if np.isfinite(mean) else np.nan)
     return rises
 
 

@@ -47,6 +47,8 @@ document's place in it, both from 0. `tokens` is the number of trained tokens, a
 cross-entropies before the step."""
 _NAME = re.compile(r"after-step-(\d{1,12})\.arrows")
 _META = b"packtrain"
+_BEGIN = b"\xff" * 4
+"""The first bytes of an Arrow IPC stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def read_losses(out: Path) -> LossRecord:
     """All steps of a training, each once.
 
     Raises:
-        InputError: the folder is not that of a training, or has no record.
+        InputError: the folder is not that of a training, or has no record, or a damaged one.
     """
     if not out.is_dir():
         raise InputError(f"there is no folder {out}; give the folder that a training wrote, its `out`")
@@ -142,8 +144,8 @@ def read_losses(out: Path) -> LossRecord:
             why = "it is a dataset; give the folder that a training wrote, its `out`"
         elif (out / ".training.lock").exists() or any(out.glob("checkpoint-*")):
             why = (
-                "that training recorded none: it ended before its first logging step, is of an earlier version, or its "
-                "loss_kernel gives no losses of single tokens (document_losses: true records them)"
+                "the training ended before its first logging step, or its loss_kernel gives only their sum. "
+                "Train again, with document_losses: true"
             )
         else:
             why = "give the folder that packtrain train wrote, its `out`"
@@ -161,7 +163,10 @@ def read_losses(out: Path) -> LossRecord:
             first = int(np.searchsorted(steps, step, side="right"))
             last = len(steps) if end is None else int(np.searchsorted(steps, end, side="right"))
             batches.append(batch.slice(first, last - first).replace_schema_metadata())
-    return LossRecord(out, datasets, pa.Table.from_batches(batches, LOSSES))
+    table = pa.Table.from_batches(batches, LOSSES)
+    if not len(table):
+        raise _damaged(files[0][0])
+    return LossRecord(out, datasets, table)
 
 
 def _array(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -177,19 +182,33 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _read(path: Path) -> tuple[tuple[TrainedOn, ...], list[pa.RecordBatch]]:
-    """The whole batches of a stream, up to where it was cut short."""
+    """The whole batches of a stream, up to where it was cut short.
+
+    Raises:
+        InputError: it is no stream, or one of another version.
+    """
     batches: list[pa.RecordBatch] = []
     datasets: tuple[TrainedOn, ...] = ()
     try:
-        with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
-            datasets = _datasets(path, stream.schema)
-            while True:
-                batches.append(stream.read_next_batch())
+        with path.open("rb") as file:
+            if not _BEGIN.startswith(file.read(len(_BEGIN))):
+                raise _damaged(path)
+            file.seek(0)
+            with pa.ipc.open_stream(file) as stream:
+                datasets = _datasets(path, stream.schema)
+                while True:
+                    batches.append(stream.read_next_batch())
     except StopIteration:
         pass
-    except (OSError, pa.ArrowInvalid) as error:
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; change its permissions") from None
+    except (OSError, pa.ArrowException) as error:
         _LOG.debug("%s ends early: %s", path, error)
     return datasets, batches
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged: no step can be read from it; restore it from a copy, or train again")
 
 
 def _datasets(path: Path, schema: pa.Schema) -> tuple[TrainedOn, ...]:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,6 +24,8 @@ EARLY = 50
 WORSE, RISEN, STEEP = 1.3, 1.5, 10.0
 """Multiples above which a warning is given: the first loss of that of guessing, a later loss of the first, a gradient
 norm of the smallest so far."""
+_SPIKES = ("rising", "steep")
+"""Warnings that a document may be the cause of."""
 _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
@@ -116,10 +119,11 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     Args:
         vocabulary: V.
+        records: whether the losses of documents are recorded, so that `packtrain explain-loss` can show them.
     """
 
-    def __init__(self, vocabulary: int) -> None:
-        self.guessing = math.log(max(2, vocabulary))
+    def __init__(self, vocabulary: int, records: bool = False) -> None:
+        self.guessing, self.records = math.log(max(2, vocabulary)), records
         self.findings: dict[str, str] = {}
         """Warnings given so far, by kind."""
 
@@ -135,6 +139,9 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
             return
         for kind, text in self._look(float(logs["loss"]), logs.get("grad_norm")):
             if kind not in self.findings:
+                if self.records and kind in _SPIKES:
+                    show = ["packtrain", "explain-loss", str(args.output_dir), "--step", str(state.global_step)]
+                    text += f". Its documents by loss: {shlex.join(show)}"
                 self.findings[kind] = f"step {state.global_step:,}: {text}"
                 _LOG.warning("%s", self.findings[kind])
 
@@ -161,10 +168,6 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         elif norm == 0:
             yield "no_gradient", f"{said}: nothing is learned. Likely causes: no trained token, or frozen weights"
         elif norm > STEEP * self._least_norm and norm > 1:
-            yield (
-                "steep",
-                f"{said}, and was {self._least_norm:.3g}. Likely causes: {_RATE}, or a damaged document (packtrain "
-                "explain-loss names those of a step, and their losses)",
-            )
+            yield "steep", f"{said}, and was {self._least_norm:.3g}. Likely causes: {_RATE}, or a damaged document"
         if 0 < norm < math.inf:
             self._least_norm = min(norm, self._least_norm)

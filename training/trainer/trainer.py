@@ -133,7 +133,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.meter, self.proof = Meter(ModelFlops.of(model), peak_flops(args.device, dtype)), Proof(self)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        mine = (StepClock(self.feed, self.losses), self.proof, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))
+        early = EarlyWarnings(self.limits.ids, records=self.losses is not None)
+        mine = (StepClock(self.feed, self.losses), self.proof, early, say and ConsoleLog(say))
         for callback in filter(None, mine):
             self.add_callback(callback)
 

@@ -83,6 +83,8 @@ def test_a_row_of_garbage_is_found(program: Command, regular: Path) -> None:
         ("trained --step 999", "no losses of step 999; choose one of steps 1 to "),
         ("trained --step 2 --by size", "by='size': choose one of loss, share"),
         ("trained --step 2 --data nosuch", "nosuch does not exist"),
+        ("trained --by share", "--by is about the documents of one step; name the step with --step"),
+        ("trained --data packed", "--data is about the documents of one step; name the step with --step"),
         ("packed", "it is a dataset; give the folder that a training wrote"),
         ("nosuch", "there is no folder nosuch"),
         ("mix.yaml", "there is no folder mix.yaml"),

@@ -39,16 +39,17 @@ def test_the_step_that_rises_most_comes_first() -> None:
     assert steps[0].loss == pytest.approx(7.0)
     assert steps[0].rise == pytest.approx(7 - 5.55)
     assert (steps[0].documents, steps[0].tokens) == (2, 40)
-    assert steps[1].step == 1  # it has none before, and so no rise; all others fall
+    assert (steps[-1].step, steps[-1].rise) == (1, None)  # it has none before it
+    assert [one.step for one in steps if one.rise is None] == [1]
     assert sorted(one.step for one in steps) == [*range(1, 41)]
 
 
 def test_a_mean_is_over_tokens_and_no_number_comes_first() -> None:
     nan = float("nan")
     steps = list_steps(record({1: [(4, 2.0)], 2: [(1, 9.0), (3, 1.0)], 3: [(4, nan), (4, 1.0)], 4: [(4, 2.0)]}))
-    assert [one.step for one in steps] == [3, 2, 1, 4]
+    assert [one.step for one in steps] == [3, 2, 4, 1]
     assert (steps[1].loss, steps[1].highest) == (3.0, 9.0)
-    assert [one.rise for one in steps[1:]] == [1.0, 0.0, -0.5]  # what is no number is no neighbour
+    assert [one.rise for one in steps[1:]] == [1.0, -0.5, None]  # what is no number is no neighbour
     assert list_steps(record({})) == []
 
 

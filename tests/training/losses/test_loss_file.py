@@ -80,14 +80,31 @@ def test_a_stream_that_was_cut_anywhere_gives_its_whole_batches(tmp_path: Path) 
     counts = []
     for size in range(0, len(whole) + 1, 7):
         path.write_bytes(whole[:size])
-        steps = [*losses(read_losses(tmp_path))]
+        try:
+            steps = [*losses(read_losses(tmp_path))]
+        except InputError as error:  # no whole batch
+            assert "is damaged: no step can be read from it" in str(error)
+            steps = []
         assert steps == [1, 2, 3, 4][: len(steps)]
         counts.append(len(steps))
     assert counts == sorted(counts)
+    assert {0, 1, 3} <= {*counts}
     path.write_bytes(whole)
     assert len(losses(read_losses(tmp_path))) == 4
     write(tmp_path, 3, 6, 2.0)
     assert losses(read_losses(tmp_path)) == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0, 5: 2.0, 6: 2.0}
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 400])
+def test_a_file_that_is_no_stream_is_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "after-step-0.arrows").write_bytes(content)
+    with pytest.raises(InputError, match=r"after-step-0\.arrows is damaged: .* or train again"):
+        read_losses(tmp_path)
+    write(tmp_path, 1, 3)
+    (tmp_path / FOLDER / "after-step-2.arrows").write_bytes(b"garbage")
+    with pytest.raises(InputError, match=r"after-step-2\.arrows is damaged"):
+        read_losses(tmp_path)
 
 
 def test_a_start_that_makes_no_step_leaves_everything(tmp_path: Path) -> None:
@@ -118,7 +135,7 @@ def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, caplog
     [
         ("", b"", "there is no folder"),
         ("manifest.json", b"{}", "it is a dataset"),
-        (".training.lock", b"", "that training recorded none"),
+        (".training.lock", b"", "Train again, with document_losses: true"),
         ("other", b"", "give the folder that packtrain train wrote"),
     ],
 )

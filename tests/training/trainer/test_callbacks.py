@@ -74,6 +74,17 @@ def lines(*logs: dict[str, float]) -> list[str]:
     return list(warnings.findings)
 
 
+def test_a_spike_has_the_command_that_shows_its_documents(tmp_path: Path) -> None:
+    warnings = EarlyWarnings(VOCABULARY, records=True)
+    state = transformers.TrainerState(is_world_process_zero=True, global_step=4)
+    args = transformers.TrainingArguments(str(tmp_path / "a run"), report_to=[], use_cpu=True)
+    warnings.on_train_begin(args, state, None)
+    for norm in (0.9, 40.0):
+        state.global_step += 1
+        warnings.on_log(args, state, None, logs={"loss": 3.0, "grad_norm": norm})
+    assert warnings.findings["steep"].endswith(f": packtrain explain-loss '{tmp_path / 'a run'}' --step 6")
+
+
 def test_lines_one_by_one() -> None:
     assert lines({"loss": 3.1, "grad_norm": 1.2}, {"loss": 2.8, "grad_norm": 1.0}, {"eval_loss": 9.0}) == []
     assert lines({"loss": 8.4}) == []
