@@ -71,18 +71,16 @@ def contamination(
     if as_json:
         print_json(_numbers(found, section))
         return
+    from ..contamination.summary import TELLS_NOTHING
     from ..report.draw.printing import print_blocks, say
     from .views.overlap import overlap_grid
 
     counts, summary = found.evaluation.counts, found.summary
-    say(
-        console,
-        f"{summary.examples:,} of {plural(found.examples, 'example')} share text with "
-        f"{summary.rows:,} of {plural(counts.rows, 'evaluation row')} (runs of {section.ngram} words)",
-    )
+    said = summary.sentence(found.examples, counts.rows)
+    say(console, f"{said} (runs of {section.ngram} words)")
     left = [
         *([f"{plural(counts.textless, 'row has', 'rows have')} no text"] if counts.textless else []),
-        *([f"{plural(counts.left_out, 'text is', 'texts are')} too short or a frame"] if counts.left_out else []),
+        *([f"{plural(counts.left_out, 'text is', 'texts are')} {TELLS_NOTHING}"] if counts.left_out else []),
     ]
     if left:
         say(console, f"not compared: {', '.join(left)}", "dim")

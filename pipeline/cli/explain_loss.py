@@ -79,7 +79,8 @@ def _print_steps(console: "Console", run: Path, steps: "list[StepLoss]", top: in
     for name in ("step", "loss", "rise", "highest document", "documents", "trained tokens"):
         table.add_column(name, justify="right")
     for one in steps[:top]:
-        cells = (f"{one.step:,}", f"{one.loss:.4f}", "–" if one.rise is None else f"{one.rise:+.4f}", f"{one.highest:.4f}")
+        rise = "–" if one.rise is None else f"{one.rise:+.4f}"
+        cells = (f"{one.step:,}", f"{one.loss:.4f}", rise, f"{one.highest:.4f}")
         table.add_row(*cells, f"{one.documents:,}", f"{one.tokens:,}")
     console.print(table)
     if steps:

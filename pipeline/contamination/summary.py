@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ...schemas.units import plural
 from ...stages.overlap.examples import NEARLY, PART, WHOLE
 from .hits_file import HitLine
 
+TELLS_NOTHING = "too short, or made of phrases that many rows have"
+"""Why a text of an evaluation row is not compared."""
 _STRENGTH = {WHOLE: 2, NEARLY: 1, PART: 0}
 
 
@@ -41,6 +44,15 @@ class OverlapSummary:
     def rows(self) -> int:
         """Evaluation rows of which something was found."""
         return len({(file, line) for (_, file), one in self.totals.items() for line in one.rows})
+
+    def sentence(self, examples: int, rows: int) -> str:
+        """How many of so many examples share text with how many of so many evaluation rows."""
+        if not self.examples:
+            return f"no example shares text with any of {plural(rows, 'evaluation row')}"
+        return (
+            f"{self.examples:,} of {plural(examples, 'example')} share text with {self.rows:,} of "
+            f"{plural(rows, 'evaluation row')}"
+        )
 
 
 def summarise(lines: Iterable[HitLine]) -> OverlapSummary:

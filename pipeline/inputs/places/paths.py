@@ -24,6 +24,8 @@ HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
+_PACKED = ("manifest.json", "documents.parquet")
+"""Files that every dataset of packtrain has."""
 
 
 class InputKind(Enum):
@@ -140,6 +142,14 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
     if not is_folder:
         _refuse_split(source, text)
         yield _file(path, where)
+    elif any(
+        all((folder / name).is_file() for name in _PACKED)
+        for folder in (path, *([path.parent] if (path / _STATE).is_file() else []))
+    ):
+        raise ConfigError(
+            f"{where}: {path} is a packed dataset; give the sources that it was made from. To pack its rows in another "
+            "way, `packtrain export --to trl` writes files that format tokenized reads"
+        )
     elif (path / _STATE).is_file() or (path / _DICT).is_file():
         yield from _saved(path, source, where)
     else:

@@ -12,7 +12,7 @@ from ....schemas.report import Overlap, OverlapCount, OverlapPiece, ShownOverlap
 from ....schemas.units import plural
 from ....stages.overlap.pieces import Pieces
 from ...contamination.hits_file import NAME, HitLine
-from ...contamination.summary import OverlapSummary, summarise
+from ...contamination.summary import TELLS_NOTHING, OverlapSummary, summarise
 from ...store.open import Store
 
 MOST = 30
@@ -32,7 +32,7 @@ def overlap_of(lines: Iterable[HitLine], plan: Mapping[str, Any], ledger: Ledger
     total = ledger.total()
     ignored = {
         "rows without text": counts["textless"],
-        "texts that are too short, or frames as a whole": counts["left_out"],
+        f"texts that are {TELLS_NOTHING}": counts["left_out"],
         "runs of words that more than ten texts have": counts["common"],
         "runs mostly of phrases that many texts have": counts["framed"],
         "runs mostly of numbers, single letters or repetitions": counts["plain"],
@@ -76,8 +76,7 @@ def _sentence(summary: OverlapSummary, section: Mapping[str, Any], rows: int, ex
     if not summary.examples:
         return f"No example shares {section['ngram']} words in a row with any of {plural(rows, 'evaluation row')}."
     strong = sum(one.whole + one.near_whole for one in summary.totals.values())
-    said = f"{summary.examples:,} of {plural(examples, 'example')} share text with {summary.rows:,} of "
-    said += f"{plural(rows, 'evaluation row')}"
+    said = summary.sentence(examples, rows)
     said += f", {strong:,} of them nearly all or all of a question or an answer" if strong else ""
     return f"{said}. They are {'left out' if section['action'] == 'drop' else 'kept, because `action` is `report`'}."
 

@@ -391,6 +391,7 @@ def test_the_command_alone(
     )
     assert done.code == 0, done.err
     assert "1 of 40 examples share text with 1 of 11 evaluation rows" in done.out + done.err
+    assert "too short, or made of phrases that many rows have" in done.out
     (hit,) = [json.loads(line) for line in target.read_text().splitlines()]
     assert hit["id"] == "data/text-0:4"
     again = packtrain(

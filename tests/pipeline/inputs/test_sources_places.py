@@ -4,6 +4,7 @@ import gzip
 import http.server
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -108,6 +109,16 @@ def test_a_saved_dataset_names_no_files_outside_of_its_folder(tmp_path: Path) ->
     (tmp_path / "saved/dataset_dict.json").write_text(json.dumps({"splits": ["../saved"]}))
     with pytest.raises(InputError, match=r"dataset_dict\.json names .*which lies outside of its folder"):
         find_inputs(source("saved"), tmp_path)
+
+
+def test_a_packed_dataset_is_no_source(tmp_path: Path, workplace: Any) -> None:
+    packed, splits = workplace.folder / "packed", tmp_path / "splits"
+    (splits / "train").mkdir(parents=True)  # where there are several splits, each has a folder
+    for name, place in (("manifest.json", "."), ("documents.parquet", "."), ("state.json", "train")):
+        shutil.copy(packed / name, splits / place / name)
+    for path in (packed, splits, splits / "train"):
+        with pytest.raises(ConfigError, match=r"is a packed dataset; give the sources that it was made from"):
+            find_inputs(source(path), tmp_path)
 
 
 @pytest.fixture

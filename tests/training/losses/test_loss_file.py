@@ -82,8 +82,7 @@ def test_a_stream_that_was_cut_anywhere_gives_its_whole_batches(tmp_path: Path) 
         path.write_bytes(whole[:size])
         try:
             steps = [*losses(read_losses(tmp_path))]
-        except InputError as error:  # no whole batch
-            assert "is damaged: no step can be read from it" in str(error)
+        except InputError:  # no whole batch
             steps = []
         assert steps == [1, 2, 3, 4][: len(steps)]
         counts.append(len(steps))
