@@ -113,7 +113,7 @@ def summarise(
         references or {},
         compare(tallied, tally(other, problems), ks) if other is not None else {},
         other_name,
-        notes,
+        [one for one in (evaluation.sandbox.note, *notes) if one is not None],
         (min(counts, default=0), max(counts, default=0)),
         calibration_page,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline.judge.driver import EvaluationRequest, run_evaluation
 from packtrain.pipeline.judge.judging import Judging
+from packtrain.pipeline.judge.sandbox import open as open_module
 from packtrain.pipeline.judge.sandbox.programs import ProgramLimits
 from packtrain.pipeline.judge.sections import sections
 from packtrain.pipeline.judge.summary import Summary, scores_json
@@ -160,6 +161,20 @@ def test_other_options_of_a_calibration_are_named_with_values(evaluated: tuple[P
     assert note.endswith(
         "calibration was judged with other options: comparator tokens+numbers, not exact; --timeout 5s, not 6s as here"
     )
+
+
+def test_the_results_say_why_the_sandbox_is_not_the_first_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    monkeypatch.setattr(open_module, "find_bubblewrap", lambda: None)
+    open_module.open_sandbox.cache_clear()
+    try:
+        evaluate(tmp_path, samples=None, calibrate=True)
+    finally:
+        open_module.open_sandbox.cache_clear()
+    noted = json.loads((tmp_path / "results" / "summary.json").read_text())["notes"]
+    assert noted == ["programs run in sandlock; bubblewrap: not installed"]
 
 
 def test_samples_of_another_file_are_told_by_their_record(tmp_path: Path) -> None:
