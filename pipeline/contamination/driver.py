@@ -8,6 +8,7 @@ import numpy as np
 
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, IntegrityError
+from ...schemas.units import plural
 from ...stages.overlap.examples import WHOLE
 from ..execute.executor import Executor, perform
 from ..inputs.elsewhere import origin_of
@@ -52,10 +53,16 @@ class Contamination:
                 raise IntegrityError(f"{self.cache.where(record)} vanished from the cache; run again")
             yield file, block, self._enough(found, rows)
 
-    def marked(self) -> Iterator[bytes]:
-        """Yield the examples of each block that share text, as `example_keys`, ascending."""
+    def marked(self) -> tuple[list[bytes], str]:
+        """The examples of each block that share text, as `example_keys`, ascending; and how many, in a sentence."""
+        keys, examples, rows = [], 0, self.evaluation.counts.rows
         for _, _, found in self.each():
-            yield example_keys([(hit.line, hit.sub) for hit in found.hits])
+            keys.append(example_keys([(hit.line, hit.sub) for hit in found.hits]))
+            examples += found.examples
+        many = sum(len(one) // 8 for one in keys)
+        if not many:
+            return keys, f"no example shares text with any of {plural(rows, 'evaluation row')}"
+        return keys, f"{many:,} of {plural(examples, 'example')} share text with {plural(rows, 'evaluation row')}"
 
     def _enough(self, found: BlockHits, rows: EvaluationRows) -> BlockHits:
         if not self.share or not found.hits:

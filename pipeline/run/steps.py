@@ -86,8 +86,10 @@ def decontaminate(
             prepared.sources, prepared.files, prepared.formats, evaluation, section.share, work.cache, executor,
             work.observer,
         )  # fmt: skip
-    marked = zip(encoded.places, found.marked(), strict=True)
-    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in marked)
+        marked, said = found.marked()
+    work.observer.note(said)
+    each = zip(encoded.places, marked, strict=True)
+    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
     return replace(encoded, places=places, contamination=found)
 
 

@@ -17,8 +17,10 @@ from .feed import Feed
 _LOG = logging.getLogger(__name__)
 FIRST_BATCH = 0.01
 """Relative difference allowed between the first packed batch's loss and that of its documents one by one."""
-_SHOWN = ("isolation", "perturbation", "control", "equivalence", "at length")
-"""Checks of the probe whose values are shown."""
+_SHOWN = {name: name for name in ("isolation", "perturbation", "control", "equivalence")} | {
+    "at length": "at full length"
+}
+"""Checks of the probe whose values are shown, and what they are called there."""
 EARLY = 50
 """Number of first steps in which warnings are given."""
 WORSE, RISEN, STEEP = 1.3, 1.5, 10.0
@@ -91,7 +93,7 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
                 )
             self.report.require()
             if trainer.say is not None and state.is_world_process_zero:
-                shown = [f"{check.name} {check.value}" for check in self.report.checks if check.name in _SHOWN]
+                shown = [f"{_SHOWN[one.name]} {one.value}" for one in self.report.checks if one.name in _SHOWN]
                 trainer.say(f"isolation proved: {', '.join(shown)}")
         self._guard = StepGuard(model, None if self.report is None else self.report.calls)
         self._compare = trainer.probes

@@ -4,7 +4,9 @@ Trainer draws all micro-batches of a step before it computes the first. So a che
 when the last *finished* step was drawn, not where it stands: `Feed.drew` and `Feed.finish`.
 """
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,6 +63,20 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
         self.over = over
         self.loader.load_state_dict(state)
         self.finished = self._drawn = self.loader.state_dict()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """If all steps were made, hide transformers' warning that there is no sample."""
+        logger = logging.getLogger("transformers.trainer")
+
+        def wanted(record: logging.LogRecord) -> bool:
+            return not (self.over and "a single sample" in record.getMessage())
+
+        logger.addFilter(wanted)
+        try:
+            yield
+        finally:
+            logger.removeFilter(wanted)
 
     @property
     def position(self) -> int:

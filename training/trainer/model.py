@@ -172,7 +172,8 @@ class ModelLimits:
         if (highest := int(batch["input_ids"].max())) >= self.ids:
             raise InputError(
                 f"the data has the token id {highest:,}, but the model has embeddings for {self.ids:,} ids: it was "
-                "packed with another tokenizer than the model's. Pack it with the model's, or resize the model"
+                "packed with another tokenizer than the model's. Pack it with the model's, or resize the model "
+                f"(model.config.vocab_size: at least {highest + 1:,})"
             )
 
 

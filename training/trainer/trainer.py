@@ -267,7 +267,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 state = checkpoint.read_checkpoint(folder)
                 state.refuse_other(self.loader.rows_per_step, self.settings, folder)
                 self.feed.go_to(state.loader, over=state.step >= self.steps_total)
-            return super().train(None if folder is None else str(folder), *args, **kwargs)
+            with self.feed.quiet():
+                return super().train(None if folder is None else str(folder), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"

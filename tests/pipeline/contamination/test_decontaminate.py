@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
+from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.run.repair import repair
@@ -155,6 +156,20 @@ def test_what_is_planted_is_found_and_nothing_else(make: Callable[..., Config]) 
     assert "decontaminate" not in made[bare["out"]].plan["config"]
     assert "evaluation" not in made[bare["out"]].plan
     assert not (Path(bare["out"]) / "contamination.jsonl").exists()
+
+
+def test_a_run_says_how_much_it_found(make: Callable[..., Config], corpus: Path, tmp_path: Path) -> None:
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    notes: list[str] = []
+    run(make("some"), observer=Notes())
+    assert "5 of 200 examples share text with 11 evaluation rows" in notes
+    other = tmp_path / "other.jsonl"
+    jsonl(other, [{"prompt": " ".join(f"unheard{number}" for number in range(30))}])
+    run(make("none", against=[str(other)]), observer=Notes())
+    assert notes[-1] == "no example shares text with any of 1 evaluation row"
 
 
 def test_another_evaluation_file_encodes_nothing_again(make: Callable[..., Config], tmp_path: Path) -> None:

@@ -202,9 +202,26 @@ def test_the_finished_model_loads_with_tokenizer_and_template(settings: Settings
     assert not (outcome.export / "training_args.bin").exists()
 
 
+def test_a_training_whose_steps_are_all_made_says_so_alone(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers warns of data without a sample there."""
+    config = settings(trainer={"max_steps": 2, "save_strategy": "steps", "save_steps": 2})
+    quietly(config)
+    lines: list[str] = []
+    logger = logging.getLogger("transformers.trainer")
+    logger.addHandler(caplog.handler)
+    try:
+        train(config, say=lines.append)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "all 2 steps were made already" in lines
+    assert "sample" not in caplog.text
+
+
 def test_data_of_another_vocabulary_is_refused_with_the_reason(settings: Settings) -> None:
     model = {"config": {**settings()["model"]["config"], "vocab_size": 100}}
-    with pytest.raises(InputError, match=r"token id [\d,]+, but the model has embeddings for 100 ids"):
+    with pytest.raises(InputError, match=r"for 100 ids: .*model\.config\.vocab_size: at least [\d,]+"):
         quietly(settings(model=model))
 
 
@@ -244,7 +261,7 @@ def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Sett
             quietly(settings(model=model(50, "dynamic"), trainer={"max_steps": 1}, **keys))
     lines: list[str] = []
     train(settings(model=model(96, "dynamic"), trainer={"max_steps": 1}), say=lines.append)
-    assert any("at length" in line for line in lines)
+    assert any("at full length" in line for line in lines)
     quietly(settings(model=model(50, "yarn"), trainer={"max_steps": 1}))
     padded = {"data": str(make_packed("three", 3)), "rows_per_step": 1, "loader": {"static_shapes": True}}
     with pytest.raises(LeakError, match=r"step 1 is not taken: it has a document of [\d,]+ tokens"):
