@@ -66,7 +66,7 @@ class ShardedWeights:
     """The weights of a sharded checkpoint.
 
     Raises:
-        IntegrityError: its index is damaged, or names something that is no part of an index.
+        IntegrityError: its index is damaged, or names a class that an index does not need.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -162,7 +162,7 @@ class _IndexReader(pickle.Unpickler):
             return PurePath  # where it was written; never opened
         if name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of an index")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which an index does not need")
 
 
 def _plain(key: str) -> str:

@@ -79,7 +79,7 @@ class Bubblewrap:
                 os.write(let_go, b"1")
             except (OSError, ValueError) as error:
                 sandbox.process.kill()
-                if child is not None:  # bwrap does not take it along before it is told to go
+                if child is not None:  # it does not end with bwrap before it may go on
                     with suppress(ProcessLookupError):
                         os.kill(child, signal.SIGKILL)
                 sandbox.process.wait()

@@ -32,7 +32,7 @@ print(json.dumps({
 }))
 """
 """Prints where the standard library is, and the names under which its shared objects are loaded, which is where they
-have to be found again: without /etc there is no cache of the loader."""
+must be found inside: without /etc there is no cache of the loader."""
 
 _OTHERS = ("/usr/bin/python3", "/usr/local/bin/python3")
 

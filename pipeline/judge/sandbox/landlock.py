@@ -1,7 +1,7 @@
 """Programs under sandlock: Landlock and seccomp, for machines that forbid namespaces. Weaker than bubblewrap.
 
 Processes stay in the machine's own namespaces. What keeps them apart: Landlock lets them read Python alone, write one
-folder, and signal nobody outside of their domain; seccomp takes sockets and /proc away; as root, each launch has a
+folder, and signal only processes of their own domain; seccomp takes sockets and /proc away; as root, each launch has a
 user of its own. What is weaker: names, sizes and times of files elsewhere can be found out with `stat`; the size of the
 folder is looked at twenty times a second rather than limited; threads are limited by memory alone.
 """

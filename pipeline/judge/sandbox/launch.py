@@ -88,7 +88,7 @@ class Surroundings:
     folder: str
     """The writable folder, as the program sees it."""
     mount: bool = False
-    """Whether the driver makes `folder` anew for each test, with a limit of size, which takes capabilities."""
+    """Whether the driver mounts a new, limited `folder` for each test, which takes capabilities."""
     uid: int | None = None
     """The user that programs become; None: the driver's."""
     tasks: int | None = None

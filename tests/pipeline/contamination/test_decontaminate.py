@@ -197,7 +197,7 @@ def test_the_identity_covers_content_and_not_paths(make: Callable[..., Config], 
     shutil.copy(corpus / "test.jsonl", tmp_path / "elsewhere" / "test.jsonl")
     assert run(make("second", against=str(tmp_path / "elsewhere" / "test.jsonl"))).hash == first.hash
     with (tmp_path / "elsewhere" / "test.jsonl").open("a") as file:
-        file.write(json.dumps({"question": "something else that nobody asks here at all"}) + "\n")
+        file.write(json.dumps({"question": "something else that these chats never ask at all"}) + "\n")
     assert run(make("third", against=str(tmp_path / "elsewhere" / "test.jsonl"))).hash != first.hash
     with pytest.raises(Exception, match="belongs to another run") as refused:
         run(make("first", against=str(tmp_path / "elsewhere" / "test.jsonl")))

@@ -28,7 +28,7 @@ SETTINGS = SampleSettings(max_new_tokens=5, stop_ids=(3,))
 
 
 class Echo:
-    """Answers with some tokens that the seed gives, in an order of its own, and stops where it is told."""
+    """Answers with some tokens that the seed gives, in an order of its own, and stops where the test says."""
 
     def __init__(self, stop_after: int = 1 << 30) -> None:
         self.groups: list[list[tuple[int, int]]] = []
