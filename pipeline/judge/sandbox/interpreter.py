@@ -28,11 +28,11 @@ called = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, c
 ctypes.CDLL(None).dl_iterate_phdr(called(seen), None)
 print(json.dumps({
     "version": sys.version.split()[0], "files": names,
-    "folders": sorted({paths["stdlib"], paths["platstdlib"]}), "others": sorted({paths["purelib"], paths["platlib"]}),
+    "folders": sorted({paths["stdlib"], paths["platstdlib"]}),
 }))
 """
-"""Prints where the standard library is, and the names under which its shared objects are loaded, which is where they
-must be found inside: without /etc there is no cache of the loader."""
+"""Prints where the standard library is, and the paths from which its shared objects are loaded. The sandbox shows them
+under the same paths, because it has no /etc and so no loader cache."""
 
 _OTHERS = ("/usr/bin/python3", "/usr/local/bin/python3")
 
