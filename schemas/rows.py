@@ -3,6 +3,7 @@
 Legend used throughout: `N` examples, `T` tokens, `R` packed rows, `D` document pieces, `C` capacity of a row.
 """
 
+from collections.abc import Collection
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -133,8 +134,36 @@ PACKED = pa.schema(
 """One packed row. The first three have one value per token, the last three one per document piece.
 
 Labels are unshifted: each is its own input id or -100, and the first label of every piece is -100.
+`seq_lengths` add up to the row: a piece's padding counts as part of it.
 `doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
 """
+
+UNPADDED, WEIGHTS = "seq_lengths_unpadded", "loss_weights"
+"""Columns that only some datasets have, after those of PACKED."""
+
+
+def packed_schema(*, unpadded: bool = False, weights: bool = False) -> pa.Schema:
+    """PACKED with the optional columns; a dataset has each of them in all its shards, or in none.
+
+    Args:
+        unpadded: with `seq_lengths_unpadded`, one value per document piece: its tokens without the padding at its end.
+        weights: with `loss_weights`, one value per token.
+    """
+    schema = PACKED
+    if unpadded:
+        schema = schema.append(pa.field(UNPADDED, _TOKENS, nullable=False))
+    if weights:
+        kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
+        schema = schema.append(pa.field(WEIGHTS, kind, nullable=False))
+    return schema
+
+
+def schema_of(columns: Collection[str]) -> pa.Schema:
+    """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
+    if "chosen_ids" in columns:
+        return PREFERENCE
+    return packed_schema(unpadded=UNPADDED in columns, weights=WEIGHTS in columns)
+
 
 PREFERENCE = pa.schema(
     [

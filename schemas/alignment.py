@@ -1,0 +1,50 @@
+"""Padding that lengths get so that kernels and ranks can divide them. Legend: `D` pieces, `R` rows."""
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .parallel import Parallel
+from .ragged import sums_of
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Multiples to which pieces and rows are padded."""
+
+    document: int = 1
+    """Every piece takes a multiple of this."""
+    row: int = 1
+    """Every row has a multiple of this; its last piece takes the padding. A multiple of `document`."""
+    unpadded: bool = False
+    """Whether rows also store the lengths without padding."""
+
+    @classmethod
+    def of(cls, align: int, parallel: Parallel | None) -> "Alignment":
+        """The least multiples that satisfy `pack.align` and `pack.parallel` both."""
+        if parallel is None:
+            return cls(align, align)
+        document = lcm(align, parallel.document_multiple)
+        return cls(document, lcm(document, parallel.row_multiple), unpadded=True)
+
+    @property
+    def pads(self) -> bool:
+        """Whether there can be padding."""
+        return self.row > 1
+
+    def padded(self, lengths: NDArray[np.integer[Any]], row_offsets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+        """(D,) tokens of each piece with its padding, of the type of `lengths`; no piece and no row is empty.
+
+        Args:
+            lengths: (D,) tokens of each piece.
+            row_offsets: (R + 1,) row r holds pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`.
+        """
+        if not self.pads:
+            return lengths
+        out = -(-lengths // self.document) * self.document
+        if self.row > self.document:
+            out[row_offsets[1:] - 1] += (-sums_of(out, row_offsets) % self.row).astype(out.dtype)
+        return out
