@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,8 @@ class Alignment:
         """Whether there can be padding."""
         return self.row > 1
 
-    def padded(self, lengths: NDArray[np.integer[Any]], row_offsets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-        """(D,) tokens of each piece with its padding, of the type of `lengths`; no piece and no row is empty.
+    def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(D,) tokens of each piece with its padding; no piece and no row is empty.
 
         Args:
             lengths: (D,) tokens of each piece.

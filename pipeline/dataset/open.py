@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.manifest import Manifest, ShardRecord
-from ...schemas.rows import PACKED, PREFERENCE
+from ...schemas.rows import schema_of
 from ..store.local import LocalStore
 from ..store.open import Store
 from .manifests import open_output, read_manifest
@@ -25,7 +25,7 @@ class Finished:
 
     def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
         """The record batches of a shard; see `read_shard`."""
-        return read_shard(self.store, shard, PREFERENCE if self.manifest.preference else PACKED)
+        return read_shard(self.store, shard, schema_of(self.manifest.schema))
 
     def row(self, index: int, split: str = "train") -> pa.RecordBatch:
         """Return one packed row, as a batch of one.

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...schemas.config.run_section import RunSection
 from ...schemas.errors import InputError, IntegrityError, OutputError
 from ...schemas.jsontext import indented_json, parse_json
+from ...schemas.rows import schema_of
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import PLAN
 from ..dataset.unfinished import refuse_unfinished
@@ -31,7 +32,7 @@ from ..store.driver_lock import DriverLock, driving
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, StoredFile, ask_all, open_store, require_conditional, require_writable, resolve_place
 from .manifest import NAME, ExportedSplit, ExportManifest, differences, read_export
-from .options import NOT_CARRIED, ExportOptions
+from .options import ExportOptions, not_carried
 from .reader_files import reader_files
 from .shard_writers import ShardCounts, ShardPlace
 from .task import ExportResult, ExportTask, read_result
@@ -191,7 +192,9 @@ def _tasks(source: Finished, out: Store, options: ExportOptions) -> Iterator[Exp
     for name, split in source.manifest.splits.items():
         row = 0
         for index, shard in enumerate(split.shards):
-            place = ShardPlace(name, index, len(split.shards), source.manifest.max_length, pad_id)
+            place = ShardPlace(
+                name, index, len(split.shards), source.manifest.max_length, pad_id, schema_of(source.manifest.schema)
+            )
             yield ExportTask(source.store, shard, row, place, options, out)
             row += shard.rows
 
@@ -253,13 +256,16 @@ def _write(
         name: reduce(ShardCounts.plus, (one.counts for one in made), ShardCounts()) for name, made in results.items()
     }
     files = [file.record for made in results.values() for one in made for file in one.files]
-    files += [put_record(store, *each) for each in reader_files(options, results, totals, max_length)]
+    files += [
+        put_record(store, *each)
+        for each in reader_files(options, results, totals, max_length, schema_of(source.manifest.schema))
+    ]
     splits = {
         name: ExportedSplit(total.rows, total.pieces, total.tokens, total.trained, total.padding)
         for name, total in totals.items()
     }
     files.sort(key=lambda file: file.name)
-    manifest = ExportManifest(plan, NOT_CARRIED.get(options.to, ()), splits, tuple(files))
+    manifest = ExportManifest(plan, not_carried(options.to, source.manifest.schema), splits, tuple(files))
     store.sweep()
     if not store.put_bytes(NAME, manifest.to_bytes()) and store.read(NAME) != manifest.to_bytes():
         raise IntegrityError(f"{store.where(NAME)} already exists with other content; please report this bug")

@@ -1,20 +1,19 @@
 """What `packtrain export` is asked for: a format, and what its reader must be told."""
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
+from ...schemas.rows import UNPADDED
 
 FORMATS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl")
 ALIASES = {"datasets": "trl"}
-NOT_CARRIED = {
-    "megatron-bridge": ("doc_starts", "doc_ids"),
-    "megatron": ("doc_starts", "doc_ids"),
-    "olmo-core": ("doc_starts", "doc_ids"),
-}
-"""Format → columns of a packed row for which it has no place: which document each piece is of, and from which of its
-tokens on. Formats that are not listed carry all of them."""
+_CARRY_ALL = ("mds", "trl")
+_WITHOUT_PLACE = ("doc_starts", "doc_ids", UNPADDED)
+"""Columns for which the other formats have no place: which document each piece is of, from which of its tokens on, and
+what of it is padding."""
 _DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
 """Format → types of its token arrays; the first is the default."""
 _TAKEN_BY = {"dtype": tuple(_DTYPES), "eos_id": ("olmo-core",), "pad_seq_to_mult": ("megatron-bridge",)}
@@ -36,6 +35,11 @@ class ExportOptions:
     def payload(self) -> dict[str, Any]:
         """The options that are set, as plain data."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def not_carried(to: str, columns: Collection[str]) -> tuple[str, ...]:
+    """Which of a dataset's columns the format cannot carry."""
+    return () if to in _CARRY_ALL else tuple(name for name in _WITHOUT_PLACE if name in columns)
 
 
 def export_options(

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+import pyarrow as pa
+
 from ...stages.exchange import bridge, mds
 from .options import ExportOptions
 from .shard_writers import ShardCounts
@@ -14,17 +16,21 @@ def reader_files(
     results: Mapping[str, Sequence[ExportResult]],
     totals: Mapping[str, ShardCounts],
     max_length: int,
+    schema: pa.Schema,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content).
 
     Args:
         results: of each split's shards, in order.
         totals: what each split amounts to.
+        schema: the columns of a packed row.
     """
     if options.to == "mds":
         for split, made in results.items():
             entries = [
-                mds.index_entry(file.record.name.rpartition("/")[2], file.record.bytes, file.record.sha256, file.rows)
+                mds.index_entry(
+                    file.record.name.rpartition("/")[2], file.record.bytes, file.record.sha256, file.rows, schema
+                )
                 for result in made
                 for file in result.files
             ]

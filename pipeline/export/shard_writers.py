@@ -32,6 +32,8 @@ class ShardPlace:
     """Shards of the split."""
     max_length: int
     pad_id: int
+    schema: pa.Schema = PACKED
+    """Columns of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class _TrlWriter:
     def __init__(self, drafts: Drafts, place: ShardPlace, options: ExportOptions) -> None:
         self._drafts, self._rows = drafts, 0
         self._name = f"data/{place.split}-{place.index:05d}-of-{place.count:05d}.parquet"
-        self._parquet = _Parquet(drafts.open("data"), PACKED)
+        self._parquet = _Parquet(drafts.open("data"), place.schema)
 
     def add(self, rows: ExchangeRows, batch: pa.RecordBatch) -> ShardCounts:
         """See `ShardWriter`."""
@@ -220,7 +222,7 @@ class _MdsWriter:
 
     def _flush(self) -> None:
         draft = self._drafts.open(self._place.split)
-        _write(draft, np.frombuffer(mds.shard_head([len(one) for one in self._samples]), np.uint8))
+        _write(draft, np.frombuffer(mds.shard_head([len(one) for one in self._samples], self._place.schema), np.uint8))
         for sample in self._samples:
             _write(draft, np.frombuffer(sample, np.uint8))
         name = f"{self._place.split}/shard.{self._place.index:05d}.{len(self._files):05d}.mds"

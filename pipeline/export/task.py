@@ -11,7 +11,6 @@ import pyarrow as pa
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
-from ...schemas.rows import PACKED
 from ...stages.exchange.exchange_rows import ExchangeRows, MisfitError
 from ..dataset.open import read_shard
 from ..dataset.verify import check_rows
@@ -115,7 +114,7 @@ def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
     row = task.first_row
     count = max(1, min(BATCH_ROWS, BATCH_TOKENS // task.place.max_length))
     try:
-        for whole in read_shard(task.dataset, task.shard, PACKED):
+        for whole in read_shard(task.dataset, task.shard, task.place.schema):
             for start in range(0, whole.num_rows, count):
                 batch = whole.slice(start, count)
                 for bad, what in check_rows(batch, task.place.max_length):

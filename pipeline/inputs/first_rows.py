@@ -96,6 +96,7 @@ def _check(config: RunConfig) -> None:
         "pack.strategy": (config.pack.strategy, PackConfig().strategy, why),
         "pack.max_docs": (config.pack.max_docs, None, why),
         "pack.align": (config.pack.align, 1, why),
+        "pack.parallel": (config.pack.parallel, None, why),
         "pack.window_tokens": (config.pack.window_tokens, None, why),
         "mask": (config.mask, MaskConfig(), "a preference loss is over the two completions, whatever the mask"),
         "keep_untrained": (config.keep_untrained, False, "a pair has two completions, or it is left out"),

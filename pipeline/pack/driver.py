@@ -18,7 +18,7 @@ from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
-from ...schemas.rows import PACKED
+from ...schemas.rows import packed_schema
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PARTS, PartList
@@ -43,7 +43,11 @@ _FLAGS = pa.schema([pa.field("packed", pa.bool_())])
 class RowPlanner(Protocol):
     """Plans rows from windows; differs between packed rows and preference pairs."""
 
-    schema: ClassVar[pa.Schema]
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row."""
+        ...
+
     token_bytes: ClassVar[int]
     """Bytes per token of a row."""
     pairs: ClassVar[bool]
@@ -99,13 +103,17 @@ class Packed:
 class PackedRowPlanner:
     """Plans rows that documents share, window by window."""
 
-    schema: ClassVar[pa.Schema] = PACKED
     token_bytes: ClassVar[int] = TOKEN_BYTES
     pairs: ClassVar[bool] = False
 
     surveyor: Surveyor
     totals: dict[str, NDArray[np.int64]]
     """See `Survey.totals`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `RowPlanner`."""
+        return packed_schema(unpadded=self.surveyor.config.pack.alignment.unpadded)
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
         """See `RowPlanner`."""
@@ -164,7 +172,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     _put_lists(selected, out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in survey.splits}
     tasks: dict[str, list[PackTask]] = {split: [] for split in survey.splits}
-    weights = {split: RowWeights(config.pack.align, scratch) for split in survey.splits}
+    weights = {split: RowWeights(config.pack.alignment, scratch) for split in survey.splits}
     planning = 0.0
     with closing(executor.queue(perform, finished.have)) as queue:
         for split in survey.splits:
@@ -216,12 +224,13 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
     """The token id for alignment padding.
 
     Raises:
-        ConfigError: `pack.align` needs padding, and the tokenizer has none.
+        ConfigError: `pack.align` or `pack.parallel` needs padding, and the tokenizer has none.
     """
-    if tokenizer.pad_id is None and config.pack.align > 1:
+    if tokenizer.pad_id is None and config.pack.alignment.pads:
+        key, without = ("pack.align", 1) if config.pack.align > 1 else ("pack.parallel", None)
         raise ConfigError(
-            "pack.align pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither: {setting('pack.align', 1)}"
+            f"{key} pads with the tokenizer's padding or end-of-sequence token, but "
+            f"{tokenizer.name} has neither: {setting(key, without)}"
         )
     return tokenizer.pad_id or 0
 
@@ -285,7 +294,7 @@ def _shard_tasks(selected: Selected, out: Store, split: str, plan: WindowPlan) -
             shards_folder(config, split),
             shard,
             Mask.of(config.mask),
-            config.pack.align,
+            config.pack.alignment,
             selected.pad_id,
             config.output.format,
             selected.rows.pairs,

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.alignment import Alignment
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
 from ...stages.pack.layout import LaidOut, PlannedPieces, lay_out
@@ -16,7 +17,7 @@ from .segments import Account, Segments, chunks, mapped
 
 
 def packed_batches(
-    out: Store, layout: str, shard: ShardPlan, segments: Segments, account: Account, align: int, pad_id: int
+    out: Store, layout: str, shard: ShardPlan, segments: Segments, account: Account, alignment: Alignment, pad_id: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a shard, in batches.
 
@@ -27,26 +28,25 @@ def packed_batches(
     row_offsets = view(mapped(out.local(f"{layout}-rows.arrow")).column(0))
     row_offsets = row_offsets[shard.first_row : shard.last_row + 1] - shard.first_piece
     columns = read_rows(out.local(f"{layout}-pieces.arrow"), shard.first_piece, shard.last_piece)
-    padded = padded_lengths(columns[2], align)
+    padded = alignment.padded(columns[2], row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[row_offsets[1:] - 1]
     account.tokens = int(ends[-1])
     account.max_docs = int(np.diff(row_offsets).max())
     for first, last in chunks(ends):
         here = slice(int(row_offsets[first]), int(row_offsets[last]))
         some = [column[here] for column in columns]
-        laid = lay_out_pieces(some, row_offsets[first : last + 1], segments, align, pad_id)
+        laid = lay_out_pieces(some, row_offsets[first : last + 1], segments, alignment, pad_id)
         counts = (laid.trained, laid.heads, padded[here] - some[2], padded[here])
         account.add(segments.sources[some[4]], *counts)
         yield laid.batch
 
 
-def padded_lengths(lengths: NDArray[np.int32], align: int) -> NDArray[np.int32]:
-    """Return (D,) tokens of each piece, with alignment padding."""
-    return -(-lengths // align) * align if align > 1 else lengths
-
-
 def lay_out_pieces(
-    columns: Sequence[NDArray[Any]], row_offsets: NDArray[np.int64], segments: Segments, align: int, pad_id: int
+    columns: Sequence[NDArray[Any]],
+    row_offsets: NDArray[np.int64],
+    segments: Segments,
+    alignment: Alignment,
+    pad_id: int,
 ) -> LaidOut:
     """Collect the planned pieces of some rows, with the tokens and runs of their segments.
 
@@ -69,4 +69,4 @@ def lay_out_pieces(
         run_supervised=supervised,
         run_offsets=offsets_of(run_counts),
     )
-    return lay_out(pieces, align, pad_id)
+    return lay_out(pieces, alignment, pad_id)

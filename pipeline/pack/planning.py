@@ -86,11 +86,11 @@ def plan_window(
         number: number of the window within the split.
         first_shard: number of shards of the earlier windows.
     """
-    plan = arrange(window.sections, config, window_seed(config.seed, number))
+    pack, plan = config.pack, arrange(window.sections, config, window_seed(config.seed, number))
     name = f"_run/layout/{split}-{number:05d}"
     _save(store, name, plan, window)
-    padded = -(-plan.lengths.astype(np.int64) // config.pack.align) * config.pack.align
-    ends = np.cumsum(padded)[plan.row_offsets[1:] - 1]
+    padded = pack.alignment.padded(plan.lengths, plan.row_offsets)
+    ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
     shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES, config)
     return WindowPlan(name, plan.certificate, shards), plan
 
@@ -102,9 +102,8 @@ def arrange(sections: Sections, config: "RunConfig", seed: int) -> LayoutPlan:
         seed: seed of the order of rows, if they are shuffled.
     """
     pack = config.pack
-    plan = plan_rows(
-        sections.lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=pack.align
-    )
+    align = pack.alignment.document
+    plan = plan_rows(sections.lengths, config.truncate.max_length, pack.strategy, max_docs=pack.max_docs, align=align)
     return permute_rows(plan, seed) if pack.shuffle else plan
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.alignment import Alignment
 from ...schemas.layout import LayoutPlan
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.ragged import sums_of
@@ -20,19 +21,18 @@ class RowWeights:
     """Collects `ROW_SIZES` of a split from the plans of its windows, without reading shards.
 
     Args:
-        align: each piece is padded to a multiple of this.
+        alignment: the padding of pieces and rows.
         scratch: a folder for anonymous files, so that a billion rows need no memory.
     """
 
-    def __init__(self, align: int, scratch: Path) -> None:
-        self._align = align
+    def __init__(self, alignment: Alignment, scratch: Path) -> None:
+        self._alignment = alignment
         self._scratch = scratch
         self._files = [(nameless(scratch), kind) for kind in (np.int32, np.int64)]
 
     def add(self, plan: LayoutPlan) -> None:
         """Add the rows of the next window."""
-        lengths = plan.lengths.astype(np.int64)
-        lengths = -(-lengths // self._align) * self._align
+        lengths = self._alignment.padded(plan.lengths, plan.row_offsets).astype(np.int64)
         for (file, kind), values in zip(self._files, (lengths, lengths * lengths), strict=True):
             with explained(self._scratch):
                 file.write(sums_of(values, plan.row_offsets).astype(kind, copy=False).data)

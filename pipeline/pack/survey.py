@@ -71,7 +71,7 @@ class Survey:
             at = np.searchsorted(sections.documents, catalogue.part_starts)
             self.totals.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = sums_of(sections.lengths, at)
             self.sections.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = np.diff(at)
-            align = config.pack.align
+            align = config.pack.alignment.document
             self.tokens += int((-(-sections.lengths // align)).sum(dtype=np.int64)) * align
         if cuts:
             self.cuts = [a + b for a, b in zip(self.cuts, cuts_before_packing(chosen, config, len(names)), strict=True)]

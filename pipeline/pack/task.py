@@ -8,10 +8,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...schemas.alignment import Alignment
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
-from ...schemas.rows import PACKED, PREFERENCE
+from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.mask.policy import Mask
 from ..encode.parts import read_parts
 from ..store.checksummed import seal, unseal
@@ -36,7 +37,7 @@ class PackTask:
     """Folder of the split's shards: `shards`, or `train/shards` and `holdout/shards`."""
     shard: ShardPlan
     mask: Mask
-    align: int
+    alignment: Alignment
     pad_id: int
     format: str
     pairs: bool = False
@@ -50,6 +51,11 @@ class PackTask:
     def run(self) -> "PackResult":
         """See `pack_shard`."""
         return pack_shard(self)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the shard."""
+        return PREFERENCE if self.pairs else packed_schema(unpadded=self.alignment.unpadded)
 
     def __str__(self) -> str:
         return f"{self.prefix}, shard {self.shard.index} (rows {self.shard.first_row:,} to {self.shard.last_row:,})"
@@ -85,7 +91,7 @@ def pack_shard(task: PackTask) -> PackResult:
         IntegrityError: an earlier run of the task wrote a different shard.
     """
     began = time.perf_counter()
-    account, schema = Account(), PREFERENCE if task.pairs else PACKED
+    account, schema = Account(), task.schema
     store = task.out
     suffix = "arrow" if task.format == "arrow" else "parquet"
     with store.draft(task.prefix, sha256=True) as draft:
@@ -122,9 +128,9 @@ def pack_shard(task: PackTask) -> PackResult:
 def _batches(task: PackTask, account: Account) -> Iterator[pa.RecordBatch]:
     if task.shard.first_row == task.shard.last_row:
         # datasets cannot open a stream without a batch
-        yield pa.RecordBatch.from_pylist([], PREFERENCE if task.pairs else PACKED)
+        yield pa.RecordBatch.from_pylist([], task.schema)
         return
     listed = read_parts(task.out, task.parts)
     segments = segments_of(tuple(listed.parts), tuple(listed.sources), task.cache, task.mask)
     where = (task.out, task.layout, task.shard, segments, account)
-    yield from pair_batches(*where) if task.pairs else packed_batches(*where, task.align, task.pad_id)
+    yield from pair_batches(*where) if task.pairs else packed_batches(*where, task.alignment, task.pad_id)

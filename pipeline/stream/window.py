@@ -22,7 +22,7 @@ from ..encode.parts import EncodedPart
 from ..pack.accounts import account_cuts
 from ..pack.documents import example_ids
 from ..pack.driver import opened, surveyor_of
-from ..pack.packed_task import lay_out_pieces, padded_lengths
+from ..pack.packed_task import lay_out_pieces
 from ..pack.planning import arrange, columns_of, inner_cuts
 from ..pack.segments import Segments
 from ..pack.survey import cuts_by_packing
@@ -69,7 +69,7 @@ class PlannedWindow:
         self.ledger = Ledger()
         self._names = [source.name for source in config.sources]
         self._places = window.parts
-        self._align, self._pad_id = config.pack.align, pad_id
+        self._alignment, self._pad_id = config.pack.alignment, pad_id
         self._segments = Segments(
             (part.path for part in window.parts), (part.source for part in window.parts), Mask.of(config.mask)
         )
@@ -79,7 +79,7 @@ class PlannedWindow:
         self._doc_ids = self._columns[0] = doc_ids[document]
         self._starts, self._lengths, self._repeated = self._columns[1:4]
         self._row_offsets = plan.row_offsets
-        self._padded = padded_lengths(plan.lengths, self._align)
+        self._padded = self._alignment.padded(plan.lengths, plan.row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, plan.row_offsets)
         """(R,) tokens of each row, with alignment padding."""
         self._asked, self._heads = self._count_asked()
@@ -90,7 +90,7 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.PACKED`.
+        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`.
 
         Raises:
             IntegrityError: the rows have other labels than planned.
@@ -98,7 +98,7 @@ class PlannedWindow:
         low, high = int(self._row_offsets[first]), int(self._row_offsets[last])
         here = slice(low, high)
         columns, row_offsets = [column[here] for column in self._columns], self._row_offsets[first : last + 1]
-        laid = lay_out_pieces(columns, row_offsets, self._segments, self._align, self._pad_id)
+        laid = lay_out_pieces(columns, row_offsets, self._segments, self._alignment, self._pad_id)
         # The ledger was closed on the planned numbers, so every piece must have as many labels as planned.
         if not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
             raise IntegrityError(

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from ..alignment import Alignment
+from ..parallel import Parallel, ParallelLayout
 from .decontaminate import DecontaminateConfig
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
 from .run_section import RunSection
@@ -252,6 +254,19 @@ class TruncateConfig(ConfigModel):
         return self
 
 
+class ParallelConfig(ConfigModel):
+    """How a trainer divides each row among devices (context parallelism), so that rows can be divided evenly."""
+
+    cp: int = Field(ge=1, le=1024)
+    """Devices that share each row: context parallel, or sequence parallel for `ulysses`."""
+    tp: int = Field(default=1, ge=1, le=1024)
+    """Tensor parallel devices that also divide the sequence (Megatron's sequence parallelism); else 1."""
+    layout: ParallelLayout
+    """What a device holds. `thd`: two chunks of every document, one from each end (TransformerEngine, Megatron, zigzag
+    ring attention). `ring`: one contiguous part of the row. `ulysses`: the same part, but all tokens of some heads
+    during attention (DeepSpeed, accelerate)."""
+
+
 class PackConfig(ConfigModel):
     """How examples share rows."""
 
@@ -267,6 +282,16 @@ class PackConfig(ConfigModel):
     """At most this many document pieces per row."""
     align: int = Field(default=1, ge=1)
     """Every piece is padded to a multiple of this; the padding is never trained."""
+    parallel: ParallelConfig | None = None
+    """Pads for context parallelism, such as `{cp: 2, layout: ring}`: every piece to a multiple of 2·cp for `thd`, or of
+    lcm(2·cp, cp·tp) if tp is above 1; every row to a multiple of cp·tp for `ring` and `ulysses`. The padding is never
+    trained. Rows then also have `seq_lengths_unpadded`."""
+
+    @property
+    def alignment(self) -> Alignment:
+        """The padding of pieces and rows."""
+        given = self.parallel
+        return Alignment.of(self.align, None if given is None else Parallel(given.cp, given.tp, given.layout))
 
 
 class OutputConfig(ConfigModel):
@@ -331,18 +356,31 @@ class RunConfig(ConfigModel):
                 f"sources.{unweighted[0]}.weight: the other sources have one, and weights are relative to each other; "
                 "give every source a weight, or none"
             )
-        if self.truncate.max_length % self.pack.align:
-            raise ValueError(
-                f"truncate.max_length ({self.truncate.max_length}) must be a multiple of pack.align ({self.pack.align})"
-            )
-        if self.pack.strategy == "wrapped" and (self.pack.max_docs is not None or self.pack.align > 1):
-            raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")
+        self._alignment_fits()
         if self.pack.strategy in ("bfd_split", "wrapped") and self.truncate.overlong != "truncate":
             raise ValueError(
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
                 f"{self.pack.strategy}, which cuts long documents itself; leave it out"
             )
         return self
+
+    def _alignment_fits(self) -> None:
+        """Raise ValueError if rows of `max_length` cannot be padded as asked."""
+        pack, length = self.pack, self.truncate.max_length
+        if length % pack.align:
+            raise ValueError(f"truncate.max_length ({length}) must be a multiple of pack.align ({pack.align})")
+        if length % (multiple := pack.alignment.row):
+            raise ValueError(
+                f"truncate.max_length ({length}) must be a multiple of {multiple} for pack.parallel; take "
+                f"{length - length % multiple or multiple}"
+            )
+        if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.align > 1):
+            raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")
+        if pack.strategy == "wrapped" and pack.alignment.document > 1:
+            raise ValueError(
+                "pack.strategy wrapped cuts anywhere: it cannot pad pieces for pack.parallel with layout thd; take "
+                "layout ring, or strategy bfd_split"
+            )
 
     def identity(self) -> dict[str, Any]:
         """Everything that the written bytes depend on, except the content of the inputs and of the tokenizer."""
@@ -352,7 +390,9 @@ class RunConfig(ConfigModel):
                 del source[key]
             if source["format"] not in (AUTO, "apps"):
                 del source["apps"]
-        if data["decontaminate"] is None:  # so that identities of earlier versions stay
+        if data["pack"]["parallel"] is None:  # so that identities of earlier versions stay
+            del data["pack"]["parallel"]
+        if data["decontaminate"] is None:
             del data["decontaminate"]
         else:
             del data["decontaminate"]["against"]

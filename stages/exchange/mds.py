@@ -19,14 +19,12 @@ from ..arrays import view
 
 SIZE_LIMIT = 1 << 26
 """Bytes after which a new shard begins, as in `MDSWriter`."""
-NAMES = tuple(sorted(PACKED.names))
-ENCODINGS = tuple(f"ndarray:{PACKED.field(name).type.value_type}" for name in NAMES)
 HASH = "sha256"
 
 
 def samples_of(batch: pa.RecordBatch) -> list[bytes]:
-    """Each row of a batch of PACKED as a sample; no list in it is empty."""
-    columns = [_values_of(batch.column(name)) for name in NAMES]
+    """Each packed row as a sample; no list in it is empty."""
+    columns = [_values_of(batch.column(name)) for name in sorted(batch.schema.names)]
     samples = []
     for values in zip(*columns, strict=True):
         data = [_array(value) for value in values]
@@ -34,22 +32,22 @@ def samples_of(batch: pa.RecordBatch) -> list[bytes]:
     return samples
 
 
-def shard_head(sizes: Sequence[int]) -> bytes:
+def shard_head(sizes: Sequence[int], schema: pa.Schema = PACKED) -> bytes:
     """What comes before samples of these sizes in bytes."""
-    config = json.dumps(_config(), sort_keys=True).encode()
+    config = json.dumps(_config(schema), sort_keys=True).encode()
     first = 4 + 4 * (len(sizes) + 1) + len(config)
     begins = np.cumsum([first, *sizes], dtype=np.uint32)
     return np.uint32(len(sizes)).tobytes() + begins.tobytes() + config
 
 
-def index_entry(name: str, bytes: int, sha256: str, samples: int) -> dict[str, Any]:
+def index_entry(name: str, bytes: int, sha256: str, samples: int, schema: pa.Schema = PACKED) -> dict[str, Any]:
     """A shard as `index.json` lists it.
 
     Args:
         name: the shard's file, in the folder of the index.
     """
     raw = {"basename": name, "bytes": bytes, "hashes": {HASH: sha256}}
-    return {**_config(), "raw_data": raw, "samples": samples, "zip_data": None}
+    return {**_config(schema), "raw_data": raw, "samples": samples, "zip_data": None}
 
 
 def index_json(entries: Sequence[dict[str, Any]]) -> bytes:
@@ -57,11 +55,12 @@ def index_json(entries: Sequence[dict[str, Any]]) -> bytes:
     return json.dumps({"shards": list(entries), "version": 2}, sort_keys=True).encode()
 
 
-def _config() -> dict[str, Any]:
+def _config(schema: pa.Schema) -> dict[str, Any]:
+    names = sorted(schema.names)
     return {
-        "column_encodings": list(ENCODINGS),
-        "column_names": list(NAMES),
-        "column_sizes": [None] * len(NAMES),
+        "column_encodings": [f"ndarray:{schema.field(name).type.value_type}" for name in names],
+        "column_names": names,
+        "column_sizes": [None] * len(names),
         "compression": None,
         "format": "mds",
         "hashes": [HASH],

@@ -8,9 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.alignment import Alignment
 from ...schemas.ragged import begins_of
-from ...schemas.rows import IGNORE_INDEX, PACKED
+from ...schemas.rows import IGNORE_INDEX, packed_schema
 from ..arrays import lists
+
+NO_ALIGNMENT = Alignment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,13 @@ class LaidOut:
     """(D,) whether the mask trains the piece's first token, which cannot have a label."""
 
 
-def lay_out(pieces: PlannedPieces, align: int = 1, pad_id: int = 0) -> LaidOut:
-    """Make the rows of `schemas.rows.PACKED`.
+def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: int = 0) -> LaidOut:
+    """Make the rows of `schemas.rows.packed_schema`.
 
-    With `align` > 1 every piece is padded to a multiple of it; padding has the input id `pad_id`, no label, and
-    positions that continue the piece's.
+    Padding has the input id `pad_id`, no label, and positions that continue the piece's.
     """
     count = len(pieces.lengths)
-    padded = -(-pieces.lengths // align) * align if align > 1 else pieces.lengths
+    padded = alignment.padded(pieces.lengths, pieces.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)
     begins = ends - padded
     total = int(ends[-1]) if count else 0
@@ -65,7 +67,7 @@ def lay_out(pieces: PlannedPieces, align: int = 1, pad_id: int = 0) -> LaidOut:
     positions -= np.repeat(begins.astype(np.int32), padded)
 
     supervised = np.repeat(*_clipped_runs(pieces))
-    if align > 1:
+    if alignment.pads:
         real = positions < np.repeat(pieces.lengths, padded)
         spread = np.zeros(total, dtype=np.bool_)
         spread[real] = supervised
@@ -91,8 +93,11 @@ def lay_out(pieces: PlannedPieces, align: int = 1, pad_id: int = 0) -> LaidOut:
         (pieces.row_offsets, pieces.starts),
         (pieces.row_offsets, pieces.doc_ids),
     ]
-    arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, PACKED, strict=True)]
-    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=PACKED), trained, heads)
+    if alignment.unpadded:
+        columns.append((pieces.row_offsets, pieces.lengths))
+    schema = packed_schema(unpadded=alignment.unpadded)
+    arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, schema, strict=True)]
+    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads)
 
 
 def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:

@@ -37,6 +37,7 @@ from packtrain.pipeline.pack.windows import Window, compose
 from packtrain.pipeline.run.memory import _PIECE_BYTES, PIECE_BYTES
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
+from packtrain.schemas.alignment import Alignment
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.layout import LayoutPlan
 from packtrain.schemas.rows import PACKED
@@ -201,7 +202,7 @@ def main() -> None:
         totals = np.array([int(data.lengths(part).sum(dtype=np.int64)) for part in range(data.parts)], np.int64)
         composed = compose(totals, [0] * data.parts, options.window_tokens, config.seed)
         seconds["survey"] = time.perf_counter() - began
-        weights = RowWeights(1, work)
+        weights = RowWeights(Alignment(), work)
         for number, parts in enumerate(composed):
             began = time.perf_counter()
             window = data.window(parts, store)

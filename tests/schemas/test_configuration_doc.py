@@ -72,6 +72,7 @@ SMALLEST = {
     "tokenizer": {"path": "tokenizer"},
     "sources": [{"name": "a", "format": "apps", "path": "a.jsonl"}],
     "decontaminate": {"against": "test.jsonl"},
+    "pack": {"parallel": {"cp": 1, "layout": "ring"}},
 }
 
 

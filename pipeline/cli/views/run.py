@@ -70,9 +70,14 @@ def pipeline_tree(
             )
         )
     pack = config.pack
+    parallel = pack.parallel and ", ".join(f"{key} {value}" for key, value in pack.parallel)
     extra = "".join(
         f", {name} {value}"
-        for name, value, default in (("max_docs", pack.max_docs, None), ("align", pack.align, 1))
+        for name, value, default in (
+            ("max_docs", pack.max_docs, None),
+            ("align", pack.align, 1),
+            ("parallel", parallel, None),
+        )
         if value != default
     )
     rows = "not packed: preference pairs" if prepared.pairs else f"pack: {pack.strategy}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.schemas.alignment import Alignment
 from packtrain.schemas.rows import IGNORE_INDEX, PACKED
 from packtrain.stages.pack.layout import LaidOut, PlannedPieces, lay_out
 
@@ -107,7 +108,7 @@ def test_repeated_tokens_have_no_label() -> None:
 
 def test_alignment() -> None:
     """Padding belongs to its piece: it has positions, no label, and counts in the piece's length."""
-    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), align=4, pad_id=9)
+    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), alignment=Alignment(4, 4), pad_id=9)
     assert laid.batch.to_pylist() == [
         {
             "input_ids": [11, 12, 13, 14, 15, 9, 9, 9, 21, 22, 23, 9],
@@ -122,7 +123,7 @@ def test_alignment() -> None:
 
 
 def test_padding_with_an_id_that_is_trained_elsewhere() -> None:
-    laid = lay_out(pieces_of([TEXT], [[Piece(0, 0, 3)]]), align=4, pad_id=23)
+    laid = lay_out(pieces_of([TEXT], [[Piece(0, 0, 3)]]), alignment=Alignment(4, 4), pad_id=23)
     assert laid.batch.column("labels").to_pylist() == [[X, 22, 23, X]]
 
 
@@ -156,7 +157,7 @@ def layouts(draw: st.DrawFn) -> tuple[list[Document], list[list[Piece]]]:
 def test_every_token_at_its_place(case: tuple[list[Document], list[list[Piece]]], align: int) -> None:
     documents, rows = case
     pad = 7
-    laid: LaidOut = lay_out(pieces_of(documents, rows), align, pad)
+    laid: LaidOut = lay_out(pieces_of(documents, rows), Alignment(align, align), pad)
     assert laid.batch.num_rows == len(rows)
     number = 0
     for made, row in zip(laid.batch.to_pylist(), rows, strict=True):
