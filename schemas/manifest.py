@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
+from .alignment import Alignment
 from .fingerprint import fingerprint
 from .jsontext import indented_json
 from .layout import Certificate
 from .ledger import Ledger
 from .names import check_hash, check_name
+from .parallel import Parallel
 
 FORMAT = 3
 
@@ -103,6 +105,17 @@ class Manifest:
         """Capacity of a packed row, in tokens."""
         return int(self.plan["config"]["truncate"]["max_length"])
 
+    @property
+    def parallel(self) -> Parallel | None:
+        """The ranks that its rows are made for, if its configuration says so."""
+        found = self.plan["config"].get("pack", {}).get("parallel")
+        return Parallel.from_json(found) if found is not None else None
+
+    @property
+    def alignment(self) -> Alignment:
+        """How its pieces and rows are padded."""
+        return Alignment.of(self.plan["config"].get("pack", {}).get("align", 1), self.parallel)
+
     def payload(self) -> dict[str, Any]:
         """The data that the hash covers."""
         return {
@@ -179,6 +192,11 @@ def _checked_plan(plan: Any) -> dict[str, Any]:
     """The plan, if it has the fields that every reader of a manifest needs. Raises ValueError, TypeError, KeyError."""
     if not 1 <= _checked(plan["config"]["truncate"]["max_length"], int) < 2**31:
         raise ValueError("max_length is out of range")
+    pack = _checked(plan["config"].get("pack", {}), dict)
+    if not 1 <= _checked(pack.get("align", 1), int) < 2**31:
+        raise ValueError("pack.align is out of range")
+    if pack.get("parallel") is not None:
+        Parallel.from_json(_checked(pack["parallel"], dict))
     for one in _checked(plan["inputs"], list):
         _checked(one, dict)
     return plan  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ def export(
         typer.Option(
             help="megatron-bridge: pad each document so that its length at run time is a multiple of N, the "
             "pad_seq_to_mult that you train with.",
-            show_default="1",
+            show_default="what pack.parallel asks for, else 1",
         ),
     ] = None,
     workers: Workers = None,

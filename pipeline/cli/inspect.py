@@ -99,6 +99,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
     Raises:
         InputError: the row or the split does not exist.
     """
+    from ...schemas.rows import UNPADDED
     from ..dataset.decode import names_of, pieces
 
     if dataset.manifest.preference:
@@ -115,6 +116,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
         }
     documents = pieces(dataset, row, split)
     names = names_of(dataset, [piece.doc_id for piece in documents])
+    padded = UNPADDED in dataset.manifest.schema
     shown = []
     for piece in documents:
         runs = list(piece.spans())
@@ -125,6 +127,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
                 "doc_id": piece.doc_id,
                 "start": piece.start,
                 "tokens": len(piece.ids),
+                **({"padding": piece.padding} if padded else {}),
                 "trained": sum(len(run) for trained, run in runs if trained),
                 "spans": [
                     {"trained": trained, "text": text, "ids": run}

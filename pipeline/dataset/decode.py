@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
-from ...schemas.rows import IGNORE_INDEX
+from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ...schemas.units import plural, share
 from .open import Finished
 from .packed_documents import PackedDocuments
@@ -33,7 +33,10 @@ class Piece:
     doc_id: int
     start: int
     ids: list[int]
+    """With padding, unless the dataset says how much there is."""
     labels: list[int]
+    padding: int = 0
+    """Tokens of padding behind `ids`, if the dataset says so."""
 
     def spans(self) -> Iterator[tuple[bool, list[int]]]:
         """Yield (whether trained, ids) of each run of tokens."""
@@ -54,10 +57,12 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     batch = dataset.row(row, split)
     columns = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
     out, begin = [], 0
-    for doc_id, start, length in zip(columns["doc_ids"], columns["doc_starts"], columns["seq_lengths"], strict=True):
-        end = begin + length
-        out.append(Piece(doc_id, start, columns["input_ids"][begin:end], columns["labels"][begin:end]))
-        begin = end
+    lengths = columns["seq_lengths"]
+    own = columns.get(UNPADDED, lengths)
+    for doc_id, start, length, tokens in zip(columns["doc_ids"], columns["doc_starts"], lengths, own, strict=True):
+        ids, labels = (columns[name][begin : begin + tokens] for name in ("input_ids", "labels"))
+        out.append(Piece(doc_id, start, ids, labels, length - tokens))
+        begin += length
     return out
 
 
@@ -140,11 +145,13 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     found = pieces(dataset, row, split)
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
-    used = sum(len(piece.ids) for piece in found)
+    used = sum(len(piece.ids) + piece.padding for piece in found)
+    padding = sum(piece.padding for piece in found)
+    filled = f" ({padding:,} of them padding)" if padding else ""
     trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
     console.print(
         Text(
-            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
+            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens{filled} "
             f"({share(used / capacity, fixed=True)}), {trained:,} trained"
         )
     )
@@ -154,7 +161,8 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         count = sum(label != IGNORE_INDEX for label in piece.labels)
         part = f", from token {piece.start:,}" if piece.start else ""
         name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
-        title = f"{name} · {len(piece.ids):,} tokens{part} · {count:,} trained"
+        behind = f" and {piece.padding:,} of padding" if piece.padding else ""
+        title = f"{name} · {len(piece.ids):,} tokens{behind}{part} · {count:,} trained"
         console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
 
 

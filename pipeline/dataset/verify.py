@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord, ShardRecord, SplitRecord
 from ...schemas.ragged import ranges, starts_of
-from ...schemas.rows import IGNORE_INDEX, UNPADDED
+from ...schemas.rows import IGNORE_INDEX
 from ...stages.arrays import view
 from ..observer import Observer, Silent
 from ..pack.preference_check import check_pairs, count_pairs
@@ -21,6 +21,7 @@ from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset
 from .output_folder import MANIFEST
+from .padding_check import check_padding, padding_token
 from .unfinished import refuse_unfinished
 
 
@@ -150,12 +151,14 @@ class _RowSizes:
 def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: _RowSizes) -> list[Finding]:
     tokens = trained = row = max_docs = 0
     findings: list[Finding] = []
+    alignment, pad_id = dataset.manifest.alignment, padding_token(dataset)
     try:
         for batch in dataset.batches(shard):
             if dataset.manifest.preference:
                 wrong, counts = check_pairs(batch, max_length), count_pairs(batch)
             else:
-                wrong, counts = chain(check_rows(batch, max_length), sizes.check(batch)), _counts(batch)
+                padding = check_padding(batch, alignment, pad_id)
+                wrong, counts = chain(check_rows(batch, max_length), padding, sizes.check(batch)), _counts(batch)
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
             tokens, trained, max_docs = tokens + counts[0], trained + counts[1], max(max_docs, counts[2])
             row += batch.num_rows
@@ -186,7 +189,7 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
 
     The invariants: as many labels and positions as input ids; piece lengths add up to the row; rows are at most
     `max_length` long; positions count 0, 1, 2, … in every piece; every label is its own input id or -100; the first
-    label of every piece is -100; padding is not trained.
+    label of every piece is -100.
     """
     ids, labels, positions = (batch.column(name) for name in ("input_ids", "labels", "position_ids"))
     pieces = batch.column("seq_lengths")
@@ -197,12 +200,6 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
         yield from _first(_sizes(batch.column(name)) != _sizes(pieces), f"{name} has another length than seq_lengths")
     yield from _first(row_tokens > max_length, f"is longer than max_length ({max_length:,})")
     lengths = view(pieces.flatten())
-    unpadded = batch.column(UNPADDED) if UNPADDED in batch.schema.names else None
-    if unpadded is not None:
-        uneven = _sizes(unpadded) != _sizes(pieces)
-        yield from _first(uneven, f"{UNPADDED} has another length than seq_lengths")
-        if uneven.any():
-            return
     piece_rows = np.repeat(np.arange(batch.num_rows), _sizes(pieces))
     sums = np.bincount(piece_rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     uneven = sums != row_tokens
@@ -222,12 +219,6 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
         token_rows[heads],
         "the first label of a piece is not -100: one document would be trained to predict another",
     )
-    if unpadded is not None:
-        tokens = view(unpadded.flatten())
-        wrong = (tokens < 1) | (tokens > lengths)
-        yield from _first_token(wrong, piece_rows, f"{UNPADDED} is not between 1 and seq_lengths")
-        padding = expected >= np.repeat(tokens, lengths)
-        yield from _first_token(padding & (flat_labels != IGNORE_INDEX), token_rows, "padding is trained")
 
 
 def _sizes(column: pa.ListArray) -> NDArray[np.int64]:

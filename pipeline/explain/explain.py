@@ -91,7 +91,7 @@ class Follower:
         story.copies = _copies(found.tokens, story.standings)
         if not by_layout:
             story.notes.append("the run's layout is gone, so the shards were searched instead")
-            if self.config.pack.alignment.pads:
+            if self.config.pack.align > 1 and self.config.pack.parallel is None:
                 story.notes.append("without the layout, padding at the ends of pieces looks like tokens")
         self.stages.fill(story, one)
         if one is not None and self.cached is not None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.rows import UNPADDED
 from ...stages.arrays import view
 from ..dataset.open import Finished
 
@@ -153,7 +154,7 @@ def _by_shards(dataset: Finished, doc_id: int, tokens: int) -> Iterator[Standing
                     for number, size in enumerate(columns["seq_lengths"]):
                         start = columns["doc_starts"][number]
                         if columns["doc_ids"][number] == doc_id:
-                            end = at + min(size, tokens - start)
+                            end = at + min(columns.get(UNPADDED, columns["seq_lengths"])[number], tokens - start)
                             ids, labels = (columns[key][at:end] for key in ("input_ids", "labels"))
                             place = base + first + row
                             yield Standing(split, place, shard.name, first + row, number, at, start, ids, labels, None)

@@ -20,6 +20,7 @@ from ...schemas.jsontext import indented_json, parse_json
 from ...schemas.rows import schema_of
 from ..dataset.open import Finished, open_dataset
 from ..dataset.output_folder import PLAN
+from ..dataset.padding_check import padding_token
 from ..dataset.unfinished import refuse_unfinished
 from ..execute.backends import open_executor
 from ..execute.checking import damaged
@@ -32,7 +33,7 @@ from ..store.driver_lock import DriverLock, driving
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, StoredFile, ask_all, open_store, require_conditional, require_writable, resolve_place
 from .manifest import NAME, ExportedSplit, ExportManifest, differences, read_export
-from .options import ExportOptions, not_carried
+from .options import ExportOptions, not_carried, suited
 from .reader_files import reader_files
 from .shard_writers import ShardCounts, ShardPlace
 from .task import ExportResult, ExportTask, read_result
@@ -72,6 +73,7 @@ def export(
     Raises:
         InputError: the dataset is unfinished or damaged, has preference pairs, or has a row that the format cannot
             hold. Nothing is written then.
+        ConfigError: the format needs rows that are made for another parallel layout.
         OutputError: the destination holds something else.
     """
     observer = observer or Silent()
@@ -79,6 +81,7 @@ def export(
     place = resolve_place(str(out), Path.cwd())
     require_writable(place)
     store = open_store(place)
+    options = suited(options, source.manifest.parallel)
     plan = _plan_of(source, options)
     _check_destination(store, plan)
     if _finished(store) is not None:
@@ -188,23 +191,14 @@ def _unchanged(store: Store, observer: Observer) -> ExportManifest:
 
 
 def _tasks(source: Finished, out: Store, options: ExportOptions) -> Iterator[ExportTask]:
-    pad_id = _pad_id(source)
-    for name, split in source.manifest.splits.items():
+    manifest, pad_id = source.manifest, padding_token(source)
+    schema = schema_of(manifest.schema)
+    for name, split in manifest.splits.items():
         row = 0
         for index, shard in enumerate(split.shards):
-            place = ShardPlace(
-                name, index, len(split.shards), source.manifest.max_length, pad_id, schema_of(source.manifest.schema)
-            )
+            place = ShardPlace(name, index, len(split.shards), manifest.max_length, pad_id, schema, manifest.alignment)
             yield ExportTask(source.store, shard, row, place, options, out)
             row += shard.rows
-
-
-def _pad_id(source: Finished) -> int:
-    tokenizer = source.manifest.plan.get("tokenizer")
-    pad_id = tokenizer.get("pad_id") if isinstance(tokenizer, dict) else None
-    if pad_id is not None and not (type(pad_id) is int and 0 <= pad_id < 2**31):
-        raise InputError(f"{source.store.url}: its manifest has the padding token {str(pad_id)[:80]!r}, which is no id")
-    return pad_id or 0
 
 
 def _check_source(source: Finished, tasks: list[ExportTask], executor: Executor, observer: Observer) -> None:

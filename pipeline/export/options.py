@@ -1,11 +1,12 @@
 """What `packtrain export` is asked for: a format, and what its reader must be told."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
+from ...schemas.parallel import Parallel
 from ...schemas.rows import UNPADDED
 
 FORMATS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl")
@@ -30,7 +31,7 @@ class ExportOptions:
     eos_id: int | None = None
     """OLMo-core: the token after which its reader ends a document."""
     pad_seq_to_mult: int | None = None
-    """Megatron-Bridge: each document's length at run time is padded to a multiple of this."""
+    """Megatron-Bridge: each document's length at run time is padded to a multiple of this. None: see `suited`."""
 
     def payload(self) -> dict[str, Any]:
         """The options that are set, as plain data."""
@@ -73,8 +74,23 @@ def export_options(
         )
     if eos_id is not None and not 0 <= eos_id < 2**31:
         raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1}")
-    if form == "megatron-bridge":
-        pad_seq_to_mult = 1 if pad_seq_to_mult is None else pad_seq_to_mult
-        if not 1 <= pad_seq_to_mult < 2**16:
-            raise ConfigError(f"--pad-seq-to-mult {pad_seq_to_mult}: give a number from 1 to {2**16 - 1}")
+    if pad_seq_to_mult is not None and not 1 <= pad_seq_to_mult < 2**16:
+        raise ConfigError(f"--pad-seq-to-mult {pad_seq_to_mult}: give a number from 1 to {2**16 - 1}")
     return ExportOptions(form, dtype, eos_id, pad_seq_to_mult)
+
+
+def suited(options: ExportOptions, parallel: Parallel | None) -> ExportOptions:
+    """The options with what a dataset's `pack.parallel` decides: the default of `pad_seq_to_mult`.
+
+    Raises:
+        ConfigError: Megatron-Bridge divides documents between ranks, and the dataset is made to divide rows.
+    """
+    if options.to != "megatron-bridge" or options.pad_seq_to_mult is not None:
+        return options
+    if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
+        raise ConfigError(
+            f"--to megatron-bridge: with context parallelism it divides documents between ranks, but the dataset is "
+            f"packed with pack.parallel.layout: {parallel.layout}, which pads only rows; pack with layout: thd, or "
+            "give --pad-seq-to-mult, which is 1 without context parallelism"
+        )
+    return replace(options, pad_seq_to_mult=parallel.document_multiple if parallel is not None else 1)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ...schemas.alignment import Alignment
 from ...schemas.manifest import FileRecord
-from ...schemas.rows import PACKED
 from ...stages.exchange import bridge, mds, olmo
 from ...stages.exchange.exchange_rows import ExchangeRows, fitted
 from ...stages.exchange.megatron import SequenceIndex
@@ -32,8 +32,10 @@ class ShardPlace:
     """Shards of the split."""
     max_length: int
     pad_id: int
-    schema: pa.Schema = PACKED
+    schema: pa.Schema
     """Columns of a row."""
+    alignment: Alignment
+    """How its pieces and rows are padded."""
 
 
 @dataclass(frozen=True, slots=True)

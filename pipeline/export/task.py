@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +14,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.manifest import ShardRecord
 from ...stages.exchange.exchange_rows import ExchangeRows, MisfitError
 from ..dataset.open import read_shard
+from ..dataset.padding_check import check_padding
 from ..dataset.verify import check_rows
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
@@ -111,13 +113,14 @@ def read_result(out: Store, record: str) -> ExportResult | None:
 
 def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
     """The rows of the shard, checked."""
-    row = task.first_row
-    count = max(1, min(BATCH_ROWS, BATCH_TOKENS // task.place.max_length))
+    row, place = task.first_row, task.place
+    count = max(1, min(BATCH_ROWS, BATCH_TOKENS // place.max_length))
     try:
-        for whole in read_shard(task.dataset, task.shard, task.place.schema):
+        for whole in read_shard(task.dataset, task.shard, place.schema):
             for start in range(0, whole.num_rows, count):
                 batch = whole.slice(start, count)
-                for bad, what in check_rows(batch, task.place.max_length):
+                padding = check_padding(batch, place.alignment, place.pad_id)
+                for bad, what in chain(check_rows(batch, place.max_length), padding):
                     raise _damaged(task, f"row {row + bad}: {what}")
                 yield batch
                 row += batch.num_rows

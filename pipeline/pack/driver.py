@@ -230,7 +230,7 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
         key, without = ("pack.align", 1) if config.pack.align > 1 else ("pack.parallel", None)
         raise ConfigError(
             f"{key} pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither: {setting(key, without)}"
+            f"{tokenizer.name} has neither; set {setting(key, without)}"
         )
     return tokenizer.pad_id or 0
 

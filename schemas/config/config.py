@@ -261,7 +261,7 @@ class ParallelConfig(ConfigModel):
     """Devices that share each row: context parallel, or sequence parallel for `ulysses`."""
     tp: int = Field(default=1, ge=1, le=1024)
     """Tensor parallel devices that also divide the sequence (Megatron's sequence parallelism); else 1."""
-    layout: ParallelLayout
+    layout: ParallelLayout = "thd"
     """What a device holds. `thd`: two chunks of every document, one from each end (TransformerEngine, Megatron, zigzag
     ring attention). `ring`: one contiguous part of the row. `ulysses`: the same part, but all tokens of some heads
     during attention (DeepSpeed, accelerate)."""
@@ -370,9 +370,12 @@ class RunConfig(ConfigModel):
         if length % pack.align:
             raise ValueError(f"truncate.max_length ({length}) must be a multiple of pack.align ({pack.align})")
         if length % (multiple := pack.alignment.row):
+            also = " with pack.align" if pack.align > 1 else ""
+            below = length - length % multiple
+            near = " or ".join(str(one) for one in (below, below + multiple) if 2 <= one <= 2**24)
+            near = near or "fewer devices"
             raise ValueError(
-                f"truncate.max_length ({length}) must be a multiple of {multiple} for pack.parallel; take "
-                f"{length - length % multiple or multiple}"
+                f"truncate.max_length ({length}) must be a multiple of {multiple} for pack.parallel{also}; take {near}"
             )
         if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.align > 1):
             raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")

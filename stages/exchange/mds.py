@@ -20,6 +20,8 @@ from ..arrays import view
 SIZE_LIMIT = 1 << 26
 """Bytes after which a new shard begins, as in `MDSWriter`."""
 HASH = "sha256"
+_VALUES = {pa.int32(): "int32", pa.int64(): "int64", pa.float32(): "float32"}
+"""Arrow type → its name in numpy, which MDS takes."""
 
 
 def samples_of(batch: pa.RecordBatch) -> list[bytes]:
@@ -58,7 +60,7 @@ def index_json(entries: Sequence[dict[str, Any]]) -> bytes:
 def _config(schema: pa.Schema) -> dict[str, Any]:
     names = sorted(schema.names)
     return {
-        "column_encodings": [f"ndarray:{schema.field(name).type.value_type}" for name in names],
+        "column_encodings": [f"ndarray:{_VALUES[schema.field(name).type.value_type]}" for name in names],
         "column_names": names,
         "column_sizes": [None] * len(names),
         "compression": None,

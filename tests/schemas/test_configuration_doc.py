@@ -47,11 +47,13 @@ TAIL = """\
 - `keys`, `style` and `expand` of a source must fit its format, or the one that `auto` finds.
 - `expand: per_turn` cannot be combined with the mask policy `assistant`, which would train the earlier turns again.
 - `truncate.max_length` is a multiple of `pack.align`, and at most 2^24. `truncate.split.overlap` is at most half of it.
-- `pack.strategy: wrapped` allows neither `pack.max_docs` nor a `pack.align` above 1.
+- With `pack.parallel`, `truncate.max_length` is a multiple of what a row is padded to; the error names the nearest.
+- `pack.strategy: wrapped` allows neither `pack.max_docs` nor a `pack.align` above 1, nor a `pack.parallel` that pads
+  documents (`thd`).
 - `pack.strategy: bfd_split` and `wrapped` cut long examples themselves; they allow only the default
   `truncate.overlong`.
 - Sources whose rows are conversations need a tokenizer with a chat template.
-- `pack.align` above 1 needs a tokenizer with a padding or an end-of-sequence token.
+- `pack.align` above 1 and `pack.parallel` need a tokenizer with a padding or an end-of-sequence token.
 - `run.memory` has room for at least one worker.
 """
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.alignment import Alignment
-from packtrain.schemas.rows import IGNORE_INDEX, PACKED
+from packtrain.schemas.parallel import Parallel
+from packtrain.schemas.rows import IGNORE_INDEX, PACKED, packed_schema
 from packtrain.stages.pack.layout import LaidOut, PlannedPieces, lay_out
 
 X = IGNORE_INDEX
@@ -108,7 +109,7 @@ def test_repeated_tokens_have_no_label() -> None:
 
 def test_alignment() -> None:
     """Padding belongs to its piece: it has positions, no label, and counts in the piece's length."""
-    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), alignment=Alignment(4, 4), pad_id=9)
+    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 3)]]), Alignment(4, 4), pad_id=9)
     assert laid.batch.to_pylist() == [
         {
             "input_ids": [11, 12, 13, 14, 15, 9, 9, 9, 21, 22, 23, 9],
@@ -122,8 +123,58 @@ def test_alignment() -> None:
     assert laid.trained.tolist() == [3, 2]
 
 
+def test_documents_for_two_ranks() -> None:
+    """With thd, each document is cut into four chunks, so it takes a multiple of four."""
+    rows = [[Piece(0, 0, 5), Piece(1, 0, 3)], [Piece(2, 0, 2)]]
+    laid = lay_out(pieces_of([QUESTION, TEXT, PROMPT], rows), Alignment.of(1, Parallel(2)), pad_id=9)
+    assert laid.batch.schema == packed_schema(unpadded=True)
+    assert laid.batch.to_pylist() == [
+        {
+            "input_ids": [11, 12, 13, 14, 15, 9, 9, 9, 21, 22, 23, 9],
+            "labels": [X, X, 13, 14, 15, X, X, X, X, 22, 23, X],
+            "position_ids": [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3],
+            "seq_lengths": [8, 4],
+            "doc_starts": [0, 0],
+            "doc_ids": [0, 1],
+            "seq_lengths_unpadded": [5, 3],
+        },
+        {
+            "input_ids": [31, 32, 9, 9],
+            "labels": [X, X, X, X],
+            "position_ids": [0, 1, 2, 3],
+            "seq_lengths": [4],
+            "doc_starts": [0],
+            "doc_ids": [2],
+            "seq_lengths_unpadded": [2],
+        },
+    ]
+
+
+def test_rows_for_three_ranks() -> None:
+    """With ring, only a row takes a multiple of three, behind its last document."""
+    rows = [[Piece(0, 0, 5), Piece(1, 0, 3)], [Piece(2, 0, 2)], [Piece(1, 0, 3)]]
+    laid = lay_out(pieces_of([QUESTION, TEXT, PROMPT], rows), Alignment.of(1, Parallel(3, 1, "ring")), pad_id=9)
+    batch = laid.batch
+    assert batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 15, 21, 22, 23, 9], [31, 32, 9], [21, 22, 23]]
+    assert batch.column("labels").to_pylist() == [[X, X, 13, 14, 15, X, 22, 23, X], [X, X, X], [X, 22, 23]]
+    assert batch.column("position_ids").to_pylist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
+    assert batch.column("seq_lengths").to_pylist() == [[5, 4], [3], [3]]
+    assert batch.column("seq_lengths_unpadded").to_pylist() == [[5, 3], [2], [3]]
+    assert laid.trained.tolist() == [3, 2, 0, 2]
+
+
+def test_alignment_and_ranks_together() -> None:
+    """Documents take multiples of align; rows, of align and of the ranks."""
+    assert Alignment.of(4, Parallel(3)) == Alignment(12, 12, unpadded=True)
+    both = Alignment.of(2, Parallel(3, 1, "ring"))
+    assert both == Alignment(2, 6, unpadded=True)
+    laid = lay_out(pieces_of([QUESTION, TEXT], [[Piece(0, 0, 5), Piece(1, 0, 1)]]), both, pad_id=9)
+    assert laid.batch.column("seq_lengths").to_pylist() == [[6, 6]]
+    assert laid.batch.column("input_ids").to_pylist() == [[11, 12, 13, 14, 15, 9, 21, 9, 9, 9, 9, 9]]
+
+
 def test_padding_with_an_id_that_is_trained_elsewhere() -> None:
-    laid = lay_out(pieces_of([TEXT], [[Piece(0, 0, 3)]]), alignment=Alignment(4, 4), pad_id=23)
+    laid = lay_out(pieces_of([TEXT], [[Piece(0, 0, 3)]]), Alignment(4, 4), pad_id=23)
     assert laid.batch.column("labels").to_pylist() == [[X, 22, 23, X]]
 
 
@@ -153,21 +204,29 @@ def layouts(draw: st.DrawFn) -> tuple[list[Document], list[list[Piece]]]:
     return documents, rows
 
 
-@given(layouts(), st.integers(1, 5))
-def test_every_token_at_its_place(case: tuple[list[Document], list[list[Piece]]], align: int) -> None:
+parallels = st.builds(Parallel, st.integers(1, 4), st.integers(1, 3), st.sampled_from(["thd", "ring", "ulysses"]))
+
+
+@given(layouts(), st.builds(Alignment.of, st.integers(1, 5), st.none() | parallels))
+def test_every_token_at_its_place(case: tuple[list[Document], list[list[Piece]]], alignment: Alignment) -> None:
     documents, rows = case
-    pad = 7
-    laid: LaidOut = lay_out(pieces_of(documents, rows), Alignment(align, align), pad)
+    pad, align = 7, alignment.document
+    laid: LaidOut = lay_out(pieces_of(documents, rows), alignment, pad)
     assert laid.batch.num_rows == len(rows)
+    assert laid.batch.schema == packed_schema(unpadded=alignment.unpadded)
     number = 0
     for made, row in zip(laid.batch.to_pylist(), rows, strict=True):
         assert made["doc_ids"] == [piece.document for piece in row]
         assert made["doc_starts"] == [piece.start for piece in row]
+        if alignment.unpadded:
+            assert made["seq_lengths_unpadded"] == [piece.length for piece in row]
+        assert len(made["input_ids"]) % alignment.row == 0
         at = 0
         for piece, size in zip(row, made["seq_lengths"], strict=True):
             document, part = documents[piece.document], slice(piece.start, piece.start + piece.length)
             padding = size - piece.length
-            assert 0 <= padding < align
+            last = at + size == len(made["input_ids"])
+            assert 0 <= padding < (alignment.row if last else align)
             assert size % align == 0
             here = slice(at, at + size)
             assert made["input_ids"][here] == document.ids[part] + [pad] * padding
