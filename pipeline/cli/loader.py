@@ -18,7 +18,8 @@ from .views.streams import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...training.loader.loader import PackedLoader, StepDocument
+    from ...training.loader.loader import PackedLoader
+    from ...training.loader.step_documents import StepDocument
 
 
 def loader(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packtrain.pipeline import demo
@@ -25,6 +26,7 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
         shard_bytes: str = "64KiB",
         shuffle: bool = True,
         align: int = 1,
+        parallel: dict[str, Any] | None = None,
     ) -> Path:
         out = root / name
         if out.exists():
@@ -38,7 +40,7 @@ def make_packed(tmp_path_factory: pytest.TempPathFactory) -> MakePacked:
                 "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
                 "sources": [{"name": "text", "format": "text", "path": str(rows)}],
                 "truncate": {"max_length": max_length},
-                "pack": {"shuffle": shuffle, "align": align},
+                "pack": {"shuffle": shuffle, "align": align, "parallel": parallel},
                 "output": {"shard_bytes": shard_bytes},
                 "run": {"workers": 1, "report": False},
             }

@@ -32,10 +32,12 @@ def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fres
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
         `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
         `use_cache`: False, because the cache's mask lets documents see each other; with `seq_idx`, int32 (1, T),
-        the number of each token's document, for convolution and state-space layers. Never an attention mask.
+        the number of each token's document, for convolution and state-space layers; if the rows say how long their
+        pieces are without padding, `cu_seq_lens_unpadded`, int32 (D + 1,), the running sum of these lengths. Never an
+        attention mask.
     """
     lengths = rows[0].seq_lengths if len(rows) == 1 else np.concatenate([row.seq_lengths for row in rows])
-    return _batch(
+    batch = _batch(
         _joined([row.input_ids for row in rows], take),
         _joined([row.labels for row in rows], take),
         _joined([row.position_ids for row in rows], take),
@@ -43,6 +45,10 @@ def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fres
         max(lengths.tolist(), default=0),  # faster than the array's own method, for few numbers
         seq_idx,
     )
+    given = [row.seq_lengths_unpadded for row in rows if row.seq_lengths_unpadded is not None]
+    if given and len(given) == len(rows):
+        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(np.concatenate(given), np.int32))
+    return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = Fal
     labels = np.full((len(rows), size), IGNORE_INDEX, dtype=np.int64)
     positions = np.zeros((len(rows), size), dtype=np.int64)
     lengths = np.zeros((len(rows), room), dtype=np.int32)
+    unpadded = np.zeros_like(lengths)
     for number, row in enumerate(rows):
         end, docs = len(row.input_ids), len(row.seq_lengths)
         ids[number, :end] = row.input_ids
@@ -77,10 +84,15 @@ def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = Fal
         positions[number, end:] = np.arange(size - end)
         lengths[number, :docs] = row.seq_lengths
         lengths[number, docs] = size - end
+        if row.seq_lengths_unpadded is not None:
+            unpadded[number, :docs] = row.seq_lengths_unpadded
     flat_ids, flat_labels, flat_positions = (
         torch.from_numpy(column.reshape(1, -1)) for column in (ids, labels, positions)
     )
-    return _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
+    batch = _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
+    if rows and all(row.seq_lengths_unpadded is not None for row in rows):
+        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded.ravel(), np.int32))
+    return batch
 
 
 def pinned(batch: dict[str, Any]) -> dict[str, Any]:

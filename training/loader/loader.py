@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,17 @@ from ..order.balance import Balance
 from ..order.mixture import MixBy, Source, Until
 from ..order.options import divisible
 from ..order.permutation import Order
-from ..order.rank import detect_rank
 from ..order.schedule import Schedule
 from ..order.state import LoaderState
 from ..order.steps import Step, Steps, Tail
 from ..shards.arrow_shard import RowSpan
-from ..shards.dataset_rows import document_names, held_room
+from ..shards.dataset_rows import held_room
 from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
 from .buffers import Buffers
 from .collate import FixedShape, fix_shape, flatten, padding_share, pinned, unpack
+from .context_parallel import ContextPart, context_places
 from .prefetch import ShardsAhead
+from .step_documents import StepDocument, step_documents
 from .watchdog import Watchdog
 
 _LOG = logging.getLogger(__name__)
@@ -44,23 +45,6 @@ _TASK_ROWS = 32
 """Number of rows that a thread batches in one task; more would not fit into the processor's cache."""
 _Made = tuple[Step | None, dict[str, Any]]
 """A batch, and the step that it completes; None if it does not complete one."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepDocument:
-    """A document piece in a step."""
-
-    rank: int
-    dataset: str
-    """Folder or URL of the dataset."""
-    row: int
-    """Number of the packed row in its dataset's split."""
-    doc_id: int
-    id: str
-    source: str
-    file: str
-    line: int
-    tokens: int
 
 
 class PackedLoader:
@@ -71,6 +55,9 @@ class PackedLoader:
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
         split: `train` or `holdout`; each `Source` has its own.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
+        cp_rank, cp_size, cp_layout: context parallelism: `cp_size` devices share each batch, and each gets its part of
+            the tokens (`ContextPart`). Then `rank` and `world_size` count groups; if they are found, neighbouring
+            ranks are a group. The layout is that of the data's `pack.parallel` by default.
         seed: seed of the order.
         epochs: number of epochs, without a gap between them; the tail comes after the last.
         tail: see `Tail`. The number of steps is the same on every rank.
@@ -112,6 +99,9 @@ class PackedLoader:
         split: str = "train",
         rank: int | None = None,
         world_size: int | None = None,
+        cp_rank: int | None = None,
+        cp_size: int = 1,
+        cp_layout: str | None = None,
         seed: int = 0,
         epochs: int = 1,
         tail: str = "drop",
@@ -135,7 +125,7 @@ class PackedLoader:
         verify: str = Verify.NEVER,
         watchdog: Watchdog = Watchdog(),  # noqa: B008  # frozen
     ) -> None:
-        self.place = detect_rank(rank, world_size)
+        self.place, group = context_places(rank, world_size, cp_rank, cp_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
         self.accumulate = accumulate
@@ -160,6 +150,7 @@ class PackedLoader:
         )
         self.tail = choice("tail", tail, Tail)
         self.corpus = self.schedule.corpus
+        self.context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
         if self.tail is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
                 f"rows_per_step={rows_per_step:,}, but there are only {self.total_rows:,} rows in all: not one "
@@ -172,6 +163,10 @@ class PackedLoader:
         self._buffers = Buffers()
         self.shape = self._fixed_shape(static_shapes)
         if unpacked:
+            if self.context is not None:
+                raise ConfigError(
+                    "unpacked: one document per row cannot be divided with cp_size; leave out one of them"
+                )
             self._warn_of_padding()
 
     def __repr__(self) -> str:
@@ -264,22 +259,7 @@ class PackedLoader:
         steps, position = self.steps, step * self.rows_per_step
         if not 0 <= step < steps.left(0):
             raise IndexError(f"there is no step {step}; the order has {steps.left(0):,}")
-        dealt = steps.at(position)
-        found: list[list[tuple[int, int, int, int]]] = [[] for _ in self.corpus.parts]
-        where: list[tuple[int, int]] = []
-        for rank, mine in enumerate(dealt.rank_rows):
-            for index in mine:
-                part, row = self.corpus.locate(int(dealt.rows[index]))
-                packed = self.corpus.parts[part].row(row)
-                for doc_id, tokens in zip(packed.doc_ids.tolist(), packed.seq_lengths.tolist(), strict=True):
-                    where.append((part, len(found[part])))
-                    found[part].append((rank, row, doc_id, tokens))
-        placed = []
-        for rows, pieces in zip(self.corpus.parts, found, strict=True):
-            names = document_names(rows, [doc_id for _, _, doc_id, _ in pieces]) if pieces else {}
-            dataset = str(rows.where)
-            placed.append([StepDocument(rank, dataset, row, doc, *names[doc], n) for rank, row, doc, n in pieces])
-        return [placed[part][number] for part, number in where]
+        return step_documents(self.corpus, steps.at(position))
 
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         for number in range(count):
@@ -338,6 +318,9 @@ class PackedLoader:
     def _batch(self, rows: Sequence[RowSpan]) -> dict[str, Any]:
         if self.unpacked:
             batch = unpack(rows, self.pad_id)
+        elif self.context is not None:
+            made = flatten if self.shape is None else partial(fix_shape, shape=self.shape)
+            batch = self.context.share(made(rows, seq_idx=self.seq_idx))
         elif self.shape is not None:
             batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx)
         else:

@@ -21,12 +21,12 @@ import pyarrow as pa
 from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.ledger import Ledger
-from ...schemas.rows import IGNORE_INDEX
+from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ..order.options import divisible
-from ..order.rank import detect_rank
 from ..order.steps import Tail
 from ..shards.arrow_shard import RowSpan, view
 from .collate import flatten, pinned
+from .context_parallel import ContextPart, context_places
 from .stream_windows import FORMAT, StreamPacking, StreamState, StreamWindow, Windows
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class PackedStream:
         cache_bytes: maximum bytes of encoded parts in the cache; None keeps all, for later epochs and runs.
         seed: seed of the order; by default the configuration's.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
+        cp_rank, cp_size, cp_layout: as in `PackedLoader`; the configuration has `pack.parallel`.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
             last.
         tail: the rows after the last full step are left out (`drop`), or a last step is filled with the first rows
@@ -94,17 +95,21 @@ class PackedStream:
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        cp_rank: int | None = None,
+        cp_size: int = 1,
+        cp_layout: str | None = None,
         epochs: int = 1,
         tail: str = "drop",
         pin_memory: bool = False,
         seq_idx: bool = False,
     ) -> None:
-        self.place = detect_rank(rank, world_size)
+        self.place, group = context_places(rank, world_size, cp_rank, cp_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
         if epochs < 1:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
+        packs: list[dict[str, Any]] = []
         if hasattr(data, "fingerprint"):
             self._windows = cast(Windows, data)
         else:
@@ -112,7 +117,7 @@ class PackedStream:
                 LiveWindows,  # imported late, because a trainer's image may lack the pipeline
             )
 
-            self._windows = LiveWindows(
+            live = LiveWindows(
                 data,
                 split=split,
                 window_bytes=window_bytes,
@@ -120,6 +125,9 @@ class PackedStream:
                 cache_bytes=cache_bytes,
                 seed=seed,
             )
+            self._windows = live
+            packs.append(live.config.pack.model_dump(mode="json"))
+        self._context = ContextPart.of(group, cp_layout, packs)
         self._state = StreamState(self._windows.fingerprint, self._windows.seed, 0, 0, 0, 0, 0)
         self._last: list[_Span] = []
         self._forget()
@@ -266,6 +274,8 @@ class PackedStream:
                 row_spans.append(row_span)
             before += span.last - span.first
         batch = flatten(row_spans, seq_idx=self.seq_idx)
+        if self._context is not None:
+            batch = self._context.share(batch)
         return pinned(batch) if self.pin_memory else batch
 
     def _consumed(self, step: list[_Span], begun: list[StreamWindow]) -> None:
@@ -306,4 +316,5 @@ def _sum(one: Ledger, other: Ledger) -> Ledger:
 def _row_span(batch: pa.RecordBatch) -> RowSpan:
     """Return all rows of a laid-out batch as one span of views."""
     names = ("input_ids", "labels", "position_ids", "seq_lengths")
-    return RowSpan(*(view(batch.column(name).values, pa.int32()) for name in names))
+    unpadded = view(batch.column(UNPADDED).values, pa.int32()) if UNPADDED in batch.schema.names else None
+    return RowSpan(*(view(batch.column(name).values, pa.int32()) for name in names), seq_lengths_unpadded=unpadded)

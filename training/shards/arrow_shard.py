@@ -1,7 +1,7 @@
 """One Arrow shard, mapped into memory. Nothing is copied until a batch is made."""
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.manifest import ShardRecord
-from ...schemas.rows import PACKED
+from ...schemas.rows import PACKED, UNPADDED
 from .shard_files import CachedFile
 
 
@@ -27,7 +27,9 @@ class RowSpan:
     position_ids: NDArray[np.int32]
     """(T,)"""
     seq_lengths: NDArray[np.int32]
-    """(D,)"""
+    """(D,) with padding"""
+    seq_lengths_unpadded: NDArray[np.int32] | None = field(default=None, kw_only=True)
+    """(D,) without padding; None if the dataset does not say."""
 
 
 @dataclass(slots=True)
@@ -44,15 +46,20 @@ class Chunk:
     """One record batch of a shard: the values of each column, and where each row begins in these values."""
 
     def __init__(self, batch: pa.RecordBatch, url: str) -> None:
-        columns = [batch.column(field.name) for field in PACKED]
-        self.values = [view(c.values, field.type.value_type) for c, field in zip(columns, PACKED, strict=True)]
+        names = [*PACKED.names, *(name for name in (UNPADDED,) if name in batch.schema.names)]
+        columns = [batch.column(name) for name in names]
+        values = [view(column.values, column.type.value_type) for column in columns]
+        self.values = values[: len(PACKED)]
+        self.unpadded = values[-1] if names[-1] == UNPADDED else None
         # Lists, because reading one item is ten times as fast as from an array. All token columns share one list of
         # offsets, and all document columns another.
         offsets = [view(column.offsets, pa.int32()) for column in columns]
-        for column, own, first in ((1, 1, 0), (2, 2, 0), (4, 4, 3), (5, 5, 3)):
+        for own in range(len(names)):
+            first = 0 if own < 3 else 3
             if not np.array_equal(offsets[own], offsets[first]):
-                names = f"{PACKED.names[column]} and {PACKED.names[first]}"
-                raise IntegrityError(f"{url}: {names} have different lengths; run packtrain verify on its folder")
+                raise IntegrityError(
+                    f"{url}: {names[own]} and {names[first]} have different lengths; run packtrain verify on its folder"
+                )
         self.tokens: list[int] = offsets[0].tolist()
         self.docs: list[int] = offsets[3].tolist()
 

@@ -118,7 +118,12 @@ class PackedRows:
     @property
     def shuffled(self) -> bool:
         """Whether packing shuffled the rows."""
-        return bool(self.manifest.plan["config"]["pack"]["shuffle"])
+        return bool(self.packing["shuffle"])
+
+    @property
+    def packing(self) -> dict[str, Any]:
+        """The section `pack` of the configuration that made the dataset."""
+        return dict(self.manifest.plan["config"]["pack"])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -133,7 +138,16 @@ class PackedRows:
         chunk, at = self._find(index)
         tokens, docs = slice(chunk.tokens[at], chunk.tokens[at + 1]), slice(chunk.docs[at], chunk.docs[at + 1])
         ids, labels, positions, lengths, starts, doc_ids = chunk.values
-        return PackedRow(ids[tokens], labels[tokens], positions[tokens], lengths[docs], starts[docs], doc_ids[docs])
+        unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
+        return PackedRow(
+            ids[tokens],
+            labels[tokens],
+            positions[tokens],
+            lengths[docs],
+            starts[docs],
+            doc_ids[docs],
+            seq_lengths_unpadded=unpadded,
+        )
 
     def row_spans(self, rows: list[int]) -> Iterator[RowSpan]:
         """Return the rows in their order, with adjacent rows joined to one span."""
@@ -144,7 +158,8 @@ class PackedRows:
             after = at + end - begin
             tokens, docs = slice(chunk.tokens[at], chunk.tokens[after]), slice(chunk.docs[at], chunk.docs[after])
             ids, labels, positions, lengths, _, _ = chunk.values
-            yield RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs])
+            unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
+            yield RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs], seq_lengths_unpadded=unpadded)
             begin = end
 
     @cached_property

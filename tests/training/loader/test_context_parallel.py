@@ -1,0 +1,158 @@
+"""Parts of a batch for devices that share a sequence: which tokens, which labels, and the same loss and gradients."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.parallel import ParallelLayout
+from packtrain.training.loader.context_parallel import ContextPart, context_places
+from packtrain.training.loader.loader import PackedLoader
+
+from tests.support import warm
+from tests.training.conftest import MakePacked
+
+LAYOUTS: tuple[ParallelLayout, ...] = ("thd", "ring", "ulysses")
+TWO = {"cp": 2, "layout": "thd"}
+
+
+def held(bounds: Sequence[int], size: int, layout: ParallelLayout) -> list[list[int]]:
+    """Which tokens each device holds."""
+    cu_seq_lens = np.array(bounds, np.int32)
+    return [ContextPart(rank, size, layout).tokens(cu_seq_lens).tolist() for rank in range(size)]
+
+
+def test_each_device_takes_a_chunk_from_both_ends_of_every_document() -> None:
+    assert held([0, 8, 12], 2, "thd") == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
+
+
+@pytest.mark.parametrize("layout", ["ring", "ulysses"])
+def test_each_device_takes_a_contiguous_part(layout: ParallelLayout) -> None:
+    assert held([0, 5, 12], 3, layout) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 tokens has no 4 chunks"):
+        held([0, 8, 14], 2, "thd")
+    with pytest.raises(ValueError, match="13 tokens cannot be divided among 2"):
+        held([0, 13], 2, "ring")
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 5), st.sampled_from(LAYOUTS))
+def test_every_token_is_on_one_device(chunks: list[int], size: int, layout: ParallelLayout) -> None:
+    bounds = [0, *np.cumsum(np.array(chunks) * 2 * size).tolist()]
+    parts = held(bounds, size, layout)
+    assert sorted(token for part in parts for token in part) == list(range(bounds[-1]))
+    assert len({len(part) for part in parts}) == 1
+    # causal work: pairs of a token and what it sees in its document are about the same for every device
+    if layout == "thd":
+        begins = np.repeat(bounds[:-1], np.diff(bounds))
+        work = [sum(int(token - begins[token]) + 1 for token in part) for part in parts]
+        assert len(set(work)) == 1
+
+
+def test_labels_of_successors_are_made_before_the_division() -> None:
+    labels = torch.tensor([[-100, 11, 12, 13, -100, -100, 16, 17]])
+    batch: dict[str, Any] = {
+        "input_ids": torch.arange(10, 18)[None],
+        "labels": labels,
+        "cu_seq_lens_q": torch.tensor([0, 4, 8], dtype=torch.int32),
+        "max_length_q": 4,
+    }
+    first, second = (ContextPart(rank, 2, "thd").share(batch) for rank in range(2))
+    assert first["input_ids"].tolist() == [[10, 13, 14, 17]]
+    assert first["shift_labels"].tolist() == [[11, -100, -100, -100]]
+    assert second["input_ids"].tolist() == [[11, 12, 15, 16]]
+    assert second["shift_labels"].tolist() == [[12, 13, 16, 17]]
+    assert second["cu_seq_lens_q"].tolist() == [0, 4, 8]
+    assert second["max_length_q"] == 4
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_parts_of_every_batch_make_the_whole_batch(make_packed: MakePacked, static: bool) -> None:
+    folder = make_packed("context", 120, parallel=TWO)
+    options: dict[str, Any] = {"rows_per_step": 3, "rank": 0, "world_size": 1, "static_shapes": static, "seq_idx": True}
+    whole = list(PackedLoader(folder, **options))
+    parts = [list(PackedLoader(folder, cp_rank=rank, cp_size=2, **options)) for rank in range(2)]
+    assert len(whole) == len(parts[0]) == len(parts[1]) > 3
+    for batch, *both in zip(whole, *parts, strict=True):
+        bounds = batch["cu_seq_lens_q"]
+        for rank, part in enumerate(both):
+            index = ContextPart(rank, 2, "thd").tokens(bounds.numpy())
+            for name in ("input_ids", "labels", "position_ids", "seq_idx"):
+                assert torch.equal(part[name], batch[name][:, index])
+            for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
+                assert torch.equal(part[name], batch[name])
+        unpadded, padded = batch["cu_seq_lens_unpadded"].diff(), bounds.diff()
+        assert bool((unpadded <= padded).all())
+        assert bool((padded % 4 == 0).all())
+        assert bool((unpadded < padded).any())
+
+
+def test_a_state_goes_on_with_other_groups(make_packed: MakePacked) -> None:
+    folder = make_packed("context", 120, parallel=TWO)
+    alone = PackedLoader(folder, rows_per_step=2, rank=0, world_size=1)
+    grouped = PackedLoader(folder, rows_per_step=2, rank=0, world_size=1, cp_rank=1, cp_size=2)
+    batches = iter(grouped)
+    for _ in range(3):
+        next(batches)
+    alone.load_state_dict(grouped.state_dict())
+    rest = [batch["input_ids"].shape[1] // 2 for batch in alone]
+    assert rest == [batch["input_ids"].shape[1] for batch in batches]
+
+
+def test_data_that_cannot_be_divided_are_refused(make_packed: MakePacked, folder: Path) -> None:
+    place: dict[str, Any] = {"rows_per_step": 2, "rank": 0, "world_size": 1, "cp_rank": 0}
+    with pytest.raises(ConfigError, match=r"pack.parallel: \{cp: 2, layout: ring\}"):
+        PackedLoader(folder, cp_size=2, cp_layout="ring", **place)
+    with pytest.raises(ConfigError, match="cp_layout: the data were not packed for one layout"):
+        PackedLoader(folder, cp_size=2, **place)
+    packed = make_packed("context", 120, parallel=TWO)
+    with pytest.raises(ConfigError, match="did you mean ring"):
+        PackedLoader(packed, cp_size=2, cp_layout="rings", **place)
+    with pytest.raises(ConfigError, match="documents must be padded to multiples of 8"):
+        PackedLoader(packed, cp_size=4, **place)
+    with pytest.raises(ConfigError, match="unpacked: one document"):
+        PackedLoader(packed, cp_size=2, unpacked=True, **place)
+    PackedLoader(packed, cp_size=4, cp_layout="ring", **place)  # rows of four-token documents
+
+
+def test_neighbouring_ranks_are_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    place, group = context_places(None, None, None, 4)
+    assert (place.rank, place.world_size, group.rank, group.world_size) == (1, 2, 1, 4)
+    with pytest.raises(ConfigError, match="cp_size=3 does not divide the 8 ranks"):
+        context_places(None, None, None, 3)
+    with pytest.raises(ConfigError, match="rank, world_size and cp_rank together"):
+        context_places(None, None, 1, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ring", 2), ("ulysses", 2), ("ring", 4)])
+def test_a_group_computes_what_one_device_computes(
+    make_packed: MakePacked, tmp_path: Path, layout: str, size: int
+) -> None:
+    folder = make_packed(f"group-{layout}-{size}", 60, max_length=128, parallel={"cp": size, "layout": layout})
+    program = Path(__file__).with_name("context_rank.py")
+    where = [layout, str(tmp_path / "rendezvous"), str(folder), str(tmp_path)]
+    ranks = [
+        subprocess.Popen([sys.executable, program, str(rank), str(size), *where], env=warm.python())
+        for rank in range(size)
+    ]
+    assert [rank.wait(240) for rank in ranks] == [0] * size
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
+    for name, alone in found[0]["alone"].items():
+        shared = sum(one["shared"][name] for one in found)
+        torch.testing.assert_close(shared, alone, rtol=1e-6, atol=1e-6 * float(alone.abs().max()))
+    leaks = torch.stack([one["leaks"] for one in found]).amax(0)
+    assert len(leaks) > 3
+    assert bool((leaks.diagonal() > 0).all())
+    assert float(leaks.fill_diagonal_(0).max()) == 0.0
