@@ -34,6 +34,10 @@ class Alignment:
         """Whether there can be padding."""
         return self.row > 1
 
+    def next_row(self, tokens: int) -> int:
+        """The shortest row that holds so many tokens and their padding."""
+        return -(-tokens // self.row) * self.row
+
     def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
         """(D,) tokens of each piece with its padding; no piece and no row is empty.
 
@@ -47,3 +51,12 @@ class Alignment:
         if self.row > self.document:
             out[row_offsets[1:] - 1] += (-sums_of(out, row_offsets) % self.row).astype(out.dtype)
         return out
+
+
+def why_padded(align: int, parallel: Parallel | None) -> str:
+    """The keys that ask for padding, such as `pack.parallel (cp 2, layout thd)`; "" if neither does."""
+    keys = ["pack.align"] if align > 1 else []
+    if parallel is not None:
+        tp = f", tp {parallel.tp}" if parallel.tp > 1 else ""
+        keys.append(f"pack.parallel (cp {parallel.cp}{tp}, layout {parallel.layout})")
+    return " and ".join(keys)

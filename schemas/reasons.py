@@ -82,7 +82,7 @@ DECISIONS = {
 }
 """Examples left out by the configuration or their length; they are valid, and not among the rejects."""
 TOKENS = {
-    "alignment": "Padding up to a multiple of `pack.align`; never trained.",
+    "alignment": "Padding for `pack.align` and `pack.parallel`; never trained.",
     "end_of_sequence": "The end-of-sequence token after each text.",
     "max_completion_length": "Cut off the ends of completions, by `truncate.max_completion_length`.",
     "max_length": "Cut off to fit a row, by `truncate.max_length`.",

@@ -4,8 +4,9 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 
-from ...schemas.config.config import MaskConfig, PackConfig, RunConfig, SourceConfig
+from ...schemas.config.config import MaskConfig, RunConfig, SourceConfig
 from ...schemas.config.hints import setting
+from ...schemas.config.pack_section import PackConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.versions import version
 from ...stages.prep import Options, make_format

@@ -97,6 +97,8 @@ class Packed:
     """Seconds that planning took."""
     made: int
     """Tokens of the shards that this run laid out; other shards existed already."""
+    rows_unpadded: int
+    """Rows that the pieces of all splits would need without padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +207,8 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     sizes: tuple[FileRecord, ...] = ()
     if not rows.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
         sizes = tuple(each.put(out, split_folder(config, split)) for split, each in weights.items())
-    return Packed(splits, finished.table(), sizes, ledger, progress.busy, planning, progress.made)
+    unpadded = sum(plan.rows_unpadded for windows in plans.values() for plan in windows)
+    return Packed(splits, finished.table(), sizes, ledger, progress.busy, planning, progress.made, unpadded)
 
 
 def surveyor_of(config: RunConfig, encoded: Encoded, scratch: Path) -> Surveyor:

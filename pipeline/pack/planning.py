@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers, view
+from ...stages.pack.best_fit import rows_needed
+from ...stages.pack.bounds import size_counts
 from ...stages.pack.plan import plan_rows
 from ...stages.select.sections import Sections
 from ..encode.parts import PartList
@@ -70,6 +72,8 @@ class WindowPlan:
     shards: tuple[ShardPlan, ...]
     cuts: tuple[int, ...] = ()
     """For each source, the number of cuts through trained turns that the strategy made."""
+    rows_unpadded: int = 0
+    """Rows that the same pieces would need without padding; 0 for preference pairs."""
 
     @property
     def parts(self) -> str:
@@ -92,7 +96,15 @@ def plan_window(
     padded = pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
     shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES, config)
-    return WindowPlan(name, plan.certificate, shards), plan
+    return WindowPlan(name, plan.certificate, shards, rows_unpadded=rows_unpadded(plan, config)), plan
+
+
+def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
+    """Count the rows that the pieces of a plan would need without padding, by the same strategy."""
+    pack = config.pack
+    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "bfd_split"):
+        return len(plan.row_offsets) - 1
+    return rows_needed(size_counts(plan.lengths, config.truncate.max_length), pack.max_docs)
 
 
 def arrange(sections: Sections, config: "RunConfig", seed: int) -> LayoutPlan:

@@ -184,7 +184,7 @@ def _refuse_overlong(config: RunConfig, catalogue: Catalogue, cut: PairCut, long
         f"completion together; the first one has {int(kept.longest[first]):,} tokens and is in {place.file} "
         f"of source {config.sources[place.source].name!r}, line {line:,}. Cut them "
         f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
-        f"({setting('truncate.max_length', int(kept.longest.max()))})"
+        f"({setting('truncate.max_length', config.pack.alignment.next_row(int(kept.longest.max())))})"
     )
 
 

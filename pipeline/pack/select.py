@@ -206,7 +206,7 @@ class OverlongExamples:
             f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
             f"one has {tokens:,} tokens and is in {place.file} of source {config.sources[place.source].name!r}, "
             f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
-            f"or raise the length ({setting('truncate.max_length', self._longest)})"
+            f"or raise the length ({setting('truncate.max_length', config.pack.alignment.next_row(self._longest))})"
         )
 
 

@@ -14,9 +14,11 @@ from ..encode.driver import Encoded
 from ..encode.parts import PartPlace
 from ..inputs.format_options import SourceFormat
 from ..pack.document_index import Holdout, read_catalogue
+from ..pack.driver import Packed
 from ..pack.select import Chosen, limits_of, select_alone
 from ..pack.survey import Survey
 from ..pack.windows import CHUNK_DOCUMENTS, groups
+from ..report.collect.padding import padding_cost
 
 _CUT = "cut_untrained"
 _DOUBLINGS = 4
@@ -32,13 +34,10 @@ def closing_advice(
     survey: Survey,
     formats: Mapping[str, SourceFormat],
     encoded: Encoded,
-    total: SourceLedger,
+    packed: Packed,
 ) -> list[str]:
-    """List what the user may want to change, most important first.
-
-    Args:
-        total: the finished run's ledger over all sources.
-    """
+    """List what the user may want to change, most important first."""
+    total = packed.ledger.total()
     sizes = [record.examples for record in encoded.records]
     found = (
         on_lost(config, total),
@@ -47,6 +46,7 @@ def closing_advice(
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
         on_duplicates(survey, total),
+        on_padding(config, packed),
     )
     return [line for line in found if line is not None]
 
@@ -69,6 +69,15 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
     where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
     least = "" if exact else "at least "
     return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
+
+
+def on_padding(config: RunConfig, packed: Packed) -> str | None:
+    """Say what padding costs in all splits; None if nothing is padded."""
+    rows = sum(split.rows for split in packed.splits.values())
+    padding = packed.ledger.total().tokens_created.get("alignment", 0)
+    pack, length = config.pack, config.truncate.max_length
+    cost = padding_cost(pack.padded_for, pack.alignment, rows, length, padding, packed.rows_unpadded)
+    return cost.sentence.removesuffix(".") if cost is not None and packed.rows_unpadded else None
 
 
 def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> str | None:

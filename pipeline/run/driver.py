@@ -159,7 +159,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
-    advice = closing_advice(config, selected.survey, prepared.formats, encoded, manifest.ledger.total())
+    advice = closing_advice(config, selected.survey, prepared.formats, encoded, packed)
     request.save(out)
     out.replace_bytes(TIMINGS, work.timings.to_json())
     return Made(manifest, write_report(config, work, manifest), tuple(advice))

@@ -191,7 +191,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
     else:
         with work.timings.stage("compare lengths"):
             choice = _choice(seen, options)
-        packing = expected_packing(choice, options)
+        packing = expected_packing(choice, options, config.pack)
         if packing is not None:
             absent.pop("packing")
         batch = _batch(choice)

@@ -98,8 +98,8 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
 
     Raises:
         InputError: nothing is left to pack.
-        ConfigError: `pack.align` needs a padding token, and the tokenizer has none; a weight needs too many copies; or
-            there is not enough memory for planning.
+        ConfigError: `pack.align` or `pack.parallel` needs a padding token, and the tokenizer has none; a weight needs
+            too many copies; or there is not enough memory for planning.
     """
     pad_id = padding_id(config, prepared.tokenizer)
     work.observer.begin("plan", 0, "")

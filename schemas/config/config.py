@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from ..alignment import Alignment
-from ..parallel import Parallel, ParallelLayout
 from .decontaminate import DecontaminateConfig
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
+from .pack_section import PackConfig
 from .run_section import RunSection
 from .section import ConfigModel, Paths, Size
 
@@ -254,46 +253,6 @@ class TruncateConfig(ConfigModel):
         return self
 
 
-class ParallelConfig(ConfigModel):
-    """How a trainer divides each row among devices (context parallelism), so that rows can be divided evenly."""
-
-    cp: int = Field(ge=1, le=1024)
-    """Devices that share each row: context parallel, or sequence parallel for `ulysses`."""
-    tp: int = Field(default=1, ge=1, le=1024)
-    """Tensor parallel devices that also divide the sequence (Megatron's sequence parallelism); else 1."""
-    layout: ParallelLayout = "thd"
-    """What a device holds. `thd`: two chunks of every document, one from each end (TransformerEngine, Megatron, zigzag
-    ring attention). `ring`: one contiguous part of the row. `ulysses`: the same part, but all tokens of some heads
-    during attention (DeepSpeed, accelerate)."""
-
-
-class PackConfig(ConfigModel):
-    """How examples share rows."""
-
-    strategy: Literal["bfd", "bfd_split", "wrapped", "none"] = "bfd"
-    """`bfd`: best-fit decreasing, documents stay whole. `bfd_split`: longer ones are cut into pieces first.
-    `wrapped`: concatenate and cut. `none`: one document per row. Leave it out for preference pairs, which are not
-    packed."""
-    shuffle: bool = True
-    """Permute the rows by the seed, so that reading them in order is already shuffled."""
-    window_tokens: int | None = Field(default=None, ge=1)
-    """Tokens planned together. Null: 4 billion, one window for most datasets."""
-    max_docs: int | None = Field(default=None, ge=1)
-    """At most this many document pieces per row."""
-    align: int = Field(default=1, ge=1)
-    """Every piece is padded to a multiple of this; the padding is never trained."""
-    parallel: ParallelConfig | None = None
-    """Pads for context parallelism, such as `{cp: 2, layout: ring}`: every piece to a multiple of 2·cp for `thd`, or of
-    lcm(2·cp, cp·tp) if tp is above 1; every row to a multiple of cp·tp for `ring` and `ulysses`. The padding is never
-    trained. Rows then also have `seq_lengths_unpadded`."""
-
-    @property
-    def alignment(self) -> Alignment:
-        """The padding of pieces and rows."""
-        given = self.parallel
-        return Alignment.of(self.align, None if given is None else Parallel(given.cp, given.tp, given.layout))
-
-
 class OutputConfig(ConfigModel):
     """Format and size of the shards."""
 
@@ -367,15 +326,12 @@ class RunConfig(ConfigModel):
     def _alignment_fits(self) -> None:
         """Raise ValueError if rows of `max_length` cannot be padded as asked."""
         pack, length = self.pack, self.truncate.max_length
-        if length % pack.align:
-            raise ValueError(f"truncate.max_length ({length}) must be a multiple of pack.align ({pack.align})")
         if length % (multiple := pack.alignment.row):
-            also = " with pack.align" if pack.align > 1 else ""
             below = length - length % multiple
             near = " or ".join(str(one) for one in (below, below + multiple) if 2 <= one <= 2**24)
-            near = near or "fewer devices"
             raise ValueError(
-                f"truncate.max_length ({length}) must be a multiple of {multiple} for pack.parallel{also}; take {near}"
+                f"truncate.max_length ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
+                f"{near or 'a smaller multiple or fewer devices'}"
             )
         if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.align > 1):
             raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")

@@ -9,7 +9,7 @@ from .choice import Advice, Choice, Point, SourceLoss
 from .flow import Flow, LedgerFlow, Link, Reject
 from .histogram import Histogram
 from .overlap import Overlap, OverlapCount, OverlapPiece, ShownOverlap
-from .packing import Packing, RankBalance, Saving, SplitPacking
+from .packing import Packing, PaddingCost, RankBalance, Saving, SplitPacking
 from .shape import ReportShape
 from .training import ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
 from .trust import Input, Stage, Trust
@@ -30,6 +30,7 @@ __all__ = [
     "OverlapCount",
     "OverlapPiece",
     "Packing",
+    "PaddingCost",
     "Point",
     "RankBalance",
     "Reject",

@@ -36,7 +36,7 @@ class Point:
     flops: float
     """All FLOPs of one epoch."""
     padding: int = 0
-    """Padding by `pack.align` within the rows: computed, but not part of `tokens` and `fill`."""
+    """Padding of pieces for `pack.align` and `pack.parallel`: computed, but not part of `tokens` and `fill`."""
     overlap: int = 0
     """Tokens repeated at the start of a piece; part of `tokens`."""
 
@@ -101,6 +101,9 @@ class Choice:
     """Notes on the comparison, one sentence each."""
     sources: list[SourceLoss] = field(default_factory=list)
     """Losses of sources at the advice, if there are several sources."""
+    rows_unpadded: int | None = None
+    """Rows at `max_length` with the configured strategy, if pieces were not padded for `pack.align` and
+    `pack.parallel`; None if they are not padded anyway."""
     sources_configured: list[SourceLoss] = field(default_factory=list)
     """Losses of sources at `max_length` with the configured strategy (`wrapped` as `bfd_split`), if there are several
     sources. Empty if that is the advice."""

@@ -58,6 +58,23 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingCost:
+    """What `pack.align` and `pack.parallel` cost in one split."""
+
+    sentence: str
+    document: int
+    """Every piece is padded to a multiple of this."""
+    row: int
+    """Every row is padded to a multiple of this."""
+    tokens: int
+    """Tokens of padding; in a plan, at most or about so many."""
+    share: float
+    """The padding's share of the rows' capacity."""
+    rows_more: int | None
+    """Rows that would not be needed without padding; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Packing:
     """How well documents are packed, and what that saves."""
 
@@ -77,3 +94,5 @@ class Packing:
     shape: ReportShape
     device_flops: float
     """Assumed floating-point operations per second."""
+    padding: PaddingCost | None = None
+    """Of the train split; None if nothing is padded."""

@@ -154,15 +154,17 @@ def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
 
 def packing_grid(manifest: Manifest) -> Grid:
     """Rows, fill and bound of each split. Preference pairs are not packed: their tokens instead."""
-    pairs, rows = manifest.preference, []
+    pairs, rows, padded = manifest.preference, [], manifest.alignment.pads
     for name, split in manifest.splits.items():
         bound = sum(window.bound for window in split.windows)
         pieces = sum(window.pieces for window in split.windows)
         each = max(split.rows, 1)
+        tokens, slots = sum(window.tokens for window in split.windows), each * manifest.max_length
         how_full = [
             f"{bound:,}",
             f"{split.rows / bound - 1:.3%}" if bound else "–",
-            f"{split.tokens / (each * manifest.max_length):.2%}",
+            f"{split.tokens / slots:.2%}",
+            *([f"{(split.tokens - tokens) / slots:.2%}"] if padded else []),
         ]
         rows.append(
             [
@@ -177,7 +179,8 @@ def packing_grid(manifest: Manifest) -> Grid:
         )
     if pairs:
         return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair", "shards"), rows)
-    head = ("split", "rows", "bound", "gap", "fill", "tokens", "trained", "documents a row", "shards")
+    padding = ["of it padding"] if padded else []
+    head = ["split", "rows", "bound", "gap", "fill", *padding, "tokens", "trained", "documents a row", "shards"]
     return Grid("Packing", head, rows)
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from ....schemas.alignment import why_padded
 from ....schemas.errors import PacktrainError
 from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import SplitRecord
@@ -20,6 +21,7 @@ from .flow import flow_of
 from .lengths.packed import spreads_of
 from .model_shapes import with_tokenizers_model
 from .overlap import noted_hits, overlap_of
+from .padding import padding_cost
 from .rejects import rejects_of
 from .rows.balance import balance_of
 from .rows.look import RowLook, RowWeight, look_at, read_weights
@@ -179,8 +181,16 @@ class _Gathering:
                 options.shape,
             )
         shown = next((one for one in splits if one.split == main), splits[0])
+        alignment, without = manifest.alignment, None if choice is None else choice.rows_unpadded
+        if alignment.document == 1:
+            without = shown.rows
+        elif choice is not None and choice.documents != choice.documents_in_all:
+            without = None  # of a sample
+        padding = shown.tokens - sum(window.tokens for window in manifest.splits[shown.split].windows)
+        why = why_padded(config["align"], manifest.parallel)
+        cost = padding_cost(why, alignment, shown.rows, manifest.max_length, padding, without)
         return Packing(
-            sentence=packing_sentence(shown.rows, shown.bound, shown.fill, manifest.max_length, savings, choice),
+            sentence=packing_sentence(shown.rows, shown.bound, shown.fill, manifest.max_length, savings, choice, cost),
             max_length=manifest.max_length,
             strategy=config["strategy"],
             splits=splits,
@@ -191,6 +201,7 @@ class _Gathering:
             savings=savings,
             shape=options.shape,
             device_flops=options.device_flops,
+            padding=cost,
         )
 
     def _batch(self) -> BatchSize | None:

@@ -1,8 +1,10 @@
 """What packing saves compared with padding, and which batch of packed rows replaces a batch of examples."""
 
-from ....schemas.report import BatchRecipe, BatchSize, Choice, Packing, ReportShape, Saving
+from ....schemas.config.pack_section import PackConfig
+from ....schemas.report import BatchRecipe, BatchSize, Choice, Packing, PaddingCost, ReportShape, Saving
 from ....schemas.units import plural, share, times
 from ..options import ReportOptions
+from .padding import expected_padding, padding_cost
 
 EXAMPLES = tuple(1 << power for power in range(3, 11))
 """Sizes of unpacked batches: 8 to 1,024 examples."""
@@ -43,7 +45,13 @@ def savings_of(
 
 
 def packing_sentence(
-    rows: int, bound: int, fill: float, max_length: int, savings: list[Saving], choice: Choice | None
+    rows: int,
+    bound: int,
+    fill: float,
+    max_length: int,
+    savings: list[Saving],
+    choice: Choice | None,
+    padding: PaddingCost | None = None,
 ) -> str:
     """How full the rows are, and what padded batches would cost instead.
 
@@ -62,13 +70,18 @@ def packing_sentence(
             f"With padded batches of {choice.batch:,} documents, which need as much memory as {choice.batch:,} packed "
             f"rows, an epoch would compute {tokens} as many tokens in {steps} as many steps."
         )
+    if padding is not None:
+        words.append(padding.sentence)
     return " ".join(words)
 
 
-def expected_packing(choice: Choice, options: ReportOptions) -> Packing | None:
+def expected_packing(choice: Choice, options: ReportOptions, pack: PackConfig) -> Packing | None:
     """What a run would pack, from the comparison of lengths; None if there are no documents.
 
     Numbers from a sample are scaled up to all documents.
+
+    Args:
+        pack: what the run is configured to do.
     """
     strategy = "bfd" if choice.strategy == "none" else choice.strategy
     points = [one for one in choice.points if (one.strategy, one.max_length) == (strategy, choice.max_length)]
@@ -79,8 +92,18 @@ def expected_packing(choice: Choice, options: ReportOptions) -> Packing | None:
     squares = round(point.squares * more)
     savings = savings_of(choice, strategy, rows, tokens, squares, options.device_flops, options.shape)
     bound = point.bound if more == 1 else 0
+    alignment, without = pack.alignment, choice.rows_unpadded
+    cost = padding_cost(
+        pack.padded_for,
+        alignment,
+        rows,
+        choice.max_length,
+        round(expected_padding(point, alignment) * more),
+        rows if alignment.document == 1 else None if without is None else round(without * more),
+        "at most " if alignment.row > alignment.document else "about " if more != 1 else "",
+    )
     return Packing(
-        sentence=packing_sentence(rows, bound, point.fill, choice.max_length, savings, choice),
+        sentence=packing_sentence(rows, bound, point.fill, choice.max_length, savings, choice, cost),
         max_length=choice.max_length,
         strategy=strategy,
         splits=[],
@@ -91,6 +114,7 @@ def expected_packing(choice: Choice, options: ReportOptions) -> Packing | None:
         savings=savings,
         shape=options.shape,
         device_flops=options.device_flops,
+        padding=cost,
     )
 
 

@@ -69,7 +69,7 @@ def _waiting(packing: Packing) -> list[Block]:
 
 
 def padded(packing: Packing) -> bool:
-    """Whether rows contain padding for `pack.align`; fill does not count it."""
+    """Whether rows contain padding for `pack.align` or `pack.parallel`; fill does not count it."""
     return any(one.tokens > round(one.fill * one.rows * packing.max_length) + 1 for one in packing.splits)
 
 

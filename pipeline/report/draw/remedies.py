@@ -45,6 +45,18 @@ def remedies(stats: LengthStats, points: Sequence[Point], config: RunConfig) -> 
     return [f"At the configured {length:,}, which keeps {share(point.labels / total)}, {'; '.join(ways)}."]
 
 
+def rows_unpadded(
+    stats: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
+) -> int | None:
+    """Count the rows that there would be if pieces were not padded; None if they are not."""
+    if how.align == 1:
+        return None
+    point = own_point(points, config)
+    if config.pack.strategy == "none":
+        return point.pieces
+    return sweep(stats, [point.max_length], [point.strategy], replace(how, align=1), compose)[0].rows
+
+
 def closed_early(
     stats: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
 ) -> list[str]:

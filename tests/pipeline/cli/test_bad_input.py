@@ -480,7 +480,7 @@ BAD_OPTIONS: list[tuple[list[object], str]] = [
     (["--set", "run.memory=1MiB"], "is too small for the driver and one worker; give it at least"),
     (["--set", "run.memory=12 cows"], "'12 cows' is not a size"),
     (["--set", "tokenizer.engine=magic"], "tokenizer.engine: input should be 'auto'"),
-    (["--set", "pack.align=3"], "truncate.max_length (2048) must be a multiple of pack.align (3)"),
+    (["--set", "pack.align=3"], "truncate.max_length (2048) must be a multiple of 3 for pack.align; take 2046 or 2049"),
     (["--workers", 0], "run.workers: input should be greater than or equal to 1 (got 0)"),
 ]
 

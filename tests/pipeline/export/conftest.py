@@ -15,6 +15,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "parquet": {"output": {"format": "parquet", "shard_bytes": "64KiB"}},
     "windows": {"pack": {"window_tokens": 4000}},
     "aligned": {"pack": {"align": 8}},
+    "parallel": {"pack": {"parallel": {"cp": 2, "tp": 2}}},
 }
 
 

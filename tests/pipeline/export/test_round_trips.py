@@ -60,7 +60,7 @@ def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
 def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
     dtype = "uint16" if shape == "bfd" else "int32"
     manifest = exported(made(shape), tmp_path / "out", "megatron", dtype=dtype)
-    assert manifest.not_carried == ("doc_starts", "doc_ids")
+    assert manifest.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
     for split in SPLITS:
         expected = list(plain(read_rows(made(shape), split)))
         assert list(megatron_core(tmp_path / "out", split)) == expected
@@ -96,21 +96,28 @@ def test_trl(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_megatron_bridge(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
-    exported(made(shape), tmp_path / "out", "megatron-bridge")
+    multiple = 1 if shape == "parallel" else None  # its own default is below
+    exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=multiple)
     for split in SPLITS:
         assert list(megatron_bridge(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
 
 
-def test_megatron_bridge_under_context_parallelism(made: Made, read_rows: Read, tmp_path: Path) -> None:
-    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained."""
-    whole = open_dataset(made("aligned")).manifest
+@pytest.mark.parametrize(("shape", "given", "multiple"), [("aligned", 8, 8), ("parallel", None, 4)])
+def test_megatron_bridge_under_context_parallelism(
+    made: Made, read_rows: Read, tmp_path: Path, shape: str, given: int | None, multiple: int
+) -> None:
+    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained.
+
+    Without a number, the multiple is that of pack.parallel.
+    """
+    whole = open_dataset(made(shape)).manifest
     pad_id = whole.plan["tokenizer"]["pad_id"]
-    manifest = exported(made("aligned"), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=8)
+    manifest = exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=given)
     padding = 0
     for (ids, trained, lengths), row in zip(
-        megatron_bridge(tmp_path / "out", "train"), read_rows(made("aligned")), strict=True
+        megatron_bridge(tmp_path / "out", "train"), read_rows(made(shape)), strict=True
     ):
-        assert [length % 8 for length in lengths] == [1] * len(lengths)
+        assert [length % multiple for length in lengths] == [1] * len(lengths)
         assert sum(lengths) - len(lengths) <= whole.max_length
         begin, at = 0, 0
         for length, own in zip(lengths, row["seq_lengths"], strict=True):

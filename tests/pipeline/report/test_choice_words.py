@@ -119,6 +119,17 @@ def test_notes_say_what_is_compared_otherwise() -> None:
     (note, wrapped) = choice_of(stats, configured(pack={"align": 16, "max_docs": 4})).notes
     assert "padded to multiples of 16: at 2,048 with bfd that adds 0.72 %" in note  # (12 + 5 + 0) / 2,351
     assert wrapped == "Strategy wrapped is compared without pack.align and pack.max_docs, which it does not support."
+    parallel = configured(pack={"parallel": {"cp": 3, "layout": "thd"}}, truncate={"max_length": 2046})
+    lengths, note, wrapped = choice_of(stats, parallel, lengths=(4, 510, 2046, 2048, 4096)).notes
+    assert lengths == (
+        "For pack.parallel (cp 3, layout thd), lengths are rounded down to multiples of 6: 4 to nothing, 2,048 to "
+        "2,046, 4,096 to 4,092."
+    )
+    assert "padded to multiples of 6: at 2,046 with bfd that adds 0.13 %" in note  # (2 + 1 + 0) / 2,349
+    assert wrapped == "Strategy wrapped is compared without pack.parallel, which it does not support."
+    ring = configured(pack={"parallel": {"cp": 4, "layout": "ring"}}, truncate={"max_length": 2048})
+    (note,) = choice_of(stats, ring).notes
+    assert "padded to multiples of 4 behind their last piece, by at most 3 each" in note
     (note,) = choice_of(stats, configured(truncate={"max_length": 2048, "overlong": "split"})).notes
     assert "are split at turns, as configured" in note
     (note,) = choice_of(stats, configured(truncate={"max_length": 2048, "overlong": "error"})).notes

@@ -72,7 +72,10 @@ def test_one_path_may_stand_for_a_list() -> None:
         ({"sources": [{"name": "a b", "format": "text", "path": "x"}]}, "pattern"),
         ({"sources": SMALLEST["sources"] * 2}, "two sources are called 'a'"),
         ({"truncate": {"max_length": 1}}, "greater than or equal to 2"),
-        ({"truncate": {"max_length": 10}, "pack": {"align": 4}}, r"max_length \(10\) must be a multiple of pack.align"),
+        (
+            {"truncate": {"max_length": 10}, "pack": {"align": 4}},
+            r"\(10\) must be a multiple of 4 for pack.align; take 8 or 12",
+        ),
         ({"pack": {"strategy": "wrapped", "max_docs": 3}}, "cuts anywhere"),
         ({"pack": {"strategy": "wrapped", "align": 2}}, "cuts anywhere"),
         ({"pack": {"strategy": "bfd_split"}, "truncate": {"overlong": "drop"}}, "has no meaning"),

@@ -15,7 +15,7 @@ from .....stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
 from .....stages.select.truncate import Keep
 from ....pack.windows import WINDOW_TOKENS, compose
 from ...draw.choice_notes import notes_on
-from ...draw.remedies import closed_early, remedies
+from ...draw.remedies import closed_early, remedies, rows_unpadded
 from ...options import ReportOptions
 from .advice import advise
 from .by_source import loss_words, planned, with_sources
@@ -46,7 +46,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         split=config.truncate.overlong == "split",
         keep_untrained=config.keep_untrained,
         max_docs=config.pack.max_docs,
-        align=config.pack.align,
+        align=config.pack.alignment.document,
         seed=config.seed,
     )
     documents = len(stats.lengths)
@@ -84,11 +84,12 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         advice=advice,
         over_limit=over,
         notes=[
-            *notes_on(points, config, stats, max(documents, documents_in_all)),
+            *notes_on(points, config, stats, max(documents, documents_in_all), options.lengths),
             *closed_early(stats, points, config, how, together),
         ],
         sources=sources,
         sources_configured=configured if configured is not sources else [],
+        rows_unpadded=rows_unpadded(stats, points, config, how, together),
     )
 
 
@@ -130,11 +131,14 @@ def _over_limit(stats: LengthStats, config: RunConfig, limit: Limit | None, *, s
     if not count:
         return f"{said}. That is harmless: no document{read} is longer, and each document has positions of its own."
     longer = f"{plural(count, 'document')}{read} {'is' if count == 1 else 'are'} longer"
-    return f"{said}, and {longer}. Set truncate.max_length: {limit.tokens}, or take a model with more positions."
+    fits = limit.tokens - limit.tokens % config.pack.alignment.row
+    shorter = f"Set truncate.max_length: {fits}, or take" if fits >= LEAST else "Take"
+    return f"{said}, and {longer}. {shorter} a model with more positions."
 
 
 def candidates(config: RunConfig, lengths: tuple[int, ...], limit: Limit | None = None) -> list[int]:
-    """The lengths to compare, in ascending order: multiples of `pack.align`, and the configured length.
+    """The lengths to compare, in ascending order: rounded down to multiples of what rows are padded to, and the
+    configured length.
 
     Args:
         limit: the longest document that the model is made for; compared, too, unless it is above all lengths.
@@ -142,14 +146,14 @@ def candidates(config: RunConfig, lengths: tuple[int, ...], limit: Limit | None 
     Raises:
         ConfigError: a length is out of range.
     """
-    align = config.pack.align
+    multiple = config.pack.alignment.row
     out = {config.truncate.max_length}
     for length in lengths:
         check_length(length)
     model = (limit.tokens,) if limit is not None and limit.tokens < max(lengths, default=0) else ()
     for length in (*lengths, *model):
-        if length - length % align >= LEAST:
-            out.add(length - length % align)
+        if length - length % multiple >= LEAST:
+            out.add(length - length % multiple)
     return sorted(out)
 
 

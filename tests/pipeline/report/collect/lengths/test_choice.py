@@ -45,6 +45,12 @@ def test_lengths_are_multiples_of_the_alignment() -> None:
     config = configured(pack={"align": 96}, truncate={"max_length": 960})
     assert candidates(config, (256, 500, 1024)) == [192, 480, 960]
     assert candidates(config, (50,)) == [960]
+    for parallel, expected in (
+        ({"cp": 3}, [252, 498, 960, 1020]),
+        ({"cp": 5, "layout": "ring"}, [255, 500, 960, 1020]),
+    ):
+        config = configured(pack={"parallel": parallel}, truncate={"max_length": 960})
+        assert candidates(config, (4, 256, 500, 1024)) == expected
     with pytest.raises(ConfigError, match=r"--lengths: 1 is out of range"):
         candidates(config, (1,))
 
