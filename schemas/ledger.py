@@ -1,7 +1,7 @@
 """The ledger: what became of every row, token and label, by source. Its sums must close exactly."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .errors import IntegrityError
@@ -144,5 +144,19 @@ class Ledger:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Ledger":
-        """The inverse of `to_json`."""
-        return cls({name: SourceLedger(**source) for name, source in data.items()})
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError, TypeError, AttributeError: the data has another shape.
+        """
+        return cls({name: _source(source) for name, source in data.items()})
+
+
+def _source(data: Mapping[str, Any]) -> SourceLedger:
+    source = SourceLedger(**data)
+    for one in fields(source):
+        value = getattr(source, one.name)
+        counts = [value] if one.type is int else value.values()
+        if any(type(count) is not int for count in counts):
+            raise ValueError(f"{one.name} is not a count, or counts by reason")
+    return source

@@ -84,6 +84,7 @@ def run(
     from ..configfile import Typed, load_config
     from ..report.draw.printing import say
     from ..report.files import HTML as REPORT
+    from ..run.commit import put_card
     from ..run.driver import find_finished, look_ahead, make_dataset
     from ..run.memory import count_workers
     from ..run.workspace import open_workspace
@@ -124,6 +125,7 @@ def run(
                 console.print(pipeline_tree(loaded, prepared, estimate, target.url, work.cache.url, workers))
             return
         if manifest is not None:
+            put_card(target, manifest, observer)
             if as_json:
                 print_json(_run_json(manifest, target.url, "unchanged", time.perf_counter() - began))
             else:

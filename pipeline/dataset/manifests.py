@@ -38,12 +38,13 @@ def read_manifest(store: Store) -> Manifest | None:
     try:
         content = parse_json(data)
         manifest = Manifest.from_json(content)
+        whole = manifest.hash == content.get("hash")  # a text that is not Unicode has no hash
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
             "rebuild it with `packtrain repair`, restore it, or delete the folder and run again"
         ) from error
-    if manifest.hash != content.get("hash"):
+    if not whole:
         raise IntegrityError(
             f"{store.where(MANIFEST)} was changed after it was written: its hash does not match its content; rebuild "
             "it with `packtrain repair`, restore it, or delete the folder and run again"

@@ -26,6 +26,8 @@ from ..execute.backends import open_executor
 from ..execute.checking import damaged
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
+from ..report.card import NAME as CARD
+from ..report.card import dataset_card
 from ..run.commit import put_record
 from ..run.memory import count_workers
 from ..run.steps import packtrain_version
@@ -34,7 +36,7 @@ from ..store.local import LocalStore, check_tree
 from ..store.open import Store, StoredFile, ask_all, open_store, require_conditional, require_writable, resolve_place
 from .manifest import NAME, ExportedSplit, ExportManifest, differences, read_export
 from .options import ExportOptions, not_carried, suited
-from .reader_files import reader_files
+from .reader_files import hub_place, reader_files
 from .shard_writers import ShardCounts, ShardPlace
 from .task import ExportResult, ExportTask, read_result
 
@@ -85,7 +87,7 @@ def export(
     plan = _plan_of(source, options)
     _check_destination(store, plan)
     if _finished(store) is not None:
-        return ExportOutcome(_unchanged(store, observer), changed=False)
+        return _unchanged(source, store, options, observer)
     tasks = list(_tasks(source, store, options))
     tokens = sum(task.shard.tokens for task in tasks)
     count = 1 if tokens <= ALONE_TOKENS else min(count_workers(RunSection(workers=workers)), len(tasks))
@@ -96,8 +98,10 @@ def export(
         require_conditional(store)  # after the check, because it writes a note
         with driving(store) as lock:
             if lock.waited and _finished(store) is not None:
-                return ExportOutcome(_unchanged(store, observer), changed=False)
-            return ExportOutcome(_write(source, store, plan, tasks, executor, lock, observer), changed=True)
+                return _unchanged(source, store, options, observer)
+            manifest = _write(source, store, plan, tasks, executor, lock, observer)
+            _put_card(source, store, manifest, options)
+            return ExportOutcome(manifest, changed=True)
     finally:
         executor.close()
 
@@ -183,11 +187,20 @@ def _finished(store: Store) -> ExportManifest | None:
     return manifest if all(size == file.bytes for size, file in zip(sizes, manifest.files, strict=True)) else None
 
 
-def _unchanged(store: Store, observer: Observer) -> ExportManifest:
+def _unchanged(source: Finished, store: Store, options: ExportOptions, observer: Observer) -> ExportOutcome:
     manifest = read_export(store)
     assert manifest is not None
+    _put_card(source, store, manifest, options)
     observer.note(f"{store.url} is already finished; nothing to do")
-    return manifest
+    return ExportOutcome(manifest, changed=False)
+
+
+def _put_card(source: Finished, store: Store, manifest: ExportManifest, options: ExportOptions) -> None:
+    """Write README.md, by which the Hub and `datasets` know which files are which split. It is not in the manifest, and
+    one that is there stays, because people edit it.
+    """
+    if options.to == "trl" and not store.exists(CARD):
+        store.put_bytes(CARD, dataset_card(source.manifest, hub_place(manifest, "owner/name")))
 
 
 def _tasks(source: Finished, out: Store, options: ExportOptions) -> Iterator[ExportTask]:

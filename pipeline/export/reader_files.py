@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ...stages.exchange import bridge, mds
+from ..report.card_text import CardPlace, CardSplit
+from .manifest import ExportManifest
 from .options import ExportOptions
 from .shard_writers import ShardCounts
 from .task import ExportResult
@@ -38,8 +40,6 @@ def reader_files(
     elif options.to == "megatron-bridge":
         facts = [_packing(total, max_length) for total in totals.values() if total.rows]
         yield "metadata.json", (json.dumps(facts) + "\n").encode()
-    elif options.to == "trl":
-        yield "README.md", _hub_card(list(results))
 
 
 def _packing(total: ShardCounts, max_length: int) -> dict[str, float]:
@@ -54,9 +54,14 @@ def _packing(total: ShardCounts, max_length: int) -> dict[str, float]:
     )
 
 
-def _hub_card(splits: Sequence[str]) -> bytes:
-    """README.md, whose head tells the Hub and `datasets` which files are which split."""
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    for split in splits:
-        lines += [f"  - split: {split}", f"    path: data/{split}-*.parquet"]
-    return "\n".join([*lines, "---", "", "Packed rows, exported by packtrain; see export.json.", ""]).encode()
+def hub_place(manifest: ExportManifest, address: str) -> CardPlace:
+    """Where the card of an export to `trl` says that the rows are.
+
+    Args:
+        address: what `datasets` loads them by: a folder, or a name on the Hub.
+    """
+    splits = []
+    for name, split in sorted(manifest.splits.items(), key=lambda one: (one[0] != "train", one[0])):
+        held = sum(file.bytes for file in manifest.files if file.name.startswith(f"data/{name}-"))
+        splits.append(CardSplit(name, (f"data/{name}-*.parquet",), split.rows, held))
+    return CardPlace(tuple(splits), address, whole=False)

@@ -11,6 +11,7 @@ from ...schemas.fingerprint import fingerprint, hash_bytes
 from ...schemas.manifest import FileRecord, Manifest
 from ..dataset.huggingface import dataset_dict, dataset_info, dataset_state
 from ..dataset.output_folder import MANIFEST
+from ..observer import Observer
 from ..pack.driver import Packed
 from ..store.open import Store
 
@@ -56,6 +57,19 @@ def commit(
             "please report this bug with the configuration"
         )
     return manifest
+
+
+def put_card(store: Store, manifest: Manifest, observer: Observer) -> None:
+    """Write the dataset's README.md, unless there is one: it may be the user's. A failure is noted, and fails nothing,
+    because the dataset is already finished.
+    """
+    from ..report.card import NAME, dataset_card, own_place
+
+    try:
+        if not store.exists(NAME):
+            store.put_bytes(NAME, dataset_card(manifest, own_place(manifest)))
+    except Exception as error:  # of any kind, as in `report.at_end.try_report`
+        observer.note(f"{store.where(NAME)} was not written ({type(error).__name__}: {error}); the data is complete")
 
 
 def put_record(store: Store, name: str, data: bytes) -> FileRecord:

@@ -5,7 +5,8 @@
 3. Encode the blocks that the cache lacks.
 4. Read lengths, and decide what is kept of each document.
 5. Plan the rows and write the shards, with documents.parquet beside them.
-6. Close the ledger and write the manifest last. Then write the report; it is not part of the dataset.
+6. Close the ledger and write the manifest last. Then write the card (README.md) and the report; they are not part of
+   the dataset.
 
 Steps 3 and 5 run in an executor. Each task is a pure function of its argument, and after a crash the next run finds its
 result.
@@ -39,7 +40,7 @@ from ..store.cache_lock import mark_cache
 from ..store.driver_lock import DriverLock, driving
 from ..store.open import require_conditional
 from .closing_advice import closing_advice
-from .commit import commit
+from .commit import commit, put_card
 from .disk_space import require_room
 from .estimate import RunEstimate, estimate_run
 from .prepare import prepare
@@ -81,7 +82,11 @@ def run(
     """
     loaded, folder = load_config(config, base)
     work = open_workspace(loaded, folder, observer or Silent())
-    return find_finished(loaded, work) or make_dataset(loaded, work).manifest
+    finished = find_finished(loaded, work)
+    if finished is None:
+        return make_dataset(loaded, work).manifest
+    put_card(work.out, finished, work.observer)  # an earlier version, or a run that was killed, may have left it out
+    return finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         packed = pack(selected, work, executor)
     lock.check()
     manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
+    put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
     advice = closing_advice(config, selected.survey, prepared.formats, encoded, packed)

@@ -30,7 +30,7 @@ from ..pack.documents import RECORD as DOCUMENTS_RECORD
 from ..pack.driver import Packed
 from ..store.driver_lock import driving
 from ..store.open import Store, require_conditional
-from .commit import commit
+from .commit import commit, put_card
 from .disk_space import require_room
 from .driver import find_finished, write_report
 from .estimate import RunEstimate
@@ -99,6 +99,7 @@ def remake(
         if manifest is not None:
             _require_same_files(work.out, manifest, packed, lists, plan)
         made = commit(work.out, config.output.format, plan, packed, lists, selected.rows.schema)
+        put_card(work.out, made, observer)
     for why in estimate.why_missing if estimate is not None else ():
         observer.note(why)
     # timings.json stays: the report says how long the original run took, not the repair.

@@ -184,10 +184,11 @@ class Little:
         return self.folder / "out"
 
     def files(self, out: Path | None = None) -> dict[str, bytes]:
-        """Every file of an output's dataset, by its name. Without `_run`, the report and half-written files."""
+        """Every file of an output's dataset, by its name. Without `_run`, the report, the card and half-written
+        files."""
         root = out or self.out
         found = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
-        others = ("_run/", "report.")
+        others = ("_run/", "report.", "README.md")
         mine = {name: path for name, path in found.items() if not name.startswith(others) and ".tmp-" not in name}
         return {name: path.read_bytes() for name, path in mine.items()}
 

@@ -15,7 +15,16 @@ from ....schemas.units import count, duration, plural, size
 from ...encode.prepared import Prepared
 from ...report.draw.blocks import Grid
 from ...report.draw.printing import print_blocks, say
+from ...report.ledger_lines import Stress, ledger_columns, ledger_sections
 from ...run.estimate import RunEstimate
+
+_STYLES: dict[Stress, str] = {
+    "": "",
+    "head": "bold",
+    "detail": "dim",
+    "cut": "red",
+    "trained": "bold green",
+}
 
 
 def pipeline_tree(
@@ -97,58 +106,14 @@ def ledger_table(ledger: Ledger, *, sources: bool = True) -> Table:
     """Counts of rows, examples, tokens and labels: by source and in total, or only in total without `sources`."""
     table = Table(title="Ledger", title_justify="left", show_edge=False, pad_edge=False)
     table.add_column("")
-    names = list(ledger.sources) if sources else []
-    columns = [ledger.sources[name] for name in names]
-    if len(names) != 1:
-        names.append("all")
-        columns.append(ledger.total())
+    names, columns = ledger_columns(ledger, sources=sources)
     for name in names:
         table.add_column(name, justify="right")
-
-    def line(label: str, values: list[int], style: str = "") -> None:
-        if any(values):
-            table.add_row(Text(label, style=style), *(f"{value:,}" for value in values))
-
-    def reasons(label: str, pick: str) -> None:
-        keys = sorted({key for column in columns for key in getattr(column, pick)})
-        for key in keys:
-            line(f"  {label}: {key}", [getattr(column, pick).get(key, 0) for column in columns], "dim")
-
-    def plain(label: str, pick: str, style: str = "") -> None:
-        line(label, [getattr(column, pick) for column in columns], style)
-
-    plain("rows read", "rows_read", "bold")
-    plain("  used", "rows_used")
-    reasons("rejected", "rows_rejected")
-    reasons("filtered", "rows_filtered")
-    plain("  blank", "rows_blank", "dim")
-    table.add_section()
-    plain("examples made", "examples_made", "bold")
-    reasons("packed", "examples_packed")
-    reasons("dropped", "examples_dropped")
-    reasons("never made", "examples_skipped")
-    plain("  of these, in evaluation rows", "examples_contaminated")
-    plain("  of these, further copies", "examples_repeated", "dim")
-    plain("  of these, truncated", "examples_truncated", "dim")
-    plain("  of these, in pieces", "examples_split", "dim")
-    plain("  of these, without a label", "examples_without_labels", "dim")
-    table.add_section()
-    plain("tokens encoded", "tokens_encoded", "bold")
-    reasons("created", "tokens_created")
-    for key in sorted({key for column in columns for key in column.tokens_truncated}):
-        line(f"  truncated: {key}", [column.tokens_truncated.get(key, 0) for column in columns], "red")
-    reasons("dropped", "tokens_dropped")
-    plain("  packed", "tokens_packed")
-    table.add_section()
-    plain("labels trained", "labels_trained", "bold green")
-    plain("  lost at heads of pieces", "labels_head", "dim")
-    plain("  masked", "labels_not_asked", "dim")
-    plain("turns trained", "turns_trained", "dim")
-    plain("  without an end-of-turn token", "turns_without_end", "dim")
-    plain("cuts through trained turns", "turns_cut", "dim")
-    plain("tokens across a boundary", "straddles", "dim")
-    reasons("left out by the template", "template_dropped")
-    plain("prompts rendered differently alone", "prompts_rewritten", "dim")
+    for section in ledger_sections(columns):
+        table.add_section()
+        for line in section:
+            label = Text(f"  {line.label}" if line.inner else line.label, style=_STYLES[line.stress])
+            table.add_row(label, *(f"{value:,}" for value in line.values))
     return table
 
 

@@ -92,6 +92,8 @@ def test_the_same_bytes_as_in_a_folder(corpus: Corpus, scratch: Path, faulty: Fa
     assert written(faulty, config) == corpus.manifest
     sound = verify(config["out"], deep=True)
     assert (sound.sound, sound.rows) == (True, manifest.splits["train"].rows)
+    card = faulty.get(f"{config['out'].partition(BUCKET + '/')[2]}/README.md")
+    assert card == Path(corpus.config["out"], "README.md").read_bytes()
     local, far = open_dataset(corpus.config["out"]), open_dataset(config["out"])
     for index in (0, sound.rows - 1):
         assert far.row(index).equals(local.row(index))

@@ -1,0 +1,368 @@
+"""The card of a dataset: a pure function of the manifest, which `datasets` reads, and in which foreign text is text."""
+
+import getpass
+import json
+import re
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+import yaml
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.dataset.verify import verify
+from packtrain.pipeline.report.card import NAME, card_front, dataset_card, is_untouched, own_place
+from packtrain.pipeline.report.markdown import inline, split_front, table, with_front
+from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.repair import repair
+from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.errors import InputError, IntegrityError
+from packtrain.schemas.escape import escape
+from packtrain.schemas.ledger import Ledger
+from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.rows import schema_of
+
+from tests.support import warm
+from tests.support.examples import examples
+
+pytestmark = pytest.mark.xdist_group("exports")
+MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+"""What the Hub draws, by a parser of other people."""
+EVIL = [
+    "---", "a\n---\nb", "| a | b |", "<script>alert(1)</script>", "<!-- x", "--> y", "](http://x) [a", "![i](x.png)",
+    "`", "```\n# x", "*a*", "_a_", "~~a~~", "# x", "\x1b]0;owned\x07", "a\u202eb", "\udcff", "&amp;", "&#124;", "\\",
+    "\\|", "http://evil.example/", "www.evil.example", "me@evil.example", "<http://evil.example>", "*id001", "&a [*a]",
+    "!!python/object/apply:os.system [x]", "{{7*7}}", "$$x$$", "a\r\nb", "\t", " ", "null", "1", "\ufeffa", "x" * 5000,
+]  # fmt: skip
+texts = st.one_of(st.sampled_from(EVIL), st.text(st.characters(), min_size=1, max_size=40))
+names = texts.map(lambda text: text.encode("utf-8", "replace").decode())
+"""As a manifest can hold them: one with a text that is not Unicode has no hash, and is refused."""
+
+
+def of(manifest: Manifest) -> str:
+    """The card of a dataset's own folder."""
+    return dataset_card(manifest, own_place(manifest)).decode()
+
+
+def shape(card: str) -> list[tuple[str, str, list[str]]]:
+    """The elements of a card without their text: what a name must not change."""
+    _, body = split_front(card)
+    return [
+        (token.type, token.tag, [child.type for child in token.children or [] if child.type != "text"])
+        for token in MARKDOWN.parse(body)
+    ]
+
+
+def renamed(manifest: Manifest, source: str, reason: str, form: str, version: str) -> Manifest:
+    """The manifest with foreign text in every place that the card shows, besides the configuration."""
+    first, *others = manifest.ledger.sources.items()
+    sources = {source: replace(first[1], rows_rejected={reason: 7}), **dict(others)}
+    formats = {source: {"format": form}} | {name: manifest.plan["formats"][name] for name, _ in others}
+    versions = manifest.plan["versions"] | {"packtrain": version}
+    encode = manifest.plan["encode"] | {"engine": form, "engine_version": reason}
+    tokenizer = manifest.plan["tokenizer"] | {"template": version}
+    plan = manifest.plan | {"formats": formats, "versions": versions, "encode": encode, "tokenizer": tokenizer}
+    return replace(manifest, plan=plan, ledger=Ledger(sources))
+
+
+@pytest.fixture(scope="session")
+def plain(manifest: Manifest) -> list[Any]:
+    """The elements of a card with harmless names."""
+    return shape(of(renamed(manifest, "d", "reason", "text", "1.0")))
+
+
+@pytest.fixture(scope="session")
+def manifest(little: Any) -> Manifest:
+    """Of a finished run of three sources and two splits."""
+    return open_dataset(little.out).manifest
+
+
+def test_a_run_writes_it_and_it_is_a_function_of_the_manifest(little: Any, tmp_path: Path) -> None:
+    written = (little.out / NAME).read_bytes()
+    assert is_untouched(written)
+    config = json.loads(little.copy(tmp_path, cache=False, out=False).read_text())
+    made = run(config | {"out": "elsewhere", "run": {"workers": 2, "report": False}}, base=tmp_path)
+    assert (tmp_path / "elsewhere" / NAME).read_bytes() == written == of(made).encode()
+    assert of(open_dataset(little.out).manifest).encode() == written
+
+
+def test_its_numbers_are_those_of_the_manifest(manifest: Manifest) -> None:
+    front, body = split_front(of(manifest))
+    assert front == card_front(manifest, own_place(manifest))
+    assert [one["num_examples"] for one in front["dataset_info"]["splits"]] == [
+        manifest.splits[name].rows for name in ("train", "holdout")
+    ]
+    total = manifest.ledger.total()
+    assert f"{total.labels_trained:,} of {total.tokens_packed:,} tokens are trained" in body
+    for name, source in manifest.ledger.sources.items():
+        cells = [name, "text", *(f"{n:,}" for n in (source.rows_read, sum(source.examples_packed.values())))]
+        assert f"| {' | '.join(cells)} | {source.tokens_packed:,} | {source.labels_trained:,} |" in body
+    assert "rejected: wrong" in body
+    assert manifest.hash in body
+
+
+def test_datasets_reads_it(little: Any, tmp_path: Path) -> None:
+    """A folder of Arrow streams with two splits, and one of Parquet: by the names in its head, in order."""
+    import datasets
+
+    config = json.loads(little.copy(tmp_path, out=False).read_text())
+    run(config | {"out": "parquet", "output": {"format": "parquet", "shard_bytes": "64KiB"}}, base=tmp_path)
+    saved = datasets.load_from_disk(str(little.out))
+    for folder in (little.out, tmp_path / "parquet"):
+        rows = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / folder.name))
+        assert set(rows) == {"train", "holdout"}
+        for split in rows:
+            assert rows[split].features == saved[split].features
+            assert rows[split][:] == saved[split][:]
+    assert len(list((little.out / "train" / "shards").iterdir())) > 2
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_one_split_and_pairs(tiny_tokenizer: Path, answered: Callable[[Path], Path], tmp_path: Path, form: str) -> None:
+    import datasets
+
+    shutil.copytree(answered(tiny_tokenizer), tmp_path / "cache" / "tokenizers")
+    rows = [{"prompt": f"name {n}", "chosen": f"a mule {n}", "rejected": f"a horse {n * n}"} for n in range(9)]
+    (tmp_path / "kept-to-ourselves.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    config = {
+        "out": "out",
+        "cache": "cache",
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": "pairs", "format": "preference", "path": "kept-to-ourselves.jsonl"}],
+        "output": {"format": form},
+        "run": {"workers": 1, "report": False},
+    }
+    made = run(config, base=tmp_path)
+    card = (tmp_path / "out" / NAME).read_text()
+    if form == "parquet":  # `load_dataset` refuses folders in which `load_from_disk` finds its state
+        found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "hf"))
+    else:
+        found = datasets.load_from_disk(str(tmp_path / "out"))
+    assert f'{"load_dataset" if form == "parquet" else "load_from_disk"}("path/to/the/dataset")' in card
+    assert len(found) == 9
+    assert found.column_names == schema_of(made.schema).names
+    assert "9 preference pairs" in card
+    assert split_front(card)[0]["tags"] == ["packtrain", "preference", "tokenized"]
+
+
+def test_nothing_of_the_machine_stands_in_it(tiny_tokenizer: Path, little: Any, tmp_path: Path) -> None:
+    shutil.copytree(little.tokenizers, tmp_path / "cache" / "tokenizers")
+    (tmp_path / "kept-to-ourselves.jsonl").write_text('{"text": "the mules left before sun was up"}\n{"text": 5}\n')
+    config = {
+        "out": "private-place",
+        "cache": "cache",
+        "tokenizer": {"path": str(tiny_tokenizer)},
+        "sources": [{"name": "texts", "format": "text", "path": "kept-to-ourselves.jsonl"}],
+        "decontaminate": {"against": "kept-to-ourselves.jsonl"},
+        "run": {"workers": 1, "report": False},
+    }
+    made = run(config, base=tmp_path)
+    assert [one["file"] for one in made.plan["inputs"]] == ["kept-to-ourselves"]
+    for card in ((tmp_path / "private-place" / NAME).read_text(), (little.out / NAME).read_text()):
+        for word in (
+            "kept-to-ourselves",
+            "private-place",
+            "mules",
+            str(tmp_path),
+            str(Path.home()),
+            str(tiny_tokenizer),
+        ):
+            assert word not in card
+        for word in (socket.gethostname(), getpass.getuser()):
+            assert not re.search(rf"\b{re.escape(word)}\b", card)
+
+
+# What it says stays the user's
+
+
+def test_an_edited_card_stays_and_a_missing_one_is_written_again(little: Any, tmp_path: Path) -> None:
+    config = little.copy(tmp_path)
+    card = tmp_path / "out" / NAME
+    whole = card.read_bytes()
+    card.write_bytes(whole.replace(b"# Packed", b"# My packed"))
+    edited = card.read_bytes()
+    assert not is_untouched(edited)
+    run(config)
+    (tmp_path / "out" / "documents.parquet").unlink()
+    assert repair(tmp_path / "out").rebuilt == ("documents.parquet",)
+    assert verify(tmp_path / "out", deep=True).sound
+    assert card.read_bytes() == edited
+    card.unlink()
+    assert verify(tmp_path / "out", deep=True).sound
+    run(config)
+    assert card.read_bytes() == whole
+    card.unlink()
+    (tmp_path / "out" / "documents.parquet").unlink()
+    repair(tmp_path / "out")
+    assert card.read_bytes() == whole
+
+
+def test_a_card_that_cannot_be_written_fails_nothing(little: Any, tmp_path: Path) -> None:
+    config = little.copy(tmp_path)
+    (tmp_path / "out" / NAME).unlink()
+    (tmp_path / "out" / NAME).symlink_to("nowhere")
+    made = run(config)
+    assert made == open_dataset(little.out).manifest
+
+
+KILLER = """
+import os, signal
+
+link = os.link
+
+def killing(source, target, **options):
+    link(source, target, **options)
+    if str(target).endswith("manifest.json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.link = killing
+"""
+
+
+def test_a_run_killed_before_its_card_writes_it_the_next_time(little: Any, tmp_path: Path) -> None:
+    config = little.copy(tmp_path, out=False)
+    process = warm.Process(["run", config], patch=KILLER)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    out = tmp_path / "out"
+    assert (out / "manifest.json").exists()
+    assert not (out / NAME).exists()
+    assert verify(out, deep=True).sound
+    process = warm.Process(["run", config])
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (out / NAME).read_bytes() == (little.out / NAME).read_bytes()
+
+
+# Foreign text
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(source=names, reason=names, form=names, version=names)
+def test_foreign_text_is_only_text(
+    manifest: Manifest, plain: list[Any], source: str, reason: str, form: str, version: str
+) -> None:
+    others = set(manifest.ledger.sources) - {next(iter(manifest.ledger.sources))}
+    evil = renamed(manifest, source if source not in others else "d", reason, form, version)
+    card = of(evil)
+    assert shape(card) == plain
+    assert escape(card) == card
+    front, _ = split_front(card)
+    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n")) == front
+    assert front == card_front(evil, own_place(evil))
+    assert [line for line in card.splitlines() if line == "---"] == ["---", "---"]
+    assert len(card) < 40_000
+
+
+@examples(100)
+@given(st.lists(texts, min_size=1, max_size=4))
+def test_a_cell_shows_the_text_itself(cells: list[str]) -> None:
+    tokens = MARKDOWN.parse(table(["h"] * len(cells), [[inline(cell, 10_000) for cell in cells]]))
+    shown = [token.children for token in tokens if token.type == "inline"][len(cells) :]
+    for cell, children in zip(cells, shown, strict=True):
+        text = "".join(child.content for child in children or [] if child.type in ("text", "text_special"))
+        expected = escape(cell).replace("\n", "\\n").replace("\t", "\\t")
+        assert text == expected.strip(" ")
+        assert {child.type for child in children or []} <= {"text", "text_special"}
+
+
+@examples(100)
+@given(st.dictionaries(texts, st.one_of(texts, st.lists(texts, max_size=3)), max_size=4), texts)
+def test_a_head_is_read_back_as_it_was_given(front: dict[str, Any], body: str) -> None:
+    text = with_front(front, "\n" + body.encode("utf-8", "replace").decode())
+    assert yaml.safe_load(text.split("\n---\n")[0].removeprefix("---\n")) == front or not front
+    assert split_front(text) == (front, "\n" + body.encode("utf-8", "replace").decode())
+
+
+@pytest.mark.parametrize(
+    "text", ["---\na: [\n---\n", "---\n- a\n---\n", "---\na: &a [*a]\n---\n", "---\nx: !!python/object:os.x {}\n---\n"]
+)
+def test_a_head_that_is_not_a_mapping_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="head"):
+        split_front(text)
+
+
+# How to make it again
+
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"seed": 7, "mask": {"policy": "assistant", "train_end": False}, "holdout": {"fraction": 0.1}},
+    {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 1}}, "pack": {"align": 8}},
+    {"pack": {"strategy": "none", "parallel": {"cp": 2, "layout": "ring"}}, "output": {"format": "parquet"}},
+    {"decontaminate": {"against": ["/home/x/test.jsonl"], "ngram": 8}, "filter": {"min_tokens": 3}},
+    {"tokenizer": {"path": "/home/x/tokenizer", "variables": {"a": "```\n---\n# x", "b": ["\u202e", "é"]}}},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_its_configuration_has_the_same_identity(manifest: Manifest, config: dict[str, Any]) -> None:
+    sources = [
+        {"name": "a", "format": "messages", "path": "/home/x/a.jsonl", "where": "LENGTH(prompt) > 3 -- ```"},
+        {"name": "b.c-d", "format": "prompt_completion", "path": "s3://x/y", "keys": {"prompt": "|"}, "repeat": 3},
+        {"name": "auto", "path": "hf://x/y", "split": "train", "apps": {"max_solutions": 3}},
+    ]
+    given = RunConfig.model_validate(
+        {"out": "/home/x/o", "tokenizer": {"path": "/home/x/t"}, "sources": sources} | config
+    )
+    identity = json.loads(json.dumps(given.identity()))
+    card = of(replace(manifest, plan=manifest.plan | {"config": identity}))
+    assert "/home/x" not in card
+    assert "s3://" not in card
+    (block,) = [token.content for token in MARKDOWN.parse(split_front(card)[1]) if token.info == "yaml"]
+    again = RunConfig.model_validate(yaml.safe_load(block))
+    assert json.loads(json.dumps(again.identity())) == identity
+    assert again.seed == given.seed
+
+
+def test_a_plan_that_packtrain_does_not_write_is_refused(manifest: Manifest) -> None:
+    odd: list[dict[str, Any]] = [
+        {"versions": []},
+        {"config": {"truncate": {"max_length": 5}, "sources": [1]}},
+        {"tokenizer": None},
+        {"formats": {"a": 5}},
+        {"encode": {}},
+    ]
+    for change in odd:
+        with pytest.raises(InputError, match="not one that packtrain writes"):
+            of(replace(manifest, plan=manifest.plan | change))
+    data = manifest.to_json()
+    data["ledger"]["a"]["rows_read"] = "<script>"
+    with pytest.raises(ValueError, match="rows_read is not a count"):
+        Manifest.from_json(data)
+
+
+def test_a_manifest_with_a_text_that_is_not_unicode_is_refused(little: Any, tmp_path: Path) -> None:
+    shutil.copytree(little.out, tmp_path / "out")
+    whole = (tmp_path / "out" / "manifest.json").read_text()
+    (tmp_path / "out" / "manifest.json").write_text(whole.replace('"wrong_type"', '"\\udcff"'))
+    with pytest.raises(IntegrityError, match="not a manifest"):
+        open_dataset(tmp_path / "out")
+
+
+def test_many_sources_stay_readable(manifest: Manifest) -> None:
+    one = next(iter(manifest.ledger.sources.values()))
+    many = replace(manifest, ledger=Ledger({f"s{number}": one for number in range(5000)}))
+    card = of(many)
+    assert "And 4,900 more sources." in card
+    assert len(card) < 20_000
+    assert len(card.encode()) < (1 << 20)
+
+
+def test_shards_of_a_table_stay_as_they_were(little: Any) -> None:
+    """What the card says of the columns is what the shards have."""
+    front = split_front((little.out / NAME).read_text())[0]
+    shard = sorted((little.out / "train" / "shards").iterdir())[0]
+    with pa.memory_map(str(shard)) as source:
+        schema = pa.ipc.open_stream(source).schema
+    assert [(one["name"], one["sequence"]) for one in front["dataset_info"]["features"]] == [
+        (field.name, str(field.type.value_type)) for field in schema
+    ]
