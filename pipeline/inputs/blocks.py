@@ -95,6 +95,7 @@ class InputFile:
     path: Path
     size: int
     mtime_ns: int
+    """See `containers.parts.Measure.stamp`."""
     hash: str
     blocks: tuple[Block, ...]
     not_taken: int = 0

@@ -13,6 +13,7 @@ from ..store.local import LocalStore
 from .blocks import Block, InputFile, RowReader
 from .containers.arrow import ArrowPlace
 from .containers.lines import TextPlace
+from .containers.megatron import MegatronPlace
 from .containers.parquet import ParquetPlace, SpooledTable
 from .containers.separated import SeparatedPlace
 from .containers.spool import SpooledLines, SpooledSeparated, SpooledText
@@ -21,6 +22,7 @@ _PLACES: dict[str, type[RowReader]] = {
     kind.__name__: kind
     for kind in (
         ArrowPlace,
+        MegatronPlace,
         ParquetPlace,
         SeparatedPlace,
         SpooledLines,

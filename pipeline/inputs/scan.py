@@ -20,12 +20,14 @@ import blake3
 import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
+from ...schemas.fingerprint import fingerprint
 from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
 from .blocks import Block, BlockRows, InputFile, changed
 from .containers.detect import HEAD, Container, detect
 from .containers.lines import read_range, scan_lines, scan_text, split_lines
+from .containers.parts import measure
 from .places.folders import irregular
 from .places.paths import Found, InputKind, find_inputs, labels
 
@@ -148,14 +150,20 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
         with path.open("rb", buffering=0) as file:
             head = os.pread(file.fileno(), HEAD, 0)
         container, packing = detect(path, str(path), head)
+        whole = measure(path)
         if container is Container.JSONL and packing is None:
             blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
         else:
-            put = hash_file(path)
-            size, digest = put.bytes, put.hash
-            blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
-            after = path.stat()
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            if container is Container.MEGATRON:
+                from .containers.megatron import scan_megatron
+
+                blocks, size = scan_megatron(path, BLOCK_BYTES, max_row_bytes), whole.size
+                digest = fingerprint([block.hash for block in blocks])
+            else:
+                put = hash_file(path)
+                size, digest = put.bytes, put.hash
+                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+            if measure(path) != whole:
                 raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except OSError as error:
         raise InputError(
@@ -165,7 +173,7 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
         separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
         what = "has a header but no rows" if separated else "is empty"
         raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))
+    return InputFile(source, label, path, size, whole.stamp, digest, tuple(blocks))
 
 
 def _cut(path: Path, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:

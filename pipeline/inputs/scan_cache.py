@@ -28,6 +28,7 @@ from ..store.local import LocalStore
 from ..store.open import Store
 from . import scan
 from .blocks import InputFile
+from .containers.parts import measure, parts_of
 from .noted_files import files_note, read_files_note
 from .places.paths import InputKind
 from .places.remote import copy_of
@@ -164,12 +165,15 @@ def _name(group: Sequence[ToScan], max_row_bytes: int) -> tuple[str | None, bool
         if found.kind is InputKind.URL and found.stamp:
             what.append([found.name, found.size, found.stamp])
             continue
-        stat = _stat(found.path) if found.kind is InputKind.LOCAL else None
-        if stat is None:
+        if found.kind is not InputKind.LOCAL:
             return None, False
-        what.append([str(found.path.absolute()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns])
-        step = _SETTLED if stat.st_ctime_ns % _SECOND else 2 * _SECOND
-        settled = settled and now - stat.st_ctime_ns > step
+        for path in parts_of(found.path):
+            stat = _stat(path)
+            if stat is None:
+                return None, False
+            what.append([str(path.absolute()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns])
+            step = _SETTLED if stat.st_ctime_ns % _SECOND else 2 * _SECOND
+            settled = settled and now - stat.st_ctime_ns > step
     how = [max_row_bytes, scan.BLOCK_BYTES, version("pyarrow"), __version__]
     return f"scans/{fingerprint([FORMAT, what, how])}.json", settled
 
@@ -190,6 +194,6 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return measure(path).size
     except OSError:
         return -1

@@ -100,7 +100,7 @@ class SourceConfig(ConfigModel):
     the module is searched in the configuration's folder first."""
     path: Paths = Field(min_length=1)
     """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
-    Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
+    Arrow, Megatron's .idx beside its .bin; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
     URLs of fsspec (`s3://`, `https://`); and `hf://owner/name[@revision]`, which the datasets library loads, as it does
     `hf://./folder`. Relative paths start at the configuration's folder."""
     split: str | None = None

@@ -90,7 +90,11 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         if not all(getattr(row, "attention_mask", None) or ()):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         if options.lengths_key is None and len(getattr(row, "seq_lengths", None) or ()) > 1:
-            raise RowRejectedError("packed_already", "`seq_lengths` says that several documents share this row")
+            raise RowRejectedError(
+                "packed_already",
+                "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
+                "seq_lengths}",
+            )
         trained = self._labelled(row)
         for index, name in enumerate(self._masks):
             mask = getattr(row, f"mask_{index}")

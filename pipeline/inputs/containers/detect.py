@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ....schemas.errors import InputError
 from ..blocks import split_name
+from .parts import is_index
 
 
 class Container(StrEnum):
@@ -19,6 +20,7 @@ class Container(StrEnum):
     PARQUET = "Parquet"
     ARROW_FILE = "Arrow file"
     ARROW_STREAM = "Arrow stream"
+    MEGATRON = "Megatron index"
 
     @property
     def separator(self) -> str:
@@ -47,6 +49,7 @@ _BINARY = {
     b"PAR1": Container.PARQUET,
     b"ARROW1": Container.ARROW_FILE,
     b"\xff\xff\xff\xff": Container.ARROW_STREAM,
+    b"MMIDIDX": Container.MEGATRON,
 }
 _BINARY_SUFFIX = {
     ".parquet": Container.PARQUET,
@@ -82,7 +85,10 @@ _STARTS = {
 }
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
-TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow or .txt"
+TAKEN = (
+    "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, a Megatron .idx "
+    "or .txt"
+)
 
 
 def is_data(name: str) -> bool:
@@ -113,6 +119,8 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
+    if is_index(path):  # of a damaged one, its reader says what is wrong
+        return Container.MEGATRON, None
     _, suffixes = split_name(path.name.lower())
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
     for magic, packing in _PACKED.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ....schemas.errors import ConfigError, InputError
 from ..containers.detect import is_data, is_text
+from ..containers.parts import is_index, is_mask
 
 MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
@@ -54,7 +55,7 @@ def irregular(path: Path, found: os.stat_result) -> str:
 
 
 def data_files(folder: Path, where: str) -> list[Path]:
-    """The data files below a folder, sorted; its .txt files if there are no others.
+    """The data files below a folder, sorted; if there are none, Megatron's indices without masks, else .txt files.
 
     Names that begin with a dot or an underscore are skipped.
 
@@ -68,7 +69,11 @@ def data_files(folder: Path, where: str) -> list[Path]:
         for entry in _entries(inner)
         if not entry.name.startswith((".", "_")) and not _is_folder(entry)
     ]
-    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
+    return sorted(
+        [one for one in found if is_data(one.name)]
+        or [one for one in found if is_index(one) and not is_mask(one)]
+        or [one for one in found if is_text(one.name)]
+    )
 
 
 def matches(pattern: Path, where: str) -> list[Path]:

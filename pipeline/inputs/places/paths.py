@@ -15,6 +15,7 @@ from ....schemas.config.hints import did_you_mean
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.jsontext import parse_json
 from ..blocks import split_name
+from ..containers.parts import DATA, INDEX, is_index, mask_of, measure
 from .folders import MAGIC, data_files, matches, regular
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Found:
     size: int
     """Bytes; 0 for a dataset of the hub."""
     stamp: int
-    """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
+    """Changes with the input: its modification time in nanoseconds, of several files a number made from their times,
+    or a hash of a server's metadata. 0 if unknown."""
 
     @property
     def path(self) -> Path:
@@ -82,6 +84,11 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
             found += _far(text, source, where, base)
         else:
             found += _local(text, source, where, base)
+    indices = {one.path.absolute() for one in found if one.kind is InputKind.LOCAL and is_index(one.path)}
+    for index in sorted(indices):
+        mask = mask_of(index)
+        if mask in indices:
+            raise ConfigError(f"{where}: {mask} is the mask of {index}, not data; leave it out, or fix the pattern")
     seen: set[object] = set()
     for one in found:
         key: object = one.name
@@ -124,6 +131,8 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         if path.is_symlink():
             is_folder = False
         elif not MAGIC & set(text):
+            if is_index(index := path.with_name(path.name + INDEX)):
+                raise ConfigError(f"{where}: {path} is the prefix of a Megatron pair; give {index}") from None
             raise ConfigError(
                 f"{where}: there is no file {path}; check the spelling, or the folder you are in"
             ) from None
@@ -164,8 +173,11 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
 
 
 def _file(path: Path, where: str) -> Found:
-    stat = regular(path, where)
-    return Found(InputKind.LOCAL, str(path), stat.st_size, stat.st_mtime_ns)
+    regular(path, where)
+    if path.suffix == DATA and is_index(index := path.with_suffix(INDEX)):
+        raise ConfigError(f"{where}: {path} is half of a Megatron pair; give the other half, {index}")
+    found = measure(path)
+    return Found(InputKind.LOCAL, str(path), found.size, found.stamp)
 
 
 def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import pyarrow as pa
 
 from ....schemas.errors import InputError
 from ...inputs.blocks import split_name
 from ...inputs.containers.detect import HEAD, Compression, Container, detect, settled
 from ...inputs.containers.jsonarray import ArrayLines
+from ...inputs.containers.megatron import document_count, some_documents
 from ...inputs.containers.separated import QuotedRows
 from ...inputs.places.paths import Found, InputKind
 
@@ -29,7 +31,13 @@ _READ_AHEAD = 1 << 20
 _GROUP = 128 << 20
 """Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
 
-_FROM_PLACES = (Container.JSONL, Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM)
+_FROM_PLACES = (
+    Container.JSONL,
+    Container.PARQUET,
+    Container.ARROW_FILE,
+    Container.ARROW_STREAM,
+    Container.MEGATRON,
+)
 """Containers whose rows can be taken from any place. Others can be read only from the start."""
 
 Opener = Callable[[], BinaryIO]
@@ -286,16 +294,20 @@ def table_rows(piece: SampledFile) -> int:
 
             with piece.open() as file:
                 return int(pq.ParquetFile(file).metadata.num_rows)
+        if piece.container is Container.MEGATRON:
+            return document_count(piece.found.path)
         return int(_arrow(piece).num_rows)
 
 
 def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) -> Taken:
-    """Take rows of a table, and write them in the same format.
+    """Take rows of a table, and write them in the same format; those of Megatron as lines of JSON.
 
     Raises:
         InputError: the file is damaged.
     """
     with _damage(piece):
+        if piece.container is Container.MEGATRON:
+            return _take_numbered(piece, places, each, to)
         if piece.container is not Container.PARQUET:
             table = _arrow(piece)
             some, rows = _slices(table, [int(place * table.num_rows) for place in places], each)
@@ -310,6 +322,20 @@ def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) 
             some, rows = _of_groups(parquet, [int(place * every) for place in places], each)
         pq.write_table(some, to)
         return Taken(rows, piece.found.size * rows // max(every, 1))
+
+
+def _take_numbered(piece: SampledFile, places: Sequence[float], each: int, to: Path) -> Taken:
+    """Take rows that are found by number, and write them as lines of JSON."""
+    every, at = document_count(piece.found.path), 0
+    out = Taken()
+    with to.open("wb") as file:
+        for place in places:
+            start = max(at, int(place * every))
+            rows = some_documents(piece.found.path, start, each)
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+            out.rows, at = out.rows + len(rows), start + len(rows)
+    out.bytes = piece.found.size * out.rows // max(every, 1)
+    return out
 
 
 def _of_groups(parquet: Any, places: list[int], each: int) -> tuple[pa.Table, int]:

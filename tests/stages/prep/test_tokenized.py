@@ -106,7 +106,7 @@ def test_other_keys() -> None:
         (
             IDS | {"seq_lengths": [1, 2]},
             "packed_already",
-            "`seq_lengths` says that several documents share this row",
+            "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: seq_lengths}",
         ),
     ],
 )
