@@ -16,7 +16,7 @@ from .columns import SEQ_LENGTHS, ListSource
 
 DatasetT = TypeVar("DatasetT")
 
-_STRATEGIES = ("bfd", "bfd_split", "wrapped")
+_STRATEGIES = ("bfd", "tight", "bfd_split", "wrapped")
 _VERSION = 1
 """Version of the packed rows, part of a dataset's fingerprint. Increase it when the same input would give other
 rows.
@@ -65,14 +65,15 @@ def pack_dataset(
         dataset: a Dataset, DatasetDict, IterableDataset or IterableDatasetDict of the `datasets` library.
             Empty and missing lists are skipped. The format is kept.
         seq_length: maximum number of tokens in a row, at least 2.
-        strategy: `bfd` (longer documents are truncated), `bfd_split` (they are cut into pieces) or `wrapped`
+        strategy: `bfd` (longer documents are truncated), `tight` (so are they, in fewer rows than TRL's where a search
+            finds them), `bfd_split` (they are cut into pieces) or `wrapped`
             (all documents are joined and cut every `seq_length` tokens).
         map_kwargs: options of the dataset's `map`, such as `batch_size`, `desc` or `num_proc`. `num_proc` applies
             to windows only, because a whole dataset is planned at once. Columns in `remove_columns` are removed
             before packing.
 
     Returns:
-        A dataset of the same kind with the same columns; after `bfd` and `bfd_split` also `seq_lengths`, the
+        A dataset of the same kind with the same columns; after all but `wrapped` also `seq_lengths`, the
         lengths of the pieces in each row.
 
     Raises:

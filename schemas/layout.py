@@ -1,6 +1,6 @@
 """A plan of which document piece goes into which packed row. It contains no tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,16 @@ class Certificate:
     capacity: int
     pieces: int
     moves: int
-    """Group moves that the planner made: its cost beyond one sort. 0 for strategies that do not search."""
+    """Group moves that best-fit-decreasing made: its cost beyond one sort. 0 for strategies that do not search."""
+    bound_by: str = field(default="", repr=False)
+    """What gives the bound of strategy `tight`, such as `tokens`, `u(2), from 346` or `max_docs`
+    (`stages/pack/dual_bounds.py`). Empty for the other strategies, whose bound is the one above.
+    """
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the bound proves that no plan has fewer rows."""
+        return self.rows == self.bound
 
     @property
     def fill(self) -> float:

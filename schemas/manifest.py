@@ -1,7 +1,7 @@
 """The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from .alignment import Alignment
@@ -126,7 +126,7 @@ class Manifest:
             "splits": {
                 name: {
                     "shards": [asdict(shard) for shard in split.shards],
-                    "windows": [asdict(window) for window in split.windows],
+                    "windows": [_certificate(window) for window in split.windows],
                 }
                 for name, split in self.splits.items()
             },
@@ -169,6 +169,11 @@ class Manifest:
         )
 
 
+def _certificate(certificate: Certificate) -> dict[str, Any]:
+    """Its fields; without `bound_by` where the strategy has none, so that manifests of earlier versions stay."""
+    return {name: value for name, value in asdict(certificate).items() if name != "bound_by" or value}
+
+
 def _record(kind: type[_Record], data: Any) -> _Record:
     """Decode a flat record and check the types of its fields; by hand, because a trainer has no msgspec.
 
@@ -177,7 +182,8 @@ def _record(kind: type[_Record], data: Any) -> _Record:
     """
     given = _checked(data, dict)
     for field in fields(kind):  # type: ignore[arg-type]
-        _checked(given[field.name], field.type)
+        if field.name in given or field.default is MISSING:
+            _checked(given[field.name], field.type)
     return kind(**given)
 
 

@@ -147,7 +147,8 @@ def _alternatives(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
     truncate = config.truncate
     if config.mask.policy in ("completion", "last_assistant") and all(s.expand == "none" for s in config.sources):
         yield setting("mask", "assistant"), _with(config, "mask", policy="assistant")
-    if truncate.keep == "start" and truncate.overlong == "truncate" and config.pack.strategy in ("bfd", "none"):
+    truncates = truncate.overlong == "truncate" and config.pack.strategy in ("bfd", "tight", "none")
+    if truncates and truncate.keep == "start":
         yield setting("truncate.keep", "end"), _with(config, "truncate", keep="end")
     for power in range(1, _DOUBLINGS + 1):
         if (length := truncate.max_length << power) <= 1 << 24:

@@ -11,7 +11,7 @@ class Point:
     """What one strategy makes of the data at one length, with the fields of `PackingEstimate`."""
 
     strategy: str
-    """`padded`, `padding_free`, `wrapped`, `bfd` or `bfd_split`."""
+    """`padded`, `padding_free`, `wrapped`, `bfd`, `bfd_split`; or `tight`, if it is configured."""
     max_length: int
     documents: int
     documents_cut: int
@@ -90,7 +90,7 @@ class Choice:
     max_length: int
     """The configured length, which is always among the points."""
     overlong: str
-    """What the configuration does with longer documents. The points of `padded`, `padding_free` and `bfd` do the same,
+    """What the configuration does with longer documents. The points of all that do not cut themselves do the same,
     except that they truncate if it is `error`."""
     advice: Advice | None
     """None if there is nothing to choose."""

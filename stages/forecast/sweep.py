@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ..pack.bounds import least_rows, size_counts
-from ..pack.row_count import in_units, rows_and_bound
+from ..pack.row_count import in_units, rows_and_bound, tight_rows_and_bound
 from ..select.truncate import Keep
 from .length_stats import Compose
 from .length_stats import LengthStats as LengthStats
@@ -27,8 +27,11 @@ CANDIDATES = tuple(1 << power for power in range(8, 18))
 STRATEGIES = ("padded", "padding_free", "wrapped", "bfd", "bfd_split")
 """`padded`: batches of B documents in random order, each as long as its longest. `padding_free`: documents end to end
 without padding. The other names are those of `plan.Strategy`. `padded`, `padding_free` and `bfd` truncate, drop or
-split documents that are too long, depending on the options.
+split documents that are too long, depending on the options. `tight` does what `bfd` does, and is compared where asked
+for: its search takes longer than all of these.
 """
+QUICK = 600_000
+"""Work of the search of `tight` that takes a tenth of a second or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class SweepOptions:
     align: int = 1
     seed: int = 0
     """Seed of the random order of documents in padded batches."""
+    work: int | None = None
+    """Work of the search of `tight`; None: as in a run."""
 
 
 def sweep(
@@ -76,14 +81,16 @@ def sweep(
                 out.append(_padded(cut, options))
             elif strategy == "padding_free":
                 out.append(_padding_free(cut, options))
-            elif strategy == "bfd":
-                out.append(_packed(cut, options, compose))
+            elif strategy in ("bfd", "tight"):
+                out.append(_packed(cut, strategy, options, compose))
             elif strategy == "wrapped":
                 out.append(wholes.wrapped(limit))
             elif strategy == "bfd_split":
                 out.append(wholes.split(limit, options.align, options.max_docs))
             else:
-                raise ConfigError(f"strategy {strategy!r} is not known; choose from {', '.join(STRATEGIES)}")
+                raise ConfigError(
+                    f"strategy {strategy!r} is not known; choose from {', '.join((*STRATEGIES, 'tight'))}"
+                )
     return out
 
 
@@ -199,14 +206,18 @@ def _padding_free(cut: _Cut, options: SweepOptions) -> PackingEstimate:
     return cut.outcome("padding_free", batches, batches, int(wide.sum()), int((wide * wide).sum()))
 
 
-def _packed(cut: _Cut, options: SweepOptions, compose: Compose | None) -> PackingEstimate:
+def _packed(cut: _Cut, strategy: str, options: SweepOptions, compose: Compose | None) -> PackingEstimate:
     rows = bound = padding = squares = 0
     align = options.align
     for lengths in cut.windows(compose):
         units = in_units(lengths, align)
-        opened, least = rows_and_bound(size_counts(units, cut.limit // align), options.max_docs)
+        counts = size_counts(units, cut.limit // align)
+        if strategy == "tight":
+            opened, least = tight_rows_and_bound(units, counts, options.max_docs, options.work)
+        else:
+            opened, least = rows_and_bound(counts, options.max_docs)
         wide = units.astype(np.int64)
         rows, bound = rows + opened, bound + least
         squares += int((wide * wide).sum()) * align * align
         padding += int(wide.sum()) * align - int(lengths.sum(dtype=np.int64)) if align > 1 else 0
-    return cut.outcome("bfd", rows, bound, rows * cut.limit, squares, padding)
+    return cut.outcome(strategy, rows, bound, rows * cut.limit, squares, padding)

@@ -111,7 +111,7 @@ def best_fit_decreasing(
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
-    by_size = _descending(sizes, counts)
+    by_size = descending(sizes, counts)
     moves = _walk(counts, len(counts) - 1, max_docs)
     row_offsets = _row_offsets(moves)
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets, len(moves.row))
@@ -176,7 +176,7 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
     return opened
 
 
-def _descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
+def descending(sizes: NDArray[np.integer], counts: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices.
 
     Each block is sorted in cache, and its runs of equal size are then copied to the next free slots of that size. That

@@ -14,11 +14,13 @@ from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
 from .best_fit import best_fit_decreasing
 from .bounds import least_rows, martello_toth, size_counts
+from .tight import tight_rows
 
-Strategy: TypeAlias = Literal["bfd", "bfd_split", "wrapped", "none"]
+Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 """How documents are put into rows.
 
 `bfd`: best-fit-decreasing; a document longer than C is planned as its first C tokens.
+`tight`: the same pieces in the fewest rows that a bounded search finds, never more than those of `bfd`.
 `bfd_split`: best-fit-decreasing over the pieces [0:C), [C:2C), ... of every document; no token is left out.
 `wrapped`: concatenate all documents and cut every C tokens.
 `none`: each row holds the first C tokens of one document.
@@ -50,9 +52,9 @@ def plan_rows(
 ) -> LayoutPlan:
     """Decide which document piece goes into which row.
 
-    Empty documents are skipped; `bfd` and `none` plan the first `max_length` tokens of longer ones. For `bfd` and
-    `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order (see `bestfit`); the
-    result depends on the arguments alone.
+    Empty documents are skipped; `bfd`, `tight` and `none` plan the first `max_length` tokens of longer ones. For `bfd`
+    and `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order (see `best_fit`);
+    for `tight` see there. The result depends on the arguments alone.
     Needs about 30 bytes per document besides `lengths`.
 
     Args:
@@ -76,17 +78,24 @@ def plan_rows(
     sizes = pieces.lengths if align == 1 else (pieces.lengths - 1) // align + 1
     units = max_length // align
     counts = size_counts(sizes, units)
+    found = None
     if strategy == "none":
         index = np.arange(len(sizes), dtype=np.int64)
         row_offsets = np.arange(len(sizes) + 1, dtype=np.int64)
         moves = 0
     else:
-        placement = best_fit_decreasing(sizes, counts, max_docs)
+        if strategy == "tight":
+            placement, found = tight_rows(sizes, counts, max_docs)
+        else:
+            placement = best_fit_decreasing(sizes, counts, max_docs)
         index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
-    bound_tokens = least_rows(int(sizes.sum(dtype=np.int64)), units)
-    bound = max(bound_tokens, martello_toth(counts, units))
-    if max_docs is not None:
-        bound = max(bound, least_rows(len(sizes), max_docs))
+    bound_tokens, bound_by = least_rows(int(sizes.sum(dtype=np.int64)), units), ""
+    if found is not None:
+        bound, bound_by = found.rows, found.bound_by
+    else:
+        bound = max(bound_tokens, martello_toth(counts, units))
+        if max_docs is not None:
+            bound = max(bound, least_rows(len(sizes), max_docs))
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
         starts=np.zeros(len(index), dtype=np.int64) if pieces.starts is None else pieces.starts[index],
@@ -100,6 +109,7 @@ def plan_rows(
             capacity=max_length,
             pieces=len(index),
             moves=moves,
+            bound_by=bound_by,
         ),
     )
 

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from .best_fit import rows_needed
 from .bounds import least_rows, martello_toth
+from .tight import tight_rows
 
 
 def in_units(lengths: NDArray[np.integer], align: int) -> NDArray[np.integer]:
@@ -25,3 +26,17 @@ def rows_and_bound(counts: NDArray[np.int64], max_docs: int | None) -> tuple[int
     if max_docs is not None:
         bound = max(bound, least_rows(number, max_docs))
     return rows_needed(counts, max_docs), bound
+
+
+def tight_rows_and_bound(
+    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None, work: int | None
+) -> tuple[int, int]:
+    """Rows of strategy `tight`, and the bound that `plan.plan_rows` certifies for it.
+
+    Args:
+        sizes: (N,) the pieces, none of size 0.
+        counts: (units + 1,) how many of them have each size.
+        work: see `tight.tight_rows`.
+    """
+    placement, bound = tight_rows(sizes, counts, max_docs, work)
+    return len(placement.row_offsets) - 1, bound.rows

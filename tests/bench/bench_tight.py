@@ -14,7 +14,6 @@ import heapq
 import itertools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,7 +56,8 @@ def cases(most: int, only: str) -> Iterator[Case]:
 
 
 def lognormal(random: np.random.Generator, number: int, mean: float, sigma: float) -> NDArray[np.float64]:
-    return np.exp(random.standard_normal(number) * sigma + np.log(mean) - sigma**2 / 2)
+    drawn: NDArray[np.float64] = np.exp(random.standard_normal(number) * sigma + np.log(mean) - sigma**2 / 2)
+    return drawn
 
 
 def bimodal(random: np.random.Generator, number: int, capacity: int) -> NDArray[np.float64]:
@@ -224,7 +224,8 @@ def main() -> None:
     parser.add_argument("--strategy", default="tight", help="what to compare with bfd")
     parser.add_argument("--all", action="store_true", help="print every case")
     arguments = parser.parse_args()
-    limits = [int(one) for one in arguments.max_docs.split(",") if one] or [None]
+    limits: list[int | None] = [int(one) for one in arguments.max_docs.split(",") if one]
+    limits = limits or [None]
     print(
         "| lengths | N | C |"
         + (" limit | greedy |" if arguments.max_docs else "")
@@ -240,4 +241,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

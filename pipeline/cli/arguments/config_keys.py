@@ -72,7 +72,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "truncate.keep": ("start", "end"),
     "truncate.split.at": ("turns", "paragraphs", "tokens"),
     "truncate.split.overlap": ("0",),
-    "pack.strategy": ("bfd", "bfd_split", "wrapped", "none"),
+    "pack.strategy": ("bfd", "tight", "bfd_split", "wrapped", "none"),
     "pack.shuffle": ("true", "false"),
     "pack.window_tokens": ("null",),
     "pack.max_docs": ("null",),

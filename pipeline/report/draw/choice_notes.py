@@ -16,7 +16,7 @@ def own_way(choice: Choice) -> str:
     tokens.
     """
     strategy = choice.strategy if choice.strategy in {one.strategy for one in choice.points} else "bfd"
-    return f"{strategy} with overlong: {choice.overlong}" if strategy == "bfd" else strategy
+    return f"{strategy} with overlong: {choice.overlong}" if strategy in ("bfd", "tight") else strategy
 
 
 def notes_on(
@@ -75,7 +75,7 @@ def _rounded(config: RunConfig, lengths: Sequence[int]) -> list[str]:
 def _alignment(points: Sequence[Point], config: RunConfig) -> list[str]:
     padding, length = config.pack.alignment, config.truncate.max_length
     out = []
-    known = config.pack.strategy if config.pack.strategy in ("bfd", "bfd_split") else "bfd"
+    known = config.pack.strategy if config.pack.strategy in ("bfd", "tight", "bfd_split") else "bfd"
     own = next((one for one in points if (one.strategy, one.max_length) == (known, length)), None)
     if padding.document > 1 and own is not None and own.tokens:
         out.append(

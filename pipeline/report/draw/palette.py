@@ -25,6 +25,7 @@ ROLES: dict[str, tuple[str, str]] = {
     "padding_free": ("#7d6600", "#d6bd4c"),
     "wrapped": ("#7446b3", "#b898ef"),
     "bfd": ("#0b5cab", "#7cbaf5"),
+    "tight": ("#a8326b", "#ef8fbb"),
     "bfd_split": ("#0d7a5f", "#45c49f"),
     # Series without a fixed colour, such as sources and splits.
     "one": ("#0b5cab", "#7cbaf5"),
@@ -47,6 +48,7 @@ STRATEGY_STYLES = {
     "padding_free": ("padding_free", "dash", "diamond"),
     "wrapped": ("wrapped", "dashdot", "triangle-up"),
     "bfd": ("bfd", "solid", "circle"),
+    "tight": ("tight", "longdashdot", "x"),
     "bfd_split": ("bfd_split", "longdash", "cross"),
 }
 """(role, dash, symbol) of each way to batch."""

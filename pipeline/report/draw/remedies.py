@@ -9,9 +9,11 @@ from ....schemas.config.config import RunConfig
 from ....schemas.report import Point
 from ....schemas.units import exact, plural, share
 from ....stages.forecast.length_stats import Compose, LengthStats
-from ....stages.forecast.sweep import SweepOptions, sweep
+from ....stages.forecast.sweep import QUICK, SweepOptions, sweep
 from ....stages.select.truncate import Keep
 
+SAVES = 0.003
+"""If `tight` needs fewer rows by more than this share, the report names it."""
 LOSES = 0.01
 """If at least this share of trained tokens is lost, the report says what would keep them."""
 
@@ -32,7 +34,7 @@ def remedies(stats: LengthStats, points: Sequence[Point], config: RunConfig) -> 
     if (
         point.labels_lost < LOSES * total
         or not total
-        or point.strategy != "bfd"
+        or point.strategy not in ("bfd", "tight")
         or overlong not in ("truncate", "drop")
     ):
         return []
@@ -54,7 +56,7 @@ def rows_unpadded(
     point = own_point(points, config)
     if config.pack.strategy == "none":
         return point.pieces
-    return sweep(stats, [point.max_length], [point.strategy], replace(how, align=1), compose)[0].rows
+    return sweep(stats, [point.max_length], [point.strategy], replace(how, align=1, work=QUICK), compose)[0].rows
 
 
 def closed_early(
@@ -64,10 +66,30 @@ def closed_early(
     point = own_point(points, config)
     if config.pack.max_docs is None or config.pack.strategy == "none" or not point.rows:
         return []
-    free = sweep(stats, [point.max_length], [point.strategy], replace(how, max_docs=None), compose)[0]
+    free = sweep(stats, [point.max_length], [point.strategy], replace(how, max_docs=None, work=QUICK), compose)[0]
     if free.rows >= point.rows:
         return []
     return [
         f"pack.max_docs: {config.pack.max_docs} closes rows before they are full: at {point.max_length:,} there are "
         f"{plural(point.rows, 'row')}, and without it there would be {exact(free.rows)}."
+    ]
+
+
+def tighter(
+    stats: LengthStats, points: Sequence[Point], config: RunConfig, how: SweepOptions, compose: Compose | None
+) -> list[str]:
+    """Say how many rows `tight` would need, if that is fewer by more than `SAVES`; a run may find still fewer."""
+    if config.pack.strategy != "bfd":
+        return []
+    point = own_point(points, config)
+    if point.rows - point.bound <= SAVES * point.rows:
+        return []
+    tight = sweep(stats, [point.max_length], ["tight"], replace(how, work=QUICK), compose)[0]
+    saved = 1 - tight.rows / point.rows
+    if saved <= SAVES:
+        return []
+    least = "; no plan needs fewer" if tight.rows == tight.bound else ""
+    return [
+        f"pack.strategy: tight would put the same documents at {point.max_length:,} into {plural(tight.rows, 'row')} "
+        f"instead of {exact(point.rows)}, {share(saved, 2)} fewer{least}."
     ]

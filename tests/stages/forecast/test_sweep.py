@@ -222,6 +222,19 @@ def test_alignment_is_computed_and_fills_nothing() -> None:
     assert (found.squares, found.fill) == (64 + 16 + 16, 10 / 16)
 
 
+@pytest.mark.parametrize(("align", "max_docs"), [(1, None), (4, None), (1, 3)])
+def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> None:
+    random = np.random.default_rng(align)
+    documents = [[False] + [True] * int(length) for length in random.integers(20, 90, 400)]
+    stats = stats_of(documents)
+    (found,) = sweep(stats, [128], ["tight"], SweepOptions(align=align, max_docs=max_docs))
+    (plain,) = sweep(stats, [128], ["bfd"], SweepOptions(align=align, max_docs=max_docs))
+    certificate = plan_rows(stats.lengths, 128, "tight", align=align, max_docs=max_docs).certificate
+    assert (found.rows, found.bound) == (certificate.rows, certificate.bound)
+    assert plain.bound <= found.bound <= found.rows <= plain.rows
+    assert (found.tokens, found.labels, found.squares) == (plain.tokens, plain.labels, plain.squares)
+
+
 def test_each_window_begins_a_row() -> None:
     stats = stats_of([[True] * 3, [True] * 3, [True] * 2], parts=[1])  # 3 | 3 + 2
     by = {found.strategy: found for found in sweep(stats, [4], compose=lambda _: [np.array([0]), np.array([1])])}

@@ -123,7 +123,7 @@ def test_sizes_beyond_sixteen_bits(capacity: int) -> None:
 
 def test_sorted_like_a_stable_sort() -> None:
     sizes = np.random.default_rng(5).integers(1, 131_073, 600_000).astype(np.int32)
-    order = bestfit._descending(sizes, size_counts(sizes, 131_072))
+    order = bestfit.descending(sizes, size_counts(sizes, 131_072))
     assert np.array_equal(order, np.argsort(-sizes, kind="stable"))
 
 

@@ -61,7 +61,8 @@ def advise(
     if not table.total:
         return None
     pick = table.pick()
-    return Advice(pick.max_length, pick.strategy, table.sentence(pick), list(table.reasons(pick, lengths, batch)))
+    named = "tight" if (pick.strategy, config.pack.strategy) == ("bfd", "tight") else pick.strategy
+    return Advice(pick.max_length, named, table.sentence(pick), list(table.reasons(pick, lengths, batch)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ def source_tables(choice: Choice) -> list[tuple[str, list[SourceLoss]]]:
     """(title, rows) of each table: for the configured length first, then for the advised one."""
     out = []
     if choice.sources_configured:
-        title = f"By source, at the configured {choice.max_length:,} with {planned(choice.strategy)}"
+        title = f"By source, at the configured {choice.max_length:,} with {_named(choice.strategy)}"
         out.append((title, choice.sources_configured))
     if choice.sources and choice.advice is not None:
-        same = (planned(choice.strategy), choice.max_length) == (choice.advice.strategy, choice.advice.max_length)
+        advised = (planned(choice.advice.strategy), choice.advice.max_length)
+        same = (planned(choice.strategy), choice.max_length) == advised
         word = "configured" if same else "advised"
         out.append(
             (f"By source, at the {word} {choice.advice.max_length:,} with {choice.advice.strategy}", choice.sources)
@@ -29,10 +30,14 @@ def source_tables(choice: Choice) -> list[tuple[str, list[SourceLoss]]]:
     return out
 
 
+def _named(strategy: str) -> str:
+    return strategy if strategy == "tight" else planned(strategy)
+
+
 def planned(strategy: str) -> str:
-    """The strategy whose losses stand in for a strategy's own: `none` cuts what `bfd` cuts, and the pieces of `wrapped`
-    depend on where rows end."""
-    return {"none": "bfd", "wrapped": "bfd_split"}.get(strategy, strategy)
+    """The strategy whose losses stand in for a strategy's own: `none` and `tight` cut what `bfd` cuts, and the pieces
+    of `wrapped` depend on where rows end."""
+    return {"none": "bfd", "tight": "bfd", "wrapped": "bfd_split"}.get(strategy, strategy)
 
 
 def worst_source(sources: Sequence[SourceLoss]) -> SourceLoss | None:

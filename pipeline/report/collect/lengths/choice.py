@@ -11,11 +11,11 @@ from .....schemas.report import Choice, Point, ReportShape, SourceLoss
 from .....schemas.units import exact, plural, share
 from .....stages.forecast.length_stats import Compose, LengthStats
 from .....stages.forecast.lost_by_source import lost_by_source
-from .....stages.forecast.sweep import PackingEstimate, SweepOptions, sweep
+from .....stages.forecast.sweep import QUICK, STRATEGIES, PackingEstimate, SweepOptions, sweep
 from .....stages.select.truncate import Keep
 from ....pack.windows import WINDOW_TOKENS, compose
 from ...draw.choice_notes import notes_on
-from ...draw.remedies import closed_early, remedies, rows_unpadded
+from ...draw.remedies import closed_early, remedies, rows_unpadded, tighter
 from ...options import ReportOptions
 from .advice import advise
 from .by_source import loss_words, planned, with_sources
@@ -51,7 +51,8 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
     )
     documents = len(stats.lengths)
     together = _composed(stats, config) if documents >= documents_in_all else None
-    outcomes = sweep(stats, candidates(config, options.lengths, options.shape.limit), options=how, compose=together)
+    lengths_compared = candidates(config, options.lengths, options.shape.limit)
+    outcomes = _outcomes(stats, lengths_compared, config, how, together)
     shown = set(_shown(outcomes, int(stats.lengths.max(initial=0)), config.truncate.max_length, options.lengths))
     points = [point_of(one, options.shape) for one in outcomes if one.max_length in shown]
     lengths = Tally()
@@ -64,7 +65,7 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
     over = _over_limit(stats, config, options.shape.limit, sampled=documents < documents_in_all)
     sources = _sources(stats, config, advice.max_length, advice.strategy, how) if advice is not None else []
     configured, own = sources, (config.truncate.max_length, planned(config.pack.strategy))
-    if advice is not None and own != (advice.max_length, advice.strategy):
+    if advice is not None and own != (advice.max_length, planned(advice.strategy)):
         configured = _sources(stats, config, *own, how)
     sentence = _with_loss(_sentence(points, config, documents, documents_in_all), configured)
     if advice is not None:
@@ -86,11 +87,23 @@ def choose(stats: LengthStats, config: RunConfig, options: ReportOptions, *, doc
         notes=[
             *notes_on(points, config, stats, max(documents, documents_in_all), options.lengths),
             *closed_early(stats, points, config, how, together),
+            *tighter(stats, points, config, how, together),
         ],
         sources=sources,
         sources_configured=configured if configured is not sources else [],
         rows_unpadded=rows_unpadded(stats, points, config, how, together),
     )
+
+
+def _outcomes(
+    stats: LengthStats, lengths: list[int], config: RunConfig, how: SweepOptions, compose: Compose | None
+) -> list[PackingEstimate]:
+    """The sweep; with `tight`, if that is configured: as a run does it at the configured length, quickly elsewhere."""
+    if config.pack.strategy != "tight":
+        return sweep(stats, lengths, options=how, compose=compose)
+    own = sweep(stats, [config.truncate.max_length], ["tight"], how, compose)[0]
+    quick = sweep(stats, lengths, (*STRATEGIES, "tight"), replace(how, work=QUICK), compose)
+    return [own if (one.strategy, one.max_length) == (own.strategy, own.max_length) else one for one in quick]
 
 
 def _composed(stats: LengthStats, config: RunConfig) -> Compose | None:
@@ -105,7 +118,7 @@ def _composed(stats: LengthStats, config: RunConfig) -> Compose | None:
 
 def _sources(stats: LengthStats, config: RunConfig, length: int, strategy: str, how: SweepOptions) -> list[SourceLoss]:
     """What each source loses at a length; empty if there is only one source."""
-    found = lost_by_source(stats, length, strategy, how)
+    found = lost_by_source(stats, length, planned(strategy), how)
     if len(found) < 2:
         return []
     return [SourceLoss(**{**asdict(one), "source": config.sources[one.source].name}) for one in found]

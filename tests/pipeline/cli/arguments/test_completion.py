@@ -104,7 +104,9 @@ def test_the_names_are_those_that_the_package_knows() -> None:
 
 def test_keys_are_completed_then_their_values() -> None:
     assert completion.setting("truncate.max_l") == ["truncate.max_length=", "truncate.max_length=2048"]
-    assert completion.setting("pack.str") == [f"pack.strategy={one}" for one in ("bfd", "bfd_split", "wrapped", "none")]
+    assert completion.setting("pack.str") == [
+        f"pack.strategy={one}" for one in ("bfd", "tight", "bfd_split", "wrapped", "none")
+    ]
     assert completion.setting("pack.strategy=bfd_") == ["pack.strategy=bfd_split"]
     assert "mask=assistant" in completion.setting("mask=")
     assert completion.setting("nosuch") == []
@@ -134,7 +136,7 @@ OFFERS: list[tuple[str, str]] = [
     ("packtrain run --set pack.al", "pack.align= pack.align=1"),
     # Bash takes what is before and behind an equals sign for words of their own.
     ("packtrain run --set pack.strategy = bfd_", "bfd_split"),
-    ("packtrain run --set pack.strategy =", "bfd bfd_split wrapped none"),
+    ("packtrain run --set pack.strategy =", "bfd tight bfd_split wrapped none"),
     ("packtrain run --set seed = 3 --set output.format = p", "parquet"),
     ("packtrain run --set seed = 3 --dry", "--dry-run"),
     ("packtrain train --set loader.order = b", "blocks"),

@@ -80,6 +80,27 @@ def test_points_have_the_work_of_the_shape() -> None:
         assert point.flops == attention + 6 * SEVEN_BILLION.parameters * computed
 
 
+def test_what_tight_saves_is_said() -> None:
+    """Where it is more than 0.3 %, with the rows that `tight` itself has; else nothing is said."""
+    random = np.random.default_rng(600)
+    stats = stats_of(np.clip(np.exp(random.standard_normal(800) * 0.6 + np.log(600)), 2, 2048).astype(np.int64))
+    choice = choice_of(stats)
+    (note,) = [one for one in choice.notes if "tight" in one]
+    rows, bound = at(choice, "bfd", 2048).rows, at(choice, "bfd", 2048).bound
+    assert note == (
+        f"pack.strategy: tight would put the same documents at 2,048 into {bound} rows instead of {rows}, "
+        f"{share(1 - bound / rows, 2)} fewer; no plan needs fewer."
+    )
+    assert not any("tight" in one for one in choice_of(stats_of(lognormal(5, 1))).notes)
+    own = choice_of(stats, configured(pack={"strategy": "tight"}))
+    assert not any("tight would" in one for one in own.notes)
+    assert at(own, "tight", 2048).rows == bound < at(own, "bfd", 2048).rows
+    lengths = {one.max_length for one in own.points}
+    assert {one.max_length for one in own.points if one.strategy == "tight"} == lengths
+    assert own.advice is not None
+    assert own.advice.strategy == "tight"
+
+
 # --- the sentence of the configured length ---
 
 

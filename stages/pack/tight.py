@@ -1,0 +1,144 @@
+"""Rows that are better than those of best-fit-decreasing where better ones are found, and never worse.
+
+Best-fit-decreasing first; if a lower bound does not prove its rows, other ways to fill rows are tried, and the least
+rows win. The search counts its work and stops at once where the bound is reached, so its result depends on the sizes
+alone.
+
+Legend: `N` pieces, `R` rows, `C` capacity.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import offsets_of, ranges, sums_of
+from ...schemas.splitmix import GOLDEN, mix
+from .best_fit import Placement, best_fit_decreasing, descending
+from .bin_slack import Pattern, Work, fill_spaces, minimum_bin_slack
+from .bounds import least_rows
+from .dual_bounds import DualBound, dual_bound
+
+WORK = 6_000_000
+"""Work of the search, in the units of `Work`: half a second to a second."""
+_PIECE_WORK = 16
+"""Work that each piece adds, so that large plans are improved as well."""
+_FIRST = 6
+"""The first steps fill again as many rows as this share of the work suffices for: 1 / 6."""
+_FLOORS = (0.0, 1 / 3, 0.29, 0.25, 0.22, 0.2, 1 / 6, 1 / 7, 1 / 8, 0.1, 1 / 12, 1 / 16)
+"""Sizes below this share of the capacity are left for the space that the others leave."""
+_FEW, _MANY = 12, 400
+"""Rows to fill again in one step of the local search."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The sizes in each row: row r holds `sizes[offsets[r]:offsets[r + 1]]`."""
+
+    sizes: NDArray[np.int64]
+    """(N,)"""
+    offsets: NDArray[np.int64]
+    """(R + 1,)"""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def taken(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sizes in some rows, row by row."""
+        return self.sizes[ranges(self.offsets[rows], np.diff(self.offsets)[rows])]
+
+    def replaced(self, rows: NDArray[np.int64], patterns: list[Pattern]) -> "_Rows":
+        """All other rows, then those of the patterns."""
+        keep = np.ones(len(self), dtype=np.bool_)
+        keep[rows] = False
+        others = np.flatnonzero(keep)
+        flat = [size for held, number in patterns for size in _listed(held) * number]
+        each = [sum(held.values()) for held, _ in patterns]
+        numbers = np.repeat(each, [number for _, number in patterns])
+        sizes = np.concatenate([self.taken(others), np.array(flat, dtype=np.int64)])
+        return _Rows(sizes, offsets_of(np.concatenate([np.diff(self.offsets)[others], numbers])))
+
+
+def _listed(held: dict[int, int]) -> list[int]:
+    return [size for size in sorted(held, reverse=True) for _ in range(held[size])]
+
+
+def tight_rows(
+    sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None, work: int | None = None
+) -> tuple[Placement, DualBound]:
+    """Pack `sizes` into rows of capacity `C`.
+
+    Args:
+        sizes: (N,) integers in 1..C.
+        counts: (C + 1,) how many sequences have each size.
+        max_docs: maximum number of pieces in a row.
+        work: the most work of the search; None: `WORK`, and more for many pieces.
+    """
+    placement = best_fit_decreasing(sizes, counts, max_docs)
+    bound = dual_bound(counts, len(placement.row_offsets) - 1)
+    if max_docs is not None:
+        by_number = least_rows(len(sizes), max_docs)
+        return placement, bound if bound.rows >= by_number else replace(bound, rows=by_number, bound_by="max_docs")
+    first = _Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
+    if bound.rows >= len(first):
+        return placement, bound
+    best = _search(first, bound, len(counts) - 1, Work(WORK + _PIECE_WORK * len(sizes) if work is None else work))
+    if len(best) == len(first):
+        return placement, bound
+    # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
+    order = np.empty(len(sizes), dtype=np.int64)
+    order[descending(best.sizes, counts)] = descending(sizes, counts)
+    return Placement(order, best.offsets, placement.moves), bound
+
+
+def _search(rows: _Rows, bound: DualBound, capacity: int, work: Work) -> _Rows:
+    best = rows
+    most = max(_FEW, work.left // _FIRST // (30 + 16 * (1 + (capacity >> 12))))
+    for step, (floor, apart, chosen) in enumerate(_steps(work, capacity)):
+        waste = bound.full - sums_of(bound.values[best.sizes], best.offsets)
+        index = _chosen(waste, chosen, step, most)
+        counts = np.bincount(best.taken(index), minlength=capacity + 1)
+        work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 400
+        patterns = _filled(counts, max(1, int(floor * capacity)), work, apart)
+        number = sum(many for _, many in patterns)
+        if number < len(index) or (chosen < 1 and number == len(index)):
+            best = best.replaced(index, patterns)
+        if len(best) <= bound.rows:
+            break
+    return best
+
+
+def _steps(work: Work, capacity: int) -> Iterator[tuple[float, bool, float]]:
+    """Yield (floor, apart, share of the rows to fill again) until the work is done."""
+    for floor in _FLOORS:
+        if work.left <= 0:
+            return
+        yield floor, False, 1.0
+    step = 0
+    while work.left > 0:
+        random = int(mix(np.array([step + 1], dtype=np.uint64) * GOLDEN)[0])
+        yield _FLOORS[random % len(_FLOORS)], bool(random >> 20 & 1), 1 / (2 << (random >> 40) % 4)
+        step += 1
+
+
+def _chosen(waste: NDArray[np.int64], share: float, step: int, most: int) -> NDArray[np.int64]:
+    """Rows to fill again: those of the greatest waste; in the local search as many others, chosen by a hash."""
+    order = np.lexsort((-np.arange(len(waste)), -waste))
+    if share == 1:
+        return order[:most]
+    number = min(most, _MANY, max(_FEW, int(share * len(waste))), len(waste))
+    others = order[number // 2 :]
+    keys = mix((others.astype(np.uint64) << np.uint64(32)) + np.uint64(step + 1))
+    return np.concatenate([order[: number // 2], others[np.argsort(keys, kind="stable")[: number - number // 2]]])
+
+
+def _filled(counts: NDArray[np.int64], floor: int, work: Work, apart: bool) -> list[Pattern]:
+    """Fill rows with sizes of at least `floor`, then the space left with the others."""
+    low = counts.copy()
+    low[floor:] = 0
+    rows = minimum_bin_slack(counts - low, work, apart=apart)
+    if not low.any():
+        return rows
+    rows, left = fill_spaces(rows, low)
+    return rows + minimum_bin_slack(left, work, apart=apart) if left.any() else rows

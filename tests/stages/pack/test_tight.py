@@ -1,0 +1,139 @@
+"""`tight` needs at most the rows of `bfd`, its bound at most the fewest rows of any plan, and both hold every piece."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packtrain.stages.pack.best_fit import best_fit_decreasing
+from packtrain.stages.pack.bin_slack import Work, fill_spaces, minimum_bin_slack
+from packtrain.stages.pack.bounds import least_rows, martello_toth, size_counts
+from packtrain.stages.pack.dual_bounds import dual_bound
+from packtrain.stages.pack.plan import plan_rows
+from packtrain.stages.pack.tight import tight_rows
+
+from tests.support.examples import examples
+
+
+def fewest_rows(sizes: list[int], capacity: int, max_docs: int | None = None) -> int:
+    """The optimum, by trying everything: the largest piece left into each different row, or into a new one."""
+    sizes = sorted(sizes, reverse=True)
+    best = len(sizes)
+
+    def search(at: int, rows: tuple[tuple[int, int], ...]) -> None:
+        nonlocal best
+        if len(rows) >= best:
+            return
+        if at == len(sizes):
+            best = len(rows)
+            return
+        for row in dict.fromkeys(rows):
+            space, held = row
+            if space >= sizes[at] and (max_docs is None or held < max_docs):
+                others = list(rows)
+                others.remove(row)
+                search(at + 1, tuple(sorted([*others, (space - sizes[at], held + 1)])))
+        search(at + 1, tuple(sorted([*rows, (capacity - sizes[at], 1)])))
+
+    search(0, ())
+    return best
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 9) -> tuple[list[int], int]:
+    """Few sizes and a capacity; often near a half or a third of it, where packing is hard."""
+    capacity = draw(st.sampled_from([5, 10, 12, 30, 99, 100, 1000]))
+    near = st.sampled_from([capacity // 2, capacity // 3, capacity // 4, capacity - 1])
+    wide = st.integers(1, capacity)
+    close = st.builds(lambda middle, off: min(capacity, max(1, middle + off)), near, st.integers(-3, 3))
+    return draw(st.lists(st.one_of(wide, close), min_size=1, max_size=most)), capacity
+
+
+@examples(300)
+@given(problems())
+def test_the_bound_is_never_above_the_optimum(problem: tuple[list[int], int]) -> None:
+    sizes, capacity = problem
+    counts = size_counts(np.array(sizes), capacity)
+    bound = dual_bound(counts, enough=len(sizes) + 1)
+    optimum = fewest_rows(sizes, capacity)
+    assert max(martello_toth(counts, capacity), least_rows(sum(sizes), capacity)) <= bound.rows <= optimum
+    certificate = plan_rows(sizes, capacity, "tight").certificate
+    assert bound.rows >= certificate.bound
+    assert certificate.bound <= optimum <= certificate.rows <= plan_rows(sizes, capacity).certificate.rows
+
+
+@examples(200)
+@given(problems(6))
+def test_no_row_is_worth_more_than_a_full_one(problem: tuple[list[int], int]) -> None:
+    """The function itself is dual feasible: over every subset of the sizes that fits into a row."""
+    sizes, capacity = problem
+    bound = dual_bound(size_counts(np.array(sizes), capacity), enough=len(sizes) + 1)
+    for chosen in range(1 << len(sizes)):
+        row = [size for index, size in enumerate(sizes) if chosen >> index & 1]
+        if sum(row) <= capacity:
+            assert sum(int(bound.values[size]) for size in row) <= bound.full
+
+
+def test_bounds_beyond_tokens_and_halves() -> None:
+    # Five of 4 in rows of 10: two fit a row, so three rows, though 20 tokens would fit two and none is above a half.
+    assert martello_toth(size_counts(np.array([4] * 5), 10), 10) == 2
+    assert dual_bound(size_counts(np.array([4] * 5), 10), 5).rows == 3
+    # Seven of 26 in rows of 100: three fit.
+    found = dual_bound(size_counts(np.array([26] * 7), 100), 7)
+    assert (found.rows, found.bound_by) == (3, "u(3)")
+
+
+def test_fewer_rows_than_best_fit_decreasing() -> None:
+    # Best fit puts the 4 beside the 5, and then no row can be filled.
+    sizes = [5, 4, 4, 3, 2, 2]
+    assert plan_rows(sizes, 10).rows == 3
+    plan = plan_rows(sizes, 10, "tight")
+    assert (plan.rows, plan.certificate.bound, plan.certificate.optimal) == (2, 2, True)
+    rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
+    assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
+    assert not plan_rows(sizes, 10).certificate.optimal
+
+
+@examples(150)
+@given(problems(60), st.booleans(), st.integers(0, 400))
+def test_every_size_is_placed_once(problem: tuple[list[int], int], apart: bool, work: int) -> None:
+    sizes, capacity = problem
+    counts = size_counts(np.array(sizes), capacity)
+    floor = capacity // 3
+    low = counts.copy()
+    low[floor:] = 0
+    begun = minimum_bin_slack(counts - low, Work(work), apart=apart)
+    rows, left = fill_spaces(begun, low)
+    rows += minimum_bin_slack(left, Work(work), apart=apart)
+    held = np.zeros_like(counts)
+    for pattern, number in rows:
+        assert sum(size * many for size, many in pattern.items()) <= capacity
+        for size, many in pattern.items():
+            held[size] += many * number
+    assert held.tolist() == counts.tolist()
+
+
+@examples(100)
+@given(problems(60), st.sampled_from([0, 300, 20_000]))
+def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], work: int) -> None:
+    given_sizes, capacity = problem
+    sizes = np.array(given_sizes, dtype=np.int32)
+    counts = size_counts(sizes, capacity)
+    placement, bound = tight_rows(sizes, counts, work=work)
+    assert sorted(placement.order.tolist()) == list(range(len(sizes)))
+    assert np.add.reduceat(sizes[placement.order], placement.row_offsets[:-1]).max() <= capacity
+    rows = len(placement.row_offsets) - 1
+    assert bound.rows <= rows <= len(best_fit_decreasing(sizes, counts).row_offsets) - 1
+    again, _ = tight_rows(sizes, counts, work=work)
+    assert again.order.tolist() == placement.order.tolist()
+
+
+@pytest.mark.parametrize(("mean", "capacity"), [(300, 1024), (600, 2048), (900, 4096)])
+def test_reaches_the_bound_where_best_fit_does_not(mean: int, capacity: int) -> None:
+    """Lognormal documents of about three to a row."""
+    random = np.random.default_rng(mean)
+    lengths = np.clip(np.exp(random.standard_normal(1500) * 0.6 + np.log(mean)), 1, capacity).astype(np.int64)
+    plain, tight = plan_rows(lengths, capacity).certificate, plan_rows(lengths, capacity, "tight").certificate
+    assert tight.optimal
+    assert tight.rows < plain.rows
+    assert tight.bound >= plain.bound
+    assert tight.bound_by
