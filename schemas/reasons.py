@@ -47,6 +47,8 @@ UNUSABLE = {
     "unknown_role": "A turn has an unknown role; rename it.",
     "unproved": "The assistant's turns cannot be located with certainty, but the mask needs them; take a template that "
     "shows them, or `mask: completion`.",
+    "unproved_parts": "The thoughts or tool calls of a turn cannot be located with certainty, but the mask treats them "
+    "differently; take a template that shows them, or `mask: {thoughts: train, tool_calls: train}`.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
     "weight": "A turn's weight is neither 0 nor 1, or contradicts `train`; round the weights.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",

@@ -74,14 +74,35 @@ class RunKind(IntEnum):
     treat it like PROMPT."""
     REJECTED = 11
     """The rejected completion of a preference pair. Mask policies never see it."""
+    THOUGHT = 12
+    """A thought of the assistant in the completion, with the tag that opens it, without the tag that closes it."""
+    HISTORY_THOUGHT = 13
+    """The same before the completion."""
+    TOOL_CALL = 14
+    """Tool calls of the assistant in the completion, with what the template writes around them."""
+    HISTORY_CALL = 15
+    """The same before the completion."""
+    MIXED = 18
+    """An assistant turn in the completion whose thoughts or tool calls could not be located in it. Treated like
+    ASSISTANT, but masks that treat parts of turns differently refuse such documents."""
+    HISTORY_MIXED = 19
+    """The same before the completion."""
 
 
 END_KINDS = (RunKind.HISTORY_END, RunKind.END)
 """End-of-turn tokens of the assistant."""
-ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS)
+THOUGHT_KINDS = (RunKind.HISTORY_THOUGHT, RunKind.THOUGHT)
+CALL_KINDS = (RunKind.HISTORY_CALL, RunKind.TOOL_CALL)
+MIXED_KINDS = frozenset({RunKind.HISTORY_MIXED, RunKind.MIXED})
+PART_KINDS = MIXED_KINDS.union(THOUGHT_KINDS, CALL_KINDS)
+"""Parts of assistant turns that have a kind of their own."""
+ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS, *PART_KINDS)
 """Assistant turns, including end-of-turn tokens."""
 UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
-COMPLETION_KINDS = (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION)
+COMPLETION_KINDS = (
+    *(RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION),
+    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
+)
 """Kinds after a prompt."""
 
 

@@ -98,9 +98,10 @@ class CachedParts:
         return out
 
     def unproved_detail(self, one: EncodedDocument) -> str:
-        """Return why a document's turns could not be located, from its part's record; "" if the record does not say."""
+        """Return why turns of a document or their parts could not be located, from its part's record, or ""."""
         data = unseal(self.store.read(part_record(self.of_document(one.doc_id).place.part.name)))
-        rows = PartRecord.from_json(decode_note(data, dict[str, Any])).unproved_rows
+        record = PartRecord.from_json(decode_note(data, dict[str, Any]))
+        rows = (*record.unproved_rows, *record.mixed_rows)
         return next((why for line, sub, why in rows if (line, sub) == (one.line, one.sub)), "")
 
 

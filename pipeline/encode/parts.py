@@ -21,7 +21,8 @@ PARTS = "_run/parts.json"
 UNPROVED = "unproved"
 """The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
 
-
+MIXED = "unproved_parts"
+"""The ledger's reason for conversations with a turn whose parts could not be located, if the mask needs them."""
 REWRITTEN = "prompt_rewritten"
 """The ledger's reason for conversations whose prompt is rendered differently alone, if the mask rejects them."""
 _REWRITTEN_HOW = "the chat template renders the prompt differently alone than within the conversation"
@@ -56,6 +57,10 @@ class PartRecord:
     """Examples whose assistant turns could not be located."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line in the block, example of the row or -1, why) of the first examples with unlocated turns."""
+    mixed: int = 0
+    """Examples with a turn whose thoughts or tool calls could not be located in it."""
+    mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line in the block, example of the row or -1, why) of the first of them."""
     rewritten: int = 0
     """Examples whose prompt alone is rendered differently than within the conversation."""
     rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
@@ -72,6 +77,7 @@ class PartRecord:
         rows: list[tuple[int, int, str, str]] = []
         for reason, count, found in (
             (UNPROVED, self.unproved, self.unproved_rows),
+            (MIXED, self.mixed, self.mixed_rows),
             (REWRITTEN, self.rewritten, [(*one, _REWRITTEN_HOW) for one in self.rewritten_rows]),
         ):
             if count and reason in reasons:
@@ -93,7 +99,8 @@ class PartRecord:
         """
         check_name(data["part"])
         check_hash(data["hash"])
-        tuples = {key: [tuple(one) for one in data[key]] for key in ("rejects", "unproved_rows", "rewritten_rows")}
+        lists = ("rejects", "unproved_rows", "mixed_rows", "rewritten_rows")
+        tuples = {key: [tuple(one) for one in data.get(key, ())] for key in lists}
         return cls(**{**data, **tuples})
 
 

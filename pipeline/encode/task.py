@@ -34,7 +34,7 @@ from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
 from .parts import PartRecord
 
-FORMAT = 7
+FORMAT = 8
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
@@ -350,6 +350,8 @@ def _record(
         rewritten_rows=counts.rewritten_rows,
         unproved=counts.unproved,
         unproved_rows=counts.unproved_rows,
+        mixed=counts.mixed,
+        mixed_rows=counts.mixed_rows,
         rows_used=len(made) - len(seen),
         rejected=dict(sorted(rejected.items())),
         filtered=dict(sorted(prepared.filtered.items())),

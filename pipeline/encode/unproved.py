@@ -39,6 +39,32 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
     return f"{what}. They are left out; to use them, {fix}"
 
 
+def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
+    """Describe the conversations that a mask leaves out because thoughts or tool calls could not be located in their
+    turns; None if there are none.
+
+    Args:
+        files: the encoded files, in order.
+
+    Raises:
+        InputError: `mask.on_unproved: error`, and there is such a conversation.
+    """
+    count = sum(record.mixed for record in encoded.records)
+    if not count or not Mask.of(mask).needs_parts:
+        return None
+    blocks = [(file, block) for file in files for block in file.blocks]
+    (file, block), record = next(pair for pair in zip(blocks, encoded.records, strict=True) if pair[1].mixed_rows)
+    line, _, why = record.mixed_rows[0]
+    what = (
+        f"thoughts or tool calls cannot be located with certainty in turns of {count:,} conversations, which "
+        f"mask.thoughts and mask.tool_calls need. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
+    )
+    fix = "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train"
+    if mask.on_unproved == "error":
+        raise InputError(f"{what}. To leave them out: {setting('mask.on_unproved', 'reject')}; to use them, {fix}")
+    return f"{what}. They are left out; to use them, {fix}"
+
+
 def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
     """Describe the conversations whose prompt alone is rendered differently than within the conversation; None if there
     are none.

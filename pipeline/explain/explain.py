@@ -14,7 +14,7 @@ from ..configfile import load_config
 from ..dataset.cached_parts import CachedParts, EncodedDocument, open_parts
 from ..dataset.ids import Address, Documents, PackedDocument, parse_id
 from ..dataset.open import Finished
-from ..encode.parts import UNPROVED
+from ..encode.parts import MIXED, UNPROVED
 from ..inputs.blocks import split_name
 from .fate import cuts_of, decide, rejected
 from .packed_rows import Standing, find_pair, find_standings
@@ -117,7 +117,7 @@ class Follower:
         self.stages.fill(story, one)
         decision = decide(self.config, self.cached, one, self.stages.tokenizer_json)
         story.reason, story.detail = decision.reason, decision.detail
-        if decision.reason == UNPROVED and story.text is not None and story.text.unproved:
+        if decision.reason in (UNPROVED, MIXED) and story.text is not None and story.text.unproved:
             story.detail = f"{decision.detail}: {story.text.unproved}"
         if decision.twin is not None:
             twin = self.documents.by_number(decision.twin)

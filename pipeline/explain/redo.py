@@ -157,4 +157,6 @@ def _reencoded(rendered: Rendered | None, encoded: pa.RecordBatch) -> Reencoded:
     if rendered is None:
         return Reencoded("", None, "", row["input_ids"], token_runs, row["digest"])
     runs = solid(rendered.runs)
-    return Reencoded(rendered.text, runs, rendered.unproved, row["input_ids"], token_runs, row["digest"])
+    return Reencoded(
+        rendered.text, runs, rendered.unproved or rendered.mixed, row["input_ids"], token_runs, row["digest"]
+    )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
-from ...schemas.rows import UNPROVED_KINDS, RunKind
+from ...schemas.rows import MIXED_KINDS, UNPROVED_KINDS, RunKind
 from ...stages.mask.policy import Mask
 from ...stages.prep import PreparedBlock
 from ..dataset.cached_parts import CachedParts, EncodedDocument
@@ -186,4 +186,4 @@ def _checks(story: Story, one: EncodedDocument | None, redone: Reencoded | None)
 
 
 def _is_unproved(one: EncodedDocument) -> bool:
-    return any(kind in UNPROVED_KINDS for _, kind, _, _ in one.runs)
+    return any(kind in UNPROVED_KINDS or kind in MIXED_KINDS for _, kind, _, _ in one.runs)

@@ -34,7 +34,7 @@ class Text:
     rendered: bool
     """Whether the template rendered it; otherwise it is decoded from the tokens."""
     unproved: str
-    """Why the assistant's turns could not be located, or ""."""
+    """Why the assistant's turns, or parts of one, could not be located, or ""."""
     checks: list[tuple[str, bool]]
     """(what was compared, whether it agrees) of each comparison."""
 

@@ -57,6 +57,8 @@ class Catalogue:
     """(N,) whether each document is held out."""
     unlocated_turns: NDArray[np.bool_]
     """(N,) whether the assistant's turns could not be located."""
+    unlocated_parts: NDArray[np.bool_]
+    """(N,) whether thoughts or tool calls of a turn could not be located."""
     rewritten: NDArray[np.bool_]
     """(N,) whether the prompt alone is rendered differently than within the conversation."""
     turns: NDArray[np.int32]
@@ -149,6 +151,7 @@ def read_catalogue(
         run_counts=joined("run_counts", np.int32),
         held_out=joined("held_out", np.bool_),
         unlocated_turns=joined("unlocated_turns", np.bool_),
+        unlocated_parts=joined("unlocated_parts", np.bool_),
         rewritten=joined("rewritten", np.bool_),
         turns=joined("turns", np.int32),
         turns_without_end=joined("turns_without_end", np.int32),
@@ -186,6 +189,7 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
         "run_begins": segment.run_offsets[:-1].copy(),
         "run_counts": np.diff(segment.run_offsets),
         "unlocated_turns": unlocated_documents(kind, run_offsets),
+        "unlocated_parts": unlocated_documents(kind, run_offsets, parts=True),
         "rewritten": booleans(batch.column("rewritten")),
         "turns": turns,
         "turns_without_end": turns_without_end,

@@ -15,7 +15,7 @@ from ...stages.mask.policy import Mask
 from ...stages.select.sections import Sections, lay_open
 from ...stages.select.selection import Selection
 from ...stages.select.truncate import Keep, Limits, Overlong
-from ..encode.parts import REWRITTEN, UNPROVED, EncodedPart, PartPlace
+from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart, PartPlace
 from .document_index import Catalogue, contaminated
 from .split import SplitDocuments, Splitter, split_documents
 
@@ -60,6 +60,7 @@ def mask_rejects(config: RunConfig) -> frozenset[str]:
         reason
         for reason, applies in (
             (UNPROVED, Mask.of(config.mask).needs_turns),
+            (MIXED, Mask.of(config.mask).needs_parts),
             (REWRITTEN, config.mask.on_rewritten == "reject"),
         )
         if applies
@@ -95,6 +96,8 @@ def select_alone(
     selection.leave_out(catalogue.lengths == 0, "empty")
     if mask.needs_turns:
         selection.leave_out(catalogue.unlocated_turns, UNPROVED)
+    if mask.needs_parts:
+        selection.leave_out(catalogue.unlocated_parts, MIXED)
     if config.mask.on_rewritten == "reject":
         selection.leave_out(catalogue.rewritten, REWRITTEN)
     leave_out_contaminated(selection, catalogue, config)

@@ -15,7 +15,7 @@ from ..encode.driver import Encoded, encode
 from ..encode.prepared import Prepared
 from ..encode.rejects import first_reject, reject_lines
 from ..encode.task import PAIRS_FORMAT
-from ..encode.unproved import check_proved, check_rewritten
+from ..encode.unproved import check_parts, check_proved, check_rewritten
 from ..execute.executor import Executor
 from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
@@ -63,7 +63,7 @@ def encode_inputs(
     with work.timings.stage("encode"):
         encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     work.timings.summed("encode", encoded.busy, encoded.made)
-    for check in (check_proved, check_rewritten):
+    for check in (check_proved, check_parts, check_rewritten):
         said = check(config.mask, prepared.files, encoded)
         if said is not None:
             work.observer.note(said)

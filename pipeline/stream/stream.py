@@ -33,7 +33,7 @@ from ..encode.driver import Encoded, encode_missing
 from ..encode.engine_trust import DistrustedError, fall_back
 from ..encode.known_parts import KnownParts
 from ..encode.prepared import Prepared
-from ..encode.unproved import check_proved
+from ..encode.unproved import check_parts, check_proved
 from ..execute.backends import InlineExecutor
 from ..execute.executor import Executor
 from ..execute.local import LocalExecutor
@@ -277,7 +277,9 @@ class LiveWindows:
             groups.close()  # type: ignore[attr-defined]  # a generator
 
     def _require_proved(self, one: "_EncodedWindow") -> None:
-        said = check_proved(self.config.mask, self.blocks.select(one.blocks), one.encoded)
+        blocks = self.blocks.select(one.blocks)
+        said = check_proved(self.config.mask, blocks, one.encoded)
+        said = said or check_parts(self.config.mask, blocks, one.encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             (_LOG.warning if isinstance(self._observer, _Logged) else self._observer.note)(said)

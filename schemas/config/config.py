@@ -186,10 +186,17 @@ class MaskConfig(ConfigModel):
     Messages with `train: false` or a `weight` of 0 are never trained."""
     train_end: bool = True
     """Train the end-of-turn token with its turn. `all` always does."""
+    thoughts: Literal["train", "mask", "last"] = "train"
+    """Thoughts of the assistant, from a field such as `reasoning_content` or between tags such as `<think>` and
+    `</think>`. `train`: like the rest of their turn. `mask`: never trained, but the tag that closes them is, as part of
+    the answer. `last`: only those of the last assistant turn are trained."""
+    tool_calls: Literal["train", "mask"] = "train"
+    """Tool calls of the assistant, with what the template writes around them. `mask`: never trained, but the
+    end-of-turn token after them is."""
     on_unproved: Literal["reject", "error"] = "reject"
     """If the assistant's turns cannot be located with certainty, `assistant`, `last_assistant` and `train_end: false`
-    cannot be applied. `reject` leaves the conversation out and lists it in rejects.jsonl with the reason; `error` ends
-    the run."""
+    cannot be applied, nor can `thoughts` and `tool_calls` if these cannot be located in their turns. `reject` leaves
+    the conversation out and lists it in rejects.jsonl with the reason; `error` ends the run."""
     on_rewritten: Literal["train", "reject"] = "train"
     """Some templates render a prompt differently alone than within its conversation: for example, they write the system
     message only before the last question. With `train`, training then begins at the assistant's own words, so that
@@ -351,6 +358,9 @@ class RunConfig(ConfigModel):
                 del source["apps"]
         if data["pack"]["parallel"] is None:  # so that identities of earlier versions stay
             del data["pack"]["parallel"]
+        for key in ("thoughts", "tool_calls"):
+            if data["mask"][key] == "train":
+                del data["mask"][key]
         if data["decontaminate"] is None:
             del data["decontaminate"]
         else:

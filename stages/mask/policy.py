@@ -1,15 +1,16 @@
 """Decides which runs a mask policy trains, from kinds, turns and flags, never from tokens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import begins_of
-from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, RunKind
-from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_UNPROVED, kind_table
+from ...schemas.rows import ASSISTANT_KINDS, CALL_KINDS, COMPLETION_KINDS, END_KINDS, THOUGHT_KINDS, RunKind
+from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_MIXED, IS_UNPROVED, kind_table
 
 if TYPE_CHECKING:
     from ...schemas.config.config import MaskConfig
@@ -32,6 +33,15 @@ class Policy(StrEnum):
     """Every token."""
 
 
+class Thoughts(StrEnum):
+    """Which thoughts are trained, of those that the policy selects."""
+
+    TRAIN = "train"
+    MASK = "mask"
+    LAST = "last"
+    """Those of the last assistant turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mask:
     """A policy and its switches."""
@@ -40,14 +50,35 @@ class Mask:
     train_end: bool = True
     """Whether end-of-turn tokens are trained with their turns. `all` always trains them."""
 
+    thoughts: Thoughts = Thoughts.TRAIN
+    tool_calls: bool = True
+    """Whether tool calls are trained with their turns."""
+
     @classmethod
     def of(cls, config: "MaskConfig") -> "Mask":
         """The mask that the configuration describes."""
-        return cls(Policy(config.policy), config.train_end)
+        return cls(Policy(config.policy), config.train_end, Thoughts(config.thoughts), config.tool_calls == "train")
+
+    @classmethod
+    def of_plan(cls, mask: Mapping[str, Any]) -> "Mask":
+        """The mask of a finished run, from the section `mask` of its plan."""
+        return cls(
+            Policy(mask["policy"]),
+            mask["train_end"],
+            Thoughts(mask.get("thoughts", "train")),
+            mask.get("tool_calls", "train") == "train",
+        )
+
+    @property
+    def needs_parts(self) -> bool:
+        """Whether the mask treats parts of a turn differently, so that it needs to know where they are."""
+        return self.thoughts is not Thoughts.TRAIN or not self.tool_calls
 
     @property
     def needs_turns(self) -> bool:
         """Whether the policy cannot be applied to a conversation whose turns were not located."""
+        if self.needs_parts:
+            return True
         if self.policy is Policy.ALL:
             return False
         return self.policy is not Policy.COMPLETION or not self.train_end
@@ -79,22 +110,33 @@ def supervised_runs(
     table = kind_table(_SUPERVISED[mask.policy])
     if not mask.train_end and mask.policy is not Policy.ALL:
         table[list(END_KINDS)] = False
+    if not mask.tool_calls:
+        table[list(CALL_KINDS)] = False
+    if mask.thoughts is Thoughts.MASK:
+        table[list(THOUGHT_KINDS)] = False
     supervised: NDArray[np.bool_] = table[kind] & train
     if mask.policy in (Policy.ASSISTANT, Policy.LAST_ASSISTANT):
         # A plain-text completion counts as the assistant's, but has no turn.
         supervised |= (kind == RunKind.COMPLETION) & (turn < 0) & train
-    if mask.policy is Policy.LAST_ASSISTANT and len(offsets) > 1:
-        said = IS_ASSISTANT[kind]
-        last = np.maximum.reduceat(np.where(said, turn, -1), offsets[:-1])
-        supervised &= ~said | (turn == np.repeat(last, np.diff(offsets)))
+    by_last = kind_table(THOUGHT_KINDS if mask.thoughts is Thoughts.LAST else ())
+    if mask.policy is Policy.LAST_ASSISTANT:
+        by_last = IS_ASSISTANT
+    if by_last.any() and len(offsets) > 1:
+        last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
+        supervised &= ~by_last[kind] | (turn == np.repeat(last, np.diff(offsets)))
     return supervised
 
 
-def unlocated_documents(kind: NDArray[np.int8], offsets: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """(N,) whether each document is a conversation whose turns were not located."""
+def unlocated_documents(
+    kind: NDArray[np.int8], offsets: NDArray[np.integer], *, parts: bool = False
+) -> NDArray[np.bool_]:
+    """(N,) whether each document is a conversation whose turns were not located; with `parts`, whether it has a turn
+    whose thoughts or tool calls were not located.
+    """
     if len(offsets) < 2:
         return np.zeros(0, dtype=np.bool_)
-    out: NDArray[np.bool_] = np.logical_or.reduceat(IS_UNPROVED[kind], offsets[:-1])
+    table = IS_MIXED if parts else IS_UNPROVED
+    out: NDArray[np.bool_] = np.logical_or.reduceat(table[kind], offsets[:-1])
     return out
 
 

@@ -16,9 +16,11 @@ template's own markers.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
+
+from .thought_style import ThoughtStyle
 
 ASSISTANT = "assistant"
 """The role whose messages are trained."""
@@ -92,6 +94,8 @@ class TemplateProfile:
     """Finds special tokens."""
     generation: bool = False
     """Whether the template has `{% generation %}` blocks; if so, they decide."""
+    thoughts: ThoughtStyle = field(default_factory=ThoughtStyle)
+    """How the template writes thoughts."""
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:

@@ -115,6 +115,16 @@ class TemplateCapabilities:
             dropped |= self._sorted_out(self._unseen(messages, tools, text, missing), messages, tools)
         return tuple(sorted(dropped)) if dropped else ()
 
+    def writes(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, index: int, kind: int) -> bool:
+        """Whether the text has thoughts or tool calls of message `index` that no words of the text show.
+
+        Args:
+            text: the rendered conversation.
+            kind: REASONING or CALL.
+        """
+        codes = [code for code in _more_than_text(messages[index], index) if code & kind]
+        return len(self._unseen(messages, tools, text, codes)) < len(codes)
+
     def _unseen(
         self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, missing: Sequence[int]
     ) -> list[int]:

@@ -18,14 +18,24 @@ import xxhash
 
 from ...schemas.errors import PacktrainError, RowRejectedError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import TemplateProfile, UnprovedError, Word, completion_start, stop_pattern
-from .chat_template import ChatTemplate
+from .assistant_turns import (
+    REASONING,
+    TemplateProfile,
+    UnprovedError,
+    Word,
+    common_prefix,
+    completion_start,
+    stop_pattern,
+)
+from .chat_template import REASONING_KEYS, ChatTemplate
 from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
 from .marks import Marker, is_plain
 from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
 from .symbolic_str import TraceAbortedError
+from .thought_style import ThoughtStyle
 from .trace import Trace, Tracer
+from .turn_parts import divided, has_parts
 
 PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
 """(messages in the prompt, roles of all messages)."""
@@ -257,8 +267,13 @@ class Renderer:
             return Rendered(
                 text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
             )
-        runs = runs_of(turns, begin, len(text), cut, roles, flags, words)
-        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten)
+        runs, mixed = runs_of(turns, begin, len(text), cut, roles, flags, words), ""
+        if has_parts(messages, manner.thoughts) or manner.thoughts.in_any([text]):
+            runs, mixed = divided(
+                text, runs, words, messages, manner.thoughts, self.template.source,
+                lambda index, kind: self._keeper.writes(messages, tools, text, index, kind),
+            )  # fmt: skip
+        return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten, mixed)
 
     def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
         """The rendering by a trace, or None if the row cannot be traced."""
@@ -279,10 +294,20 @@ class Renderer:
             if trace is None or values is None or trace.why_not:
                 return None
             rendered = trace.rendered(values)
-            if trace.complete:
+            parts = trace.parts or self.manner.thoughts.in_any(values)
+            if trace.complete and not parts:
                 return rendered
-            dropped = self._keeper.check(prompt + completion, None, rendered.text, trace.words(values), ())
-            return rendered._replace(dropped=dropped)
+            messages, words = prompt + completion, trace.words(values)
+            if not trace.complete:
+                dropped = self._keeper.check(messages, None, rendered.text, words, ())
+                rendered = rendered._replace(dropped=dropped)
+            if parts:
+                runs, mixed = divided(
+                    rendered.text, rendered.runs, words, messages, self.manner.thoughts, self.template.source,
+                    lambda *_: False,
+                )  # fmt: skip
+                rendered = rendered._replace(runs=runs, mixed=mixed)
+            return rendered
         except (TemplateLimitError, RowRejectedError):
             return None
 
@@ -327,7 +352,23 @@ class Renderer:
                         stops = others
         except PacktrainError:
             pass  # it refuses even a plain conversation, so only rows can show it
-        return TemplateProfile(opening, closing, stops, self.template.marks_generation)
+        return TemplateProfile(opening, closing, stops, self.template.marks_generation, self._thoughts())
+
+    def _thoughts(self) -> ThoughtStyle:
+        """Learn how the template writes a thought, from a last answer that has one."""
+        asked: Messages = [{"role": "user", "content": "a"}]
+        said: Message = {"role": "assistant", "content": "b"} | dict.fromkeys(REASONING_KEYS, "c")
+        try:
+            marked = self._marker.render(self._marker.own([*asked, said]), None)
+            opened = self.template.render(asked, add_generation_prompt=True)
+        except PacktrainError:
+            return ThoughtStyle()
+        text, words = marked.text, [word for word in marked.words if word[2] >= 0]
+        for place, (low, high, code) in enumerate(words):
+            if place and code & REASONING and text[low:high] == "c":
+                before = max(words[place - 1][1], min(common_prefix(opened, text), low))
+                return ThoughtStyle.of(text[words[place - 1][1] : low], text[before:low], text[high:])
+        return ThoughtStyle()
 
 
 def _chosen(text: str) -> bool:

@@ -45,6 +45,8 @@ class Rendered(NamedTuple):
     """Allowed losses: parts of the conversation that the template leaves out; see `TemplateCapabilities.check`."""
     rewritten: bool = False
     """Whether the prompt alone is rendered differently than within the conversation."""
+    mixed: str = ""
+    """Why thoughts or tool calls of a located turn could not be located, or ""."""
 
 
 _NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))

@@ -41,6 +41,7 @@ from .symbolic_str import (
     split_skeleton,
 )
 from .tracked_str import tracked, words_of
+from .turn_parts import divided
 
 # Filters that pass contents on, and inspect them at most through methods of SymbolicStr.
 _FILTERS_ANY = frozenset(
@@ -70,16 +71,19 @@ class Trace:
     Attributes:
         why_not: why a trace cannot render rows of this path, or "".
         complete: whether the text contains everything in the rows, whatever their contents.
+        parts: whether a turn of these rows may have a thought although no content has a tag of one.
     """
 
     def __init__(self, program: list[Instruction], why_not: str = "") -> None:
         self.why_not = why_not
         self.complete = False
+        self.parts = False
         self._program = program
 
-    def write(self, skeleton: str, runs: Runs, begin: int, words: Sequence[Word], complete: bool) -> None:
+    def write(self, skeleton: str, runs: Runs, begin: int, words: Sequence[Word], complete: bool, parts: bool) -> None:
         """Set the text and runs of the path's rows: places in the skeleton become places in their texts."""
         self.complete = complete
+        self.parts = parts
         self._pieces, self._numbers = split_skeleton(skeleton)
         places = [0, *accumulate(1 if VALUE.match(one) else 0 for one in skeleton)]
         self._runs = runs
@@ -197,7 +201,10 @@ class Tracer:
             raise TraceAbortedError("words of the prompt stand in the completion")
         runs = runs_of(turns, begin, len(text), prompt, roles, [True] * len(roles), ())
         sure = {code for low, _, code in words if code != GENERATION and number_of(text[low]) in record.whole}
-        trace.write(text, runs, begin, words, len(sure) == len(roles))
+        silent: Messages = [{"role": role, "content": ""} for role in roles]
+        style = self._manner.thoughts
+        split, _ = divided(text, runs, words, silent, style, self._template.source, lambda *_: False)
+        trace.write(text, runs, begin, words, len(sure) == len(roles), split != runs)
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
         """Return the skeleton, its words, and how many generation blocks ran."""

@@ -24,6 +24,7 @@ from ..arrays import digests as binary
 from ..arrays import lists, numbers, strings
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
+from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
 from .engines import Engine, EngineTokens
 from .token_runs import RunBatch, token_lists
@@ -82,6 +83,10 @@ class EncodeCounts:
     """Conversations whose assistant turns could not be located."""
     unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line, example of the row or -1, why) of the first conversations with unlocated turns."""
+    mixed: int = 0
+    """Conversations with a turn whose thoughts or tool calls could not be located in it."""
+    mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
+    """(line, example of the row or -1, why) of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,11 @@ class Encoder:
             if len(counts.unproved_rows) < _MAX_KEPT:
                 why = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
                 counts.unproved_rows.append((example.line, example.sub, why))
+        if rendered.mixed:
+            counts.mixed += 1
+            if len(counts.mixed_rows) < _MAX_KEPT:
+                why = f"chat template '{self.renderer.template.name}': {rendered.mixed}"
+                counts.mixed_rows.append((example.line, example.sub, why))
         return rendered
 
     def _vocabulary(self) -> int:
@@ -223,7 +233,7 @@ class Encoder:
         bounds, bound_offsets = batch.runs.bounds()
         found = locate_boundaries(EngineTokens(ids, offsets), self.table, texts, bounds, bound_offsets, self.reference)
         asked = np.diff(bound_offsets) > 0
-        counts.boundaries += len(bounds)
+        counts.boundaries += len(bounds) - batch.runs.divisions
         counts.inexact += int((~found.exact & asked).sum())
         hashes = []
         for text, seed in zip(texts, batch.seeds, strict=True):
@@ -298,7 +308,7 @@ class Batch:
         self.runs.add(runs)
         self.characters += len(text)
         if False in runs.trains:  # the same text with other flags is another example
-            begin ^= xxhash.xxh3_64_intdigest(repr(runs).encode())
+            begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
         self.rewritten.append(rendered.rewritten)
 

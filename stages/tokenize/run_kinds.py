@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import begins_of
-from ...schemas.rows import ASSISTANT_KINDS, COMPLETION_KINDS, END_KINDS, UNPROVED_KINDS, RunKind
+from ...schemas.rows import (
+    ASSISTANT_KINDS,
+    COMPLETION_KINDS,
+    END_KINDS,
+    MIXED_KINDS,
+    PART_KINDS,
+    UNPROVED_KINDS,
+    RunKind,
+)
 
 NO_COMPLETION = -1
 """Stands for the completion start of a plain text, which has no completion."""
@@ -24,6 +32,19 @@ IS_ASSISTANT = kind_table(ASSISTANT_KINDS)
 IS_COMPLETION = kind_table(COMPLETION_KINDS)
 IS_END = kind_table(END_KINDS)
 IS_UNPROVED = kind_table(UNPROVED_KINDS)
+IS_MIXED = kind_table(MIXED_KINDS)
+IS_SAID = kind_table((RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS))
+"""Assistant turns without end-of-turn tokens."""
+
+
+def parts_of_turn(
+    kind: NDArray[np.int8], turn: NDArray[np.integer[Any]], train: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """(runs,) whether each run and the next one are two parts of a turn with the same flag; false for the last."""
+    out = np.zeros(len(kind), dtype=np.bool_)
+    said = IS_SAID[kind]
+    out[:-1] = said[:-1] & said[1:] & (turn[:-1] == turn[1:]) & (train[:-1] == train[1:])
+    return out
 
 
 def completion_starts(

@@ -1,6 +1,7 @@
 """Converts runs over characters to runs over tokens, for a batch of documents at once.
 
-A token that spans a boundary belongs to the assistant's side if one side is the assistant's, else to the later side.
+A token that spans a boundary belongs to the assistant's side if one side is the assistant's, else to the later side; so
+it belongs to the later of two parts of a turn. Those between parts of one turn are not counted.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from ...schemas.ragged import begins_of, offsets_of, starts_of
 from ...schemas.rows import ENCODED, RunKind
 from ..arrays import lists, numbers
 from ..template.rendered import Runs, solid
-from .run_kinds import IS_ASSISTANT
+from .run_kinds import IS_ASSISTANT, parts_of_turn
 from .token_spans import Boundaries
 
 _MAX_TURN = int(np.iinfo(np.int16).max)
@@ -49,6 +50,14 @@ class RunBatch:
         inner[np.cumsum(counts) - 1] = False
         return np.array(self.ends, dtype=np.int64)[inner], offsets_of(counts - 1)
 
+    @property
+    def divisions(self) -> int:
+        """How many places only divide parts of a turn."""
+        kinds, turns, trains = np.array(self.kinds, np.int8), np.array(self.turns), np.array(self.trains, np.bool_)
+        inner = np.ones(len(kinds), dtype=np.bool_)
+        inner[np.cumsum(self.counts) - 1] = False
+        return int((parts_of_turn(kinds, turns, trains) & inner).sum())
+
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
     ) -> tuple[pa.ListArray, NDArray[np.int64]]:
@@ -68,7 +77,9 @@ class RunBatch:
 
         crossing = np.zeros(total, dtype=np.bool_)
         crossing[inner] = found.straddles
-        straddles = np.bincount(owner[crossing], minlength=len(counts))
+        turns, trains = np.minimum(self.turns, _MAX_TURN), np.array(self.trains, dtype=np.bool_)
+        counted = crossing & ~(parts_of_turn(kinds, turns, trains) & inner)
+        straddles = np.bincount(owner[counted], minlength=len(counts))
 
         places = np.zeros(total, dtype=np.int64)
         places[inner] = found.tokens
@@ -82,7 +93,6 @@ class RunBatch:
         base = starts_of(lengths)[owner]
         places = np.maximum.accumulate(places + base) - base
 
-        turns, trains = np.minimum(self.turns, _MAX_TURN), np.array(self.trains, dtype=np.bool_)
         if prefix.any():
             has = prefix > 0
             at = starts_of(counts)[has]

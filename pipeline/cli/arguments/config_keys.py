@@ -53,6 +53,8 @@ RUN: dict[str, tuple[str, ...]] = {
     "mask": ("completion", "assistant", "last_assistant", "all"),
     "mask.policy": ("completion", "assistant", "last_assistant", "all"),
     "mask.train_end": ("true", "false"),
+    "mask.thoughts": ("train", "mask", "last"),
+    "mask.tool_calls": ("train", "mask"),
     "mask.on_unproved": ("reject", "error"),
     "mask.on_rewritten": ("train", "reject"),
     "keep_untrained": ("true", "false"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ....schemas.escape import escape, escape_line
-from ....schemas.rows import Example, RunKind
+from ....schemas.rows import MIXED_KINDS, Example, RunKind
 from ...dataset.decode import MASKED, TRAINED, has_colour
 from ...explain.fate import CutTokens
 from ...explain.packed_rows import Standing
@@ -27,6 +27,12 @@ STYLES: dict[RunKind | None, str] = {
     RunKind.TEXT: "green",
     RunKind.ASSISTANT: "bold green",
     RunKind.END: "bold magenta",
+    RunKind.THOUGHT: "bold yellow",
+    RunKind.HISTORY_THOUGHT: "yellow",
+    RunKind.TOOL_CALL: "bold blue",
+    RunKind.HISTORY_CALL: "blue",
+    RunKind.MIXED: "bold red",
+    RunKind.HISTORY_MIXED: "red",
     RunKind.UNPROVED: "red",
     RunKind.UNPROVED_COMPLETION: "bold red",
     RunKind.REJECTED: "red",
@@ -111,7 +117,9 @@ class Teller:
             agreed = ", ".join(what for what, _ in text.checks)
             self._line(f"rendered by jinja2 and tokenized by tokenizers again, it agrees with {agreed}")
         if text.unproved:
-            self._line(f"the assistant's turns could not be located: {text.unproved}", "red")
+            mixed = any(span.kind in MIXED_KINDS for span in text.spans)
+            what = "thoughts or tool calls of a turn" if mixed else "the assistant's turns"
+            self._line(f"{what} could not be located: {text.unproved}", "red")
         kinds = dict.fromkeys(span.kind for span in text.spans if span.kind is not None)
         if not self._colour:
             self._line("legend: ⟦trained⟧ · not trained")

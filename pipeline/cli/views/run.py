@@ -58,7 +58,9 @@ def pipeline_tree(
     encode.add(Text(f"cache {cache}", style="dim"))
     ends = "" if config.mask.train_end else ", ends of turns left out"
     untrained = ", untrained examples kept" if config.keep_untrained else ""
-    tree.add(Text(f"mask: {config.mask.policy}{ends}{untrained}"))
+    thoughts = {"mask": ", thoughts left out", "last": ", thoughts of the last turn only"}.get(config.mask.thoughts, "")
+    calls = ", tool calls left out" if config.mask.tool_calls == "mask" else ""
+    tree.add(Text(f"mask: {config.mask.policy}{ends}{thoughts}{calls}{untrained}"))
     cut = config.truncate
     how = f"at {cut.split.at}, overlap {cut.split.overlap:,}" if cut.overlong == "split" else f"keep {cut.keep}"
     limits = "".join(

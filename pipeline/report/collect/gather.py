@@ -13,7 +13,7 @@ from ....schemas.errors import PacktrainError
 from ....schemas.ledger import SourceLedger
 from ....schemas.manifest import SplitRecord
 from ....schemas.report import FORMAT, BatchSize, Choice, Overlap, Packing, Report, SplitPacking, Training
-from ....stages.mask.policy import Mask, Policy
+from ....stages.mask.policy import Mask
 from ...dataset.open import Finished, open_dataset
 from ...dataset.run_notes import recall
 from ..options import ReportOptions
@@ -135,8 +135,9 @@ class _Gathering:
     def _training(self) -> Training:
         manifest = self.dataset.manifest
         policy = manifest.plan["config"]["mask"]
-        mask = Mask(Policy(policy["policy"]), policy["train_end"])
-        return training_of(manifest.ledger, spreads_of(self.dataset, mask), self._shown(), policy=policy["policy"])
+        return training_of(
+            manifest.ledger, spreads_of(self.dataset, Mask.of_plan(policy)), self._shown(), policy=policy["policy"]
+        )
 
     def _shown(self) -> Shown:
         manifest = self.dataset.manifest

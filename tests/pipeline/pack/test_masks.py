@@ -117,6 +117,72 @@ def test_another_policy_costs_no_tokenization(packed: Packed) -> None:
     assert again == parts
 
 
+# Writes thoughts of every turn, and calls.
+THINKING = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.reasoning_content %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '[' + c.function.name + c.function.arguments | tojson + ']' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+THOUGHTS: list[dict[str, Any]] = [
+    {"role": "user", "content": "two and two"},
+    {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "add",
+        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}],
+    },
+    {"role": "tool", "content": "four"},
+    {"role": "assistant", "content": "<think>done</think>It is four"},
+]
+
+
+@pytest.mark.parametrize(
+    ("mask", "trained"),
+    [
+        ({}, f'<think>add</think>[add{{"a": 2}}]{END}<think>done</think>It is four{END}'),
+        ({"thoughts": "mask"}, f'</think>[add{{"a": 2}}]{END}</think>It is four{END}'),
+        ({"thoughts": "last"}, f'</think>[add{{"a": 2}}]{END}<think>done</think>It is four{END}'),
+        ({"tool_calls": "mask"}, f"<think>add</think>{END}<think>done</think>It is four{END}"),
+        ({"thoughts": "mask", "tool_calls": "mask"}, f"</think>{END}</think>It is four{END}"),
+        ({"thoughts": "mask", "policy": "last_assistant"}, f"</think>It is four{END}"),
+        ({"thoughts": "mask", "policy": "completion"}, f"</think>It is four{END}\n"),
+    ],
+)
+def test_thoughts_and_calls_are_masked_from_the_cache(packed: Packed, mask: dict[str, str], trained: str) -> None:
+    (packed.folder / "rows.jsonl").write_text(json.dumps({"messages": THOUGHTS}) + "\n")
+    packed.run("first", "completion", chat_template=THINKING)
+    parts = {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")}
+    packed.run("out", {"policy": "assistant", **mask}, chat_template=THINKING)
+    assert packed.trained("out") == [trained]
+    assert {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")} == parts
+
+
+def test_thoughts_that_cannot_be_located_are_rejected_only_where_that_matters(packed: Packed) -> None:
+    hiding = THINKING.replace("'<think>' + m.reasoning_content + '</think>'", "'(%s)' % m.reasoning_content")
+    chats = [{"messages": THOUGHTS}, {"messages": [THOUGHTS[0], {"role": "assistant", "content": "four"}]}]
+    (packed.folder / "rows.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    everything = packed.run("all", "assistant", chat_template=hiding).ledger.sources["rows"]
+    assert everything.examples_packed == {"train": 2}
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    mask = {"policy": "assistant", "thoughts": "mask"}
+    manifest = packed.run("masked", mask, chat_template=hiding, observer=Notes())
+    assert manifest.ledger.sources["rows"].examples_dropped == {"unproved_parts": 1}
+    assert packed.trained("masked") == [f"four{END}"]
+    (line,) = (packed.folder / "masked" / "rejects.jsonl").read_text().splitlines()
+    reject = json.loads(line)
+    assert (reject["line"], reject["reason"]) == (1, "unproved_parts")
+    assert reject["detail"].endswith("message 2: its thought could not be followed into the text")
+    assert any("cannot be located with certainty in turns of 1 conversations" in note for note in notes)
+    with pytest.raises(InputError, match=r"line 1: .* mask: \{on_unproved: reject\}"):
+        packed.run("error", {**mask, "on_unproved": "error"}, chat_template=hiding)
+
+
 def test_what_is_not_proved_is_rejected_by_name(packed: Packed) -> None:
     manifest = packed.run("plain", "completion", chat_template=HIDING)
     assert manifest.ledger.sources["rows"].examples_dropped == {"untrained": 1}

@@ -11,6 +11,7 @@ from packtrain.schemas.rows import RunKind
 from packtrain.stages.mask.policy import (
     Mask,
     Policy,
+    Thoughts,
     supervised_runs,
     supervised_tokens,
     supervised_turns,
@@ -144,8 +145,40 @@ def test_nobody_trains_what_a_person_took_out(policy: Policy, train_end: bool) -
 
 def test_every_policy_and_kind_is_known() -> None:
     """A kind that is added must be put somewhere by every policy, on purpose: count them here."""
-    assert len(RunKind) == 12
+    assert len(RunKind) == 18
     assert len(Policy) == 4
+
+
+TH, HT, TC, HC = RunKind.THOUGHT, RunKind.HISTORY_THOUGHT, RunKind.TOOL_CALL, RunKind.HISTORY_CALL
+
+
+@pytest.mark.parametrize(
+    ("policy", "thoughts", "tool_calls", "wanted"),
+    [
+        #                                     P HT H HC HE U TH A TC E
+        ("assistant", "train", True, [0, 1, 1, 1, 1, 0, 1, 1, 1, 1]),
+        ("assistant", "mask", True, [0, 0, 1, 1, 1, 0, 0, 1, 1, 1]),
+        ("assistant", "last", True, [0, 0, 1, 1, 1, 0, 1, 1, 1, 1]),
+        ("assistant", "train", False, [0, 1, 1, 0, 1, 0, 1, 1, 0, 1]),
+        ("last_assistant", "mask", False, [0, 0, 0, 0, 0, 0, 0, 1, 0, 1]),
+        ("last_assistant", "last", True, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]),
+        ("completion", "last", True, [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]),
+        ("completion", "mask", False, [0, 0, 0, 0, 0, 0, 0, 1, 0, 1]),
+        ("all", "mask", False, [1, 0, 1, 0, 1, 1, 0, 1, 0, 1]),
+        ("all", "last", True, [1, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_thoughts_and_calls(policy: str, thoughts: str, tool_calls: bool, wanted: list[int]) -> None:
+    runs = [(P, 0), (HT, 1), (H, 1), (HC, 1), (HE, 1), (U, 2), (TH, 3), (A, 3), (TC, 3), (E, 3)]
+    kind, turn = np.array([one for one, _ in runs], np.int8), np.array([one for _, one in runs], np.int16)
+    mask = Mask(Policy(policy), True, Thoughts(thoughts), tool_calls)
+    everything = np.ones(len(runs), np.bool_)
+    # The same document twice: the last turn is that of each one.
+    offsets = np.array([0, len(runs), 2 * len(runs)])
+    got = supervised_runs(np.tile(kind, 2), np.tile(turn, 2), np.tile(everything, 2), offsets, mask)
+    assert got.astype(int).tolist() == wanted * 2
+    assert mask.needs_parts == (thoughts != "train" or not tool_calls)
+    assert mask.needs_turns or not mask.needs_parts
 
 
 def test_counts() -> None:

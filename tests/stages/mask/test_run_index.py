@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.rows import RunKind
+from packtrain.schemas.rows import ASSISTANT_KINDS, RunKind
 from packtrain.stages.mask.run_index import RunIndex
 
 Run = tuple[int, RunKind, int, bool]
@@ -62,7 +62,7 @@ def test_as_single_tokens_do(documents: list[list[Run]]) -> None:
     assert index.supervised_before(places).tolist() == [sum(flags[:place]) for place in range(len(tokens) + 1)]
     assert index.supervised_at(places[:-1]).tolist() == flags
     inner = places[1:-1]
-    said = {RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END}
+    said = set(ASSISTANT_KINDS)
 
     def through(one: Run, other: Run) -> bool:
         like = one[1] == other[1] or {one[1], other[1]} <= said

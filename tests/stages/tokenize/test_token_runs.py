@@ -14,6 +14,7 @@ from packtrain.stages.tokenize.token_spans import Boundaries
 P, C, U = RunKind.PROMPT, RunKind.COMPLETION, RunKind.USER
 H, HE, A, E = RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END
 SAID = (H, HE, A, E)
+T, TC = RunKind.THOUGHT, RunKind.TOOL_CALL
 
 
 def located(ends: list[int], tokens: list[int]) -> tuple[list[int], list[bool]]:
@@ -95,6 +96,29 @@ def test_a_token_is_what_overlaps_it(runs: list[tuple[int, RunKind]], tokens: li
         assert kind in overlapped
         assert (kind in SAID) == any(one in SAID for one in overlapped)
         place += size
+
+
+def test_a_token_of_two_parts_of_a_turn_belongs_to_the_later_one() -> None:
+    """And it is not counted: only what is trained by every mask and what is not can be cut apart by a token."""
+    runs = Runs((2, 5, 8, 9), (P, T, A, E), (0, 1, 1, 1), (True,) * 4)
+    #  characters PP TTT AAA E; tokens PP TT TA AA E
+    batch = RunBatch()
+    batch.add(runs)
+    where = Boundaries(np.array([1, 2, 4]), np.array([False, True, False]), np.array([True]))
+    lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
+    assert [(run["end"], RunKind(run["kind"])) for run in lists.to_pylist()[0]] == [(1, P), (2, T), (4, A), (5, E)]
+    assert (straddles.tolist(), batch.divisions) == ([0], 1)
+    # The same between an answer and a call; but a call that begins another turn is counted, as is another flag.
+    for turns, trains, counted in (
+        ((0, 1, 1, 1), (True,) * 4, 0),
+        ((0, 1, 2, 2), (True,) * 4, 1),
+        ((0, 1, 1, 1), (True, True, False, True), 1),
+    ):
+        batch = RunBatch()
+        batch.add(Runs((2, 5, 8, 9), (P, A, TC, E), turns, trains))
+        lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
+        assert [run["end"] for run in lists.to_pylist()[0]] == [1, 2, 4, 5]
+        assert (straddles.tolist(), batch.divisions) == ([counted], 1 - counted)
 
 
 def test_rows_of_tokens() -> None:

@@ -1,0 +1,285 @@
+"""Divides located turns of the assistant into thoughts, tool calls and answers.
+
+Which part a piece of a turn is, follows from its words:
+
+- *Thought*: words of the message's own field (`reasoning_content`, `thinking`, `reasoning`, parts of such a type), with
+  what the template writes before them in the turn, and with white space after them. If the turn has no such words:
+  what lies between tags such as `<think>` and `</think>`, wherever they come from, with the opening tag. Everything
+  before a closing tag that comes first is one, too: templates and servers read it so. An opening tag that nothing
+  closes counts only at the beginning of a turn.
+- *Tool call*: words of calls, with what the template writes around them, except the end of a thought before them.
+- *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
+  generate it, as it must generate the token that ends a turn. A thought without a character other than white space is
+  no thought: the empty block is what a model generates instead of one.
+
+Words show where the data lies, so tags in a followed field or in arguments are never searched. If a message has a
+thought or calls of which the turn shows no words, although they may be in it, the turn is *mixed*: nothing is guessed,
+and masks that treat its parts differently refuse it.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
+from itertools import groupby
+from typing import Any
+
+from ...schemas.rows import MIXED_KINDS, PART_KINDS, Message, RunKind
+from .assistant_turns import CALL, MESSAGE, REASONING, Word
+from .chat_template import REASONING_KEYS
+from .rendered import Runs
+from .thought_style import ThoughtStyle, is_blank
+
+_ENDS = (RunKind.END, RunKind.HISTORY_END)
+
+
+class Part(IntEnum):
+    """What a stretch of a turn is; an index of `_KINDS`."""
+
+    ANSWER = 0
+    THOUGHT = 1
+    CALL = 2
+    MIXED = 3
+
+
+_KINDS = {
+    int(RunKind.ASSISTANT): (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
+    int(RunKind.HISTORY): (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED),
+}
+_WHOLE = {int(kind): whole for whole, kinds in _KINDS.items() for kind in kinds}
+Stretch = tuple[int, int, Part]
+"""(begin, end, part) in characters."""
+
+
+def own_thoughts(message: Message) -> list[str]:
+    """Texts of a message's fields and parts for thoughts that are more than white space."""
+    parts = [message.get(key) for key in REASONING_KEYS]
+    content = message.get("content")
+    if type(content) is list:
+        parts += [one for one in content if type(one) is dict and one.get("type") in ("thinking", "reasoning")]
+    return [text for text in _texts(parts) if not is_blank(text)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, but not names of types."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key != "type":
+                yield from _texts(item)
+
+
+def has_parts(messages: Iterable[Message], style: ThoughtStyle) -> bool:
+    """Whether an assistant's message may have a thought or a call."""
+    for message in messages:
+        if message.get("role") != "assistant":
+            continue
+        content = message.get("content")
+        if message.get("tool_calls") or message.get("function_call") or own_thoughts(message):
+            return True
+        if style.in_any([content] if isinstance(content, str) else _texts(content)):
+            return True
+    return False
+
+
+def divided(
+    text: str,
+    runs: Runs,
+    words: Sequence[Word],
+    messages: Sequence[Message],
+    style: ThoughtStyle,
+    source: str,
+    written: Callable[[int, int], bool],
+) -> tuple[Runs, str]:
+    """Divide the runs of turns into their parts.
+
+    Args:
+        text: a rendered conversation whose turns were located.
+        words: of the text, sorted.
+        source: the template, whose own words cannot hide a thought.
+        written: (index of a message, REASONING or CALL) → whether the text has its thoughts or calls, though they could
+            not be followed.
+
+    Returns:
+        The runs, and why the first mixed turn is mixed, or "".
+    """
+    out: list[tuple[int, int, int, bool]] = []
+    done, mixed, before = 0, "", (-1, -1)
+    for end, kind, turn, train in zip(*runs, strict=True):
+        kinds = _KINDS.get(kind)
+        # What follows an end-of-turn token in a generation block has no parts.
+        if kinds is None or end <= done or (before[0] in _ENDS and before[1] == turn):
+            out.append((end, kind, turn, train))
+        else:
+            mine = _within(words, done, end, turn)
+            found, why = _stretches(text, done, end, mine, messages[turn], turn, style, source, written)
+            mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
+            for stop, part in found:
+                out.append((stop, int(kinds[part]), turn, train))
+        done, before = max(done, end), (kind, turn)
+    return Runs(*zip(*out, strict=True)), mixed
+
+
+def whole(runs: Runs) -> Runs:
+    """The inverse of `divided`: the runs of whole turns."""
+    if not PART_KINDS.intersection(runs.kinds):
+        return runs
+    out: list[tuple[int, int, int, bool]] = []
+    for end, kind, turn, train in zip(*runs, strict=True):
+        kind = _WHOLE.get(kind, kind)
+        if out and kind in _KINDS and out[-1][1:] == (kind, turn, train):
+            out.pop()
+        out.append((end, kind, turn, train))
+    return Runs(*zip(*out, strict=True))
+
+
+def is_mixed(runs: Runs) -> bool:
+    """Whether the parts of a turn are not known."""
+    return not MIXED_KINDS.isdisjoint(runs.kinds)
+
+
+def _within(words: Sequence[Word], begin: int, end: int, turn: int) -> list[Word]:
+    """The words of a message in begin..end, without empty ones."""
+    first = bisect_left(words, (begin,))
+    while first and words[first - 1][1] > begin:  # a turn may begin within a word
+        first -= 1
+    out = []
+    for low, high, code in words[first:]:
+        if low >= end:
+            break
+        low, high = max(low, begin), min(high, end)
+        if low < high and code >= 0 and code >> MESSAGE == turn:
+            out.append((low, high, code))
+    return out
+
+
+def _stretches(
+    text: str,
+    begin: int,
+    end: int,
+    words: Sequence[Word],
+    message: Message,
+    turn: int,
+    style: ThoughtStyle,
+    source: str,
+    written: Callable[[int, int], bool],
+) -> tuple[list[tuple[int, Part]], str]:
+    """Return (end, part) of the stretches that fill begin..end; if that is one mixed stretch, also why."""
+    mixed = [(end, Part.MIXED)]
+    found = _by_words(text, begin, end, words, style)
+    if found is None:
+        return mixed, "nothing shows where a thought after a tool call begins"
+    calls = message.get("tool_calls") or message.get("function_call")
+    if calls and not any(part is Part.CALL for *_, part in found) and written(turn, CALL):
+        return mixed, "its tool calls could not be followed into the text"
+    if not any(part is Part.THOUGHT for *_, part in found):
+        own = own_thoughts(message)
+        gaps = [text[low:high] for low, high in _gaps(begin, end, words)]
+        if own and _may_hide(gaps, own, source) and written(turn, REASONING):
+            return mixed, "its thought could not be followed into the text"
+        hidden = [(low, high) for low, high, _ in found]
+        tagged = [(low, high, Part.THOUGHT) for low, high in style.thoughts(text, begin, end, hidden)]
+        if not tagged and not _left_out(
+            message, [text[low:high] for low, high, code in words if not code & CALL], gaps, style
+        ):
+            return mixed, "the template writes its thought without tags"
+        found = sorted([*found, *tagged])
+    out: list[tuple[int, Part]] = []
+    done = begin
+    for low, high, part in found:
+        if low > done:
+            out.append((low, Part.ANSWER))
+        out.append((high, part))
+        done = high
+    if done < end or not out:
+        out.append((end, Part.ANSWER))
+    return out, ""
+
+
+def _by_words(text: str, begin: int, end: int, words: Sequence[Word], style: ThoughtStyle) -> list[Stretch] | None:
+    """Return thoughts and calls that are known by their words; None if one cannot be told from the other."""
+    groups: list[Stretch] = []
+    for kind, group in groupby(words, lambda word: word[2] & (CALL | REASONING)):
+        these = list(group)
+        part = Part.CALL if kind & CALL else Part.THOUGHT if kind else Part.ANSWER
+        if part is Part.THOUGHT and is_blank(text[these[0][0] : these[-1][1]]):
+            part = Part.ANSWER
+        groups.append((these[0][0], these[-1][1], part))
+    out: list[Stretch] = []
+    last, done = None, begin
+    for low, high, part in groups:
+        if last is Part.THOUGHT:
+            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), Part.THOUGHT)
+        gap = text[done:low]
+        if part is Part.THOUGHT:
+            start = done
+            if last is not None:
+                at = gap.rfind(style.opening) if style.opening else -1
+                if at < 0 and last is Part.CALL:
+                    return None
+                start = done + at if at >= 0 else _past_space(text, done, low)
+            if last is Part.CALL:
+                out[-1] = (out[-1][0], start, Part.CALL)
+            out.append((start, high, part))
+        elif part is Part.CALL:
+            closings = {closing for _, closing in style.tags} | {style.closing} - {""}
+            after = max((at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0), default=0)
+            out.append((_past_space(text, done + after, low) if after else done, high, part))
+        elif last is Part.CALL:
+            out[-1] = (out[-1][0], low, Part.CALL)
+        last, done = part, high
+    if last is Part.THOUGHT:
+        out[-1] = (out[-1][0], _past_space(text, done, end), Part.THOUGHT)
+    elif last is Part.CALL:
+        out[-1] = (out[-1][0], end, Part.CALL)
+    return out
+
+
+def _past_space(text: str, low: int, high: int) -> int:
+    """The first place from `low` on that is not white space, at most `high`."""
+    while low < high and text[low].isspace():
+        low += 1
+    return low
+
+
+def _gaps(begin: int, end: int, words: Sequence[Word]) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of begin..end between words."""
+    for low, high, _ in words:
+        if low > begin:
+            yield begin, low
+        begin = max(begin, high)
+    if begin < end:
+        yield begin, end
+
+
+_NAMES = re.compile(r"<[^<>]*>|(\w+)")
+
+
+def _may_hide(gaps: Sequence[str], thoughts: Sequence[str], source: str) -> bool:
+    """Whether the text between words may contain a thought: it has words that are not the template's, or a thought."""
+    if any(thought.strip() in gap for thought in thoughts for gap in gaps):
+        return True
+    return any(name and name not in source for gap in gaps for name in _NAMES.findall(gap))
+
+
+def _left_out(message: Message, words: Sequence[str], gaps: Sequence[str], style: ThoughtStyle) -> bool:
+    """Whether a content has no thought between tags, or all of its words are from outside of them."""
+    content = message.get("content")
+    if not isinstance(content, str) or not style.in_any([content]):
+        return True
+    thoughts = list(style.thoughts(content, 0, len(content)))
+    if not thoughts:
+        return True
+    rest, done = [], 0
+    for low, high in thoughts:
+        rest.append(content[done:low])
+        done = high
+    rest.append(content[done:])
+    if any(not any(word.strip() in one for one in rest) for word in words):
+        return False
+    inner = [re.sub(r"^\s*(<[^<>]*>|\[[^\[\]]*\])", "", content[low:high]).strip() for low, high in thoughts]
+    return not any(thought in gap for thought in inner for gap in gaps)

@@ -1,0 +1,400 @@
+"""Thoughts, tool calls and answers within located turns: what the data said, found again in every template's text.
+
+Thoughts are written in Greek letters, answers in Cyrillic ones and calls in Armenian ones, so that the letters of a run
+show whether it is right, however a template writes it.
+"""
+
+import functools
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packtrain.schemas.errors import RowRejectedError
+from packtrain.schemas.rows import PART_KINDS, Messages, RunKind
+from packtrain.stages.mask.policy import Mask, Policy, Thoughts, supervised_runs
+from packtrain.stages.template.chat_template import ChatTemplate
+from packtrain.stages.template.render import Renderer, same
+from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.thought_style import THINK, ThoughtStyle
+from packtrain.stages.template.turn_parts import whole
+
+from tests.support.examples import FULL
+
+REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
+STOPS = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|return|>", "<|end|>", "<|call|>"),
+    *("<｜end▁of▁sentence｜>", "<turn|>", "</s>", "<|EOT|>", "<|endoftext|>"),
+)
+LOSSES = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+KEPT = (  # writes fields, thoughts of earlier turns too
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.reasoning_content %}{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}"
+    "{{ '\n<call>' + c.function.name + ' ' + c.function.arguments | tojson + '</call>' }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+OPENED = KEPT.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>\n' }}{% endif %}")
+LONG = {"T": RunKind.THOUGHT, "A": RunKind.ASSISTANT, "C": RunKind.TOOL_CALL, "M": RunKind.MIXED, "E": RunKind.END}
+SHORT = {
+    **{kind: letter for letter, kind in LONG.items()},
+    RunKind.HISTORY_THOUGHT: "t",
+    RunKind.HISTORY: "a",
+    RunKind.HISTORY_CALL: "c",
+    RunKind.HISTORY_MIXED: "m",
+    RunKind.HISTORY_END: "e",
+}
+
+
+def renderer_of(template: str, *, trace: bool = True, **variables: Any) -> Renderer:
+    """A renderer that may lose what the template leaves out."""
+    variables = {"bos_token": "<s>", "eos_token": "</s>", **variables}
+    return Renderer(ChatTemplate(template, variables, "test", "2024-07-26"), trace, stops=STOPS, allow_lost=LOSSES)
+
+
+def pieces(rendered: Rendered) -> list[tuple[str, str]]:
+    """(letter of the kind, text) of the runs of turns."""
+    out, done = [], 0
+    for end, kind in zip(rendered.runs.ends, rendered.runs.kinds, strict=True):
+        if kind in SHORT and end > done:
+            out.append((SHORT[RunKind(kind)], rendered.text[done:end]))
+        done = max(done, end)
+    return out
+
+
+def said(renderer: Renderer, *messages: dict[str, Any]) -> list[tuple[str, str]]:
+    """The pieces of the turns of a conversation, the same in every way of rendering it."""
+    chat: Messages = [{"role": "user", "content": "?"}]
+    for message in messages:
+        chat += [{"role": "assistant", **message}, {"role": "user", "content": "?"}]
+    del chat[-1]
+    exact = renderer.exact(chat[:-1], chat[-1:])
+    for _ in range(2):
+        assert same(renderer(chat[:-1], chat[-1:]), exact)
+    assert exact.unproved == ""
+    return pieces(exact)
+
+
+CALL = {"type": "function", "id": "123456789", "function": {"name": "find", "arguments": {"what": "mules"}}}
+STRANGE = ["", " ", "\n\n", None]
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "wanted"),
+    [
+        # Tags that the data brings along.
+        (CHATML, {"content": "<think>Hm.</think>Yes."}, [("T", "<think>Hm."), ("A", "</think>Yes.")]),
+        (CHATML, {"content": "Hm.</think>Yes."}, [("T", "Hm."), ("A", "</think>Yes.")]),
+        (CHATML, {"content": "\n<think>Hm."}, [("T", "\n<think>Hm.")]),
+        (CHATML, {"content": "Say <think>."}, [("A", "Say <think>.")]),
+        (CHATML, {"content": "<think>\n\n</think>\n\nYes."}, [("A", "<think>\n\n</think>\n\nYes.")]),
+        (CHATML, {"content": "</think>Yes."}, [("A", "</think>Yes.")]),
+        (
+            CHATML,
+            {"content": "<think>a<think>b</think>c</think>d"},
+            [("T", "<think>a<think>b"), ("A", "</think>c</think>d")],
+        ),
+        (
+            CHATML,
+            {"content": "a<think>b</think>c<think>d\n</think>e"},
+            [("A", "a"), ("T", "<think>b"), ("A", "</think>c"), ("T", "<think>d\n"), ("A", "</think>e")],
+        ),
+        # A field that the template writes; tags in it are words.
+        (
+            KEPT,
+            {"reasoning_content": "Hm.", "content": "Yes."},
+            [("T", "<think>\nHm.\n"), ("A", "</think>\n\nYes.")],
+        ),
+        (
+            KEPT,
+            {"reasoning": "So</think>so<think>", "content": "A </think>tag."},
+            [("T", "<think>\nSo</think>so<think>\n"), ("A", "</think>\n\nA </think>tag.")],
+        ),
+        (KEPT, {"thinking": "Yes.", "content": "Yes."}, [("T", "<think>\nYes.\n"), ("A", "</think>\n\nYes.")]),
+        (KEPT, {"reasoning_content": "Hm.", "content": ""}, [("T", "<think>\nHm.\n"), ("A", "</think>\n\n")]),
+        (KEPT, {"reasoning_content": " \n", "content": "Yes."}, [("A", "<think>\n \n\n</think>\n\nYes.")]),
+        *((KEPT, {"reasoning_content": blank, "content": "Yes."}, None) for blank in ("", None)),
+        # The generation prompt opens the thought.
+        (OPENED, {"reasoning_content": "Hm.", "content": "Yes."}, [("T", "Hm.\n"), ("A", "</think>\n\nYes.")]),
+        # Calls, with and without something before them.
+        (
+            KEPT,
+            {"content": "Yes.", "tool_calls": [CALL, CALL]},
+            [("A", "Yes."), ("C", '\n<call>find {"what": "mules"}</call>\n<call>find {"what": "mules"}</call>')],
+        ),
+        (KEPT, {"content": "", "tool_calls": [CALL]}, [("C", '\n<call>find {"what": "mules"}</call>')]),
+        (
+            KEPT,
+            {"content": "", "reasoning_content": "<call>", "tool_calls": [CALL]},
+            [("T", "<think>\n<call>\n"), ("A", "</think>\n\n\n"), ("C", '<call>find {"what": "mules"}</call>')],
+        ),
+        (
+            KEPT,
+            {"content": "<think>Hm.</think>", "tool_calls": [CALL]},
+            [("T", "<think>Hm."), ("A", "</think>"), ("C", '\n<call>find {"what": "mules"}</call>')],
+        ),
+        (
+            KEPT,
+            {
+                "content": "",
+                "tool_calls": [{"type": "function", "function": {"name": "x", "arguments": {"q": "</think>"}}}],
+            },
+            [("C", '\n<call>x {"q": "</think>"}</call>')],
+        ),
+    ],
+)
+def test_what_belongs_to_what(template: str, message: dict[str, Any], wanted: list[tuple[str, str]] | None) -> None:
+    renderer = renderer_of(template)
+    assert said(renderer, message) == [*(wanted or [("A", "Yes.")]), ("E", "<|im_end|>")]
+    early = [(letter.lower(), text) for letter, text in [*(wanted or [("A", "Yes.")]), ("E", "<|im_end|>")]]
+    assert said(renderer, message, {"content": "End."}) == [*early, ("A", "End."), ("E", "<|im_end|>")]
+
+
+@pytest.mark.parametrize(
+    ("write", "content"),
+    [
+        # A field that is printed in a way that cannot be followed, in the text or beside it.
+        ("{{ '(%s)' % m.reasoning_content }}{{ m.content }}", "Yes."),
+        ("{{ '\n'.join(m.reasoning_content | upper | list) }}{{ m.content }}", "Yes."),
+        # Tags of the data that become something else.
+        ("{{ m.content | replace('<think>', '(') | replace('</think>', ')') }}", "<think>Hm.</think>Yes."),
+    ],
+)
+def test_a_thought_that_cannot_be_followed_is_not_guessed(write: str, content: str) -> None:
+    template = CHATML.replace(
+        "+ m.content +", "}}{% if m.role == 'user' %}{{ m.content }}{% else %}" + write + "{% endif %}{{"
+    )
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if "reasoning" in write:
+        message["reasoning_content"] = "Hm."
+    renderer = renderer_of(template)
+    chat = [{"role": "user", "content": "?"}, message]
+    for got in (renderer(chat[:1], chat[1:]), renderer.exact(chat[:1], chat[1:])):
+        assert got.unproved or (got.mixed and set(got.runs.kinds) & {RunKind.MIXED})
+
+
+def test_a_thought_that_the_template_drops_leaves_the_rest_whole() -> None:
+    renderer = renderer_of(CHATML)
+    assert said(renderer, {"reasoning_content": "Hm.", "content": "Yes."}) == [("A", "Yes."), ("E", "<|im_end|>")]
+    dropping = CHATML.replace("m.content +", "m.content.split('</think>')[-1] +")
+    message = {"content": "<think>a</think>banana"}
+    assert said(renderer_of(dropping), message) == [("A", "banana"), ("E", "<|im_end|>")]
+
+
+def test_how_a_template_writes_thoughts_is_learned() -> None:
+    assert renderer_of(KEPT).manner.thoughts == ThoughtStyle("<think>", "</think>")
+    assert renderer_of(CHATML).manner.thoughts == ThoughtStyle()
+    bracketed = KEPT.replace("<think>\n' + m", "[THINK]' + m").replace("</think>\n\n", "[/THINK]")
+    style = renderer_of(bracketed).manner.thoughts
+    assert style.tags == (THINK, ("[THINK]", "[/THINK]"))
+    assert said(renderer_of(bracketed), {"content": "[THINK]Hm.[/THINK]Yes."})[:2] == [
+        ("T", "[THINK]Hm."),
+        ("A", "[/THINK]Yes."),
+    ]
+    # What only looks like a pair is none: `Thought:` may stand in any answer.
+    assert ThoughtStyle.of("Thought: ", "Thought: ", "\nAnswer: ").tags == (THINK,)
+    assert ThoughtStyle.of("", "<|channel|>analysis<|message|>", "<|end|><|start|>").tags == (THINK,)
+
+
+# --- every template at hand ---
+
+GREEK, CYRILLIC, ARMENIAN = "αβγδεζηθ", "бвгджзик", "աբգդեզէը"
+ADVERSE = (
+    "<think>",
+    "</think>",
+    "\n",
+    "  ",
+    "<|im_end|>",
+    "</tool_call>",
+    "{{ x }}",
+    "%s",
+    "<|end|>",
+    "\n\n</think>\n\n",
+)
+KEYS = ("reasoning_content", "thinking", "reasoning")
+
+
+def words(draw: random.Random, letters: str) -> str:
+    """Some words of these letters."""
+    return " ".join("".join(draw.choices(letters, k=draw.randint(1, 4))) for _ in range(draw.randint(1, 3)))
+
+
+def adverse(draw: random.Random, letters: str) -> str:
+    """Such words, among pieces that a template might take for its own."""
+    parts = [words(draw, letters)]
+    for _ in range(draw.randint(0, 2)):
+        parts.insert(draw.randint(0, len(parts)), draw.choice(ADVERSE))
+    return "".join(parts)
+
+
+def answer(draw: random.Random, *, calls: bool) -> dict[str, Any]:
+    """A message of the assistant with a thought in a field, between tags, or none, and perhaps a call."""
+    form = draw.choice(("plain", "field", "field", "tags", "blank"))
+    message: dict[str, Any] = {"role": "assistant", "content": words(draw, CYRILLIC)}
+    if form == "field":
+        message[draw.choice(KEYS)] = adverse(draw, GREEK)
+    elif form == "tags":
+        space = draw.choice(("", "\n"))
+        message["content"] = f"<think>{space}{words(draw, GREEK)}{space}</think>{space * 2}{message['content']}"
+    elif form == "blank":
+        message[draw.choice(KEYS)] = draw.choice(STRANGE)
+    if calls:
+        if draw.random() < 0.5 and form != "tags":
+            message["content"] = ""
+        arguments = {"what": words(draw, ARMENIAN)}
+        message["tool_calls"] = [
+            {"type": "function", "id": "123456789", "function": {"name": "find", "arguments": arguments}}
+        ]
+    return message
+
+
+def talk(draw: random.Random) -> Messages:
+    """A conversation whose last message is the assistant's."""
+    out: Messages = []
+    for _ in range(draw.randint(1, 3)):
+        out.append({"role": "user", "content": "what?"})
+        if draw.random() < 0.4:
+            out.append(answer(draw, calls=True))
+            if draw.random() < 0.2:
+                return out
+            out.append({"role": "tool", "name": "find", "content": "12", "tool_call_id": "123456789"})
+        out.append(answer(draw, calls=False))
+    return out
+
+
+@functools.cache
+def templates() -> dict[str, str]:
+    """The templates of TRL's wheel, and those of the real tokenizers."""
+    found = {}
+    trl = pytest.importorskip("trl")
+    for path in sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text()
+    for name in ("deepseek-coder-instruct", "olmo-gpt-neox", "qwen3") if REALDATA else ():
+        config = Path(REALDATA, "tokenizers", name, "tokenizer_config.json")
+        found[name] = json.loads(config.read_text())["chat_template"]
+    return found
+
+
+def belongs(rendered: Rendered) -> bool:
+    """Whether each alphabet stands only in runs of its kind."""
+    for letter, text in pieces(rendered):
+        own = {"T": GREEK, "A": CYRILLIC, "C": ARMENIAN}.get(letter.upper(), "")
+        if letter in "Mm":
+            continue
+        if any(one in text for alphabet in (GREEK, CYRILLIC, ARMENIAN) if alphabet != own for one in alphabet):
+            return False
+    return True
+
+
+ROWS = 60 if FULL else 6
+"""Conversations of each template."""
+
+
+def test_every_template_at_hand_and_every_way_to_render() -> None:
+    """All ways agree; what belongs to a thought, an answer or a call is nowhere else; whole turns are as before."""
+    proved, parts = set(), dict.fromkeys((RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.HISTORY_CALL), 0)
+    mixed = 0
+    for name, template in templates().items():
+        renderer = renderer_of(template)
+        for number in range(ROWS):
+            chat = talk(random.Random(f"{name} {number}"))
+            try:
+                exact = renderer.exact(chat[:-1], chat[-1:])
+            except RowRejectedError:
+                continue
+            assert same(renderer(chat[:-1], chat[-1:]), exact), (name, number)
+            if exact.unproved:
+                assert PART_KINDS.isdisjoint(exact.runs.kinds)
+                continue
+            assert belongs(exact), (name, number, pieces(exact))
+            assert bool(exact.mixed) == bool({RunKind.MIXED, RunKind.HISTORY_MIXED} & set(exact.runs.kinds))
+            assert PART_KINDS.isdisjoint(whole(exact.runs).kinds)
+            proved.add(name)
+            mixed += bool(exact.mixed)
+            for kind in parts:
+                parts[kind] += kind in exact.runs.kinds
+        assert renderer.mismatches == 0
+    assert len(proved) >= 55
+    assert min(parts.values()) >= ROWS
+    assert mixed <= ROWS
+
+
+def test_rows_with_tags_are_traced() -> None:
+    for template in (CHATML, templates()["qwen3"]):
+        renderer = renderer_of(template)
+        for number in range(20):
+            content = f"<think>\nh{number}\n</think>\n\ny{number}"
+            chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": content}]
+            got = renderer(chat[:1], chat[1:])
+            assert pieces(got)[0] == ("T", f"<think>\nh{number}\n")
+            assert same(got, renderer.exact(chat[:1], chat[1:]))
+        assert renderer.traced == 20
+
+
+# --- the table of docs/masks.md ---
+
+TABLE = {
+    "Qwen3": ("qwen3", False),
+    "Qwen3.5, thinking": ("qwen3_5_think", False),
+    "GLM-4.5": ("glm4moe", False),
+    "gpt-oss": ("gptoss", False),
+    "DeepSeek-R1 distilled": ("deepseek_r1_distill", True),
+    "TRL's variant of it": ("deepseek_r1_distill_training", True),
+}
+"""A template's name for readers → its file, and whether thoughts are given between tags."""
+FOUND: Messages = [
+    {"role": "user", "content": "1?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+]
+
+
+def asked(*, tags: bool) -> Messages:
+    """Two questions, and answers with thoughts."""
+    out: Messages = []
+    for thought, content in (("One.", "1"), ("Two.", "2")):
+        given = {"content": f"<think>{thought}</think>{content}"} if tags else {"content": content, "thinking": thought}
+        out += [{"role": "user", "content": "?"}, {"role": "assistant", **given}]
+    return out
+
+
+def trained_text(rendered: Rendered, mask: Mask) -> str:
+    """What a mask trains of each turn, as it stands in a cell of the table."""
+    runs = rendered.runs
+    kind, turn = np.array(runs.kinds, np.int8), np.array(runs.turns, np.int16)
+    offsets = np.array([0, len(kind)])
+    chosen = supervised_runs(kind, turn, np.array(runs.trains), offsets, mask).tolist()
+    turns: dict[int, str] = {}
+    done = 0
+    for end, number, one in zip(runs.ends, runs.turns, chosen, strict=True):
+        if one:
+            turns[number] = turns.get(number, "") + rendered.text[done:end]
+        done = max(done, end)
+    return " · ".join(f"`{text}`".replace("\n", "↵").replace("|", "\\|") for text in turns.values())
+
+
+def test_the_table_of_the_page_on_masks() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "masks.md").read_text()
+    lines = []
+    for shown, (name, tags) in TABLE.items():
+        renderer, chat = renderer_of(templates()[name]), asked(tags=tags)
+        rendered = renderer.exact(chat[:-1], chat[-1:])
+        assert not rendered.unproved + rendered.mixed
+        cells: dict[str, list[str]] = {}
+        for thoughts in Thoughts:
+            cell = trained_text(rendered, Mask(Policy.ASSISTANT, thoughts=thoughts))
+            cells.setdefault(cell, []).append(f"`{thoughts}`")
+        lines += [f"| {shown} | thoughts: {', '.join(options)} | {cell} |" for cell, options in cells.items()]
+        rendered = renderer.exact(FOUND[:-1], FOUND[-1:])
+        assert not rendered.mixed
+        cell = trained_text(rendered, Mask(Policy.ASSISTANT, tool_calls=False))
+        lines.append(f"| {shown} | tool_calls: `mask` | {'turns are not proved' if rendered.unproved else cell} |")
+    missing = [line for line in lines if line not in page]
+    assert not missing, "\n".join(lines)
