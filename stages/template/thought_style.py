@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 THINK = ("<think>", "</think>")
 """Tags around thoughts in contents, of whatever template."""
 _TAG = re.compile(r"\s*(<[^<>\s]*>|\[[^\[\]\s]*\])")
+
+
+@cache
+def _pattern(tags: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(tag) for pair in tags for tag in pair))
 
 
 def is_blank(text: str) -> bool:
@@ -48,6 +54,12 @@ class ThoughtStyle(NamedTuple):
             return any("think>" in text for text in texts)
         return any(tag in text for text in texts for pair in self.tags for tag in pair)
 
+    def within(self, text: str, begin: int, end: int) -> bool:
+        """Whether one of the tags may stand in text[begin:end]."""
+        if len(self.tags) == 1:
+            return text.find("think>", begin, end) >= 0
+        return any(text.find(tag, begin, end) >= 0 for pair in self.tags for tag in pair)
+
     def thoughts(
         self, text: str, begin: int, end: int, hidden: Sequence[tuple[int, int]] = ()
     ) -> Iterator[tuple[int, int]]:
@@ -58,10 +70,9 @@ class ThoughtStyle(NamedTuple):
         Args:
             hidden: stretches that are not searched. A thought that is not closed ends before the first of them.
         """
-        searched = re.compile("|".join(re.escape(tag) for pair in self.tags for tag in pair))
         opened, first, opening, closing, seen = -1, begin, "", "", False
-        for found in searched.finditer(text, begin, end):
-            if any(low < found.end() and found.start() < high for low, high in hidden):
+        for found in _pattern(self.tags).finditer(text, begin, end):
+            if hidden and any(low < found.end() and found.start() < high for low, high in hidden):
                 continue
             pair = next(pair for pair in self.tags if found[0] in pair)
             if found[0] == pair[0]:

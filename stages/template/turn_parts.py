@@ -115,8 +115,7 @@ def divided(
         if kinds is None or end <= done or (before[0] in _ENDS and before[1] == turn):
             out.append((end, kind, turn, train))
         else:
-            mine = _within(words, done, end, turn)
-            found, why = _stretches(text, done, end, mine, messages[turn], turn, style, source, written)
+            found, why = _stretches(text, done, end, words, messages[turn], turn, style, source, written)
             mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
             for stop, part in found:
                 out.append((stop, int(kinds[part]), turn, train))
@@ -169,23 +168,26 @@ def _stretches(
     written: Callable[[int, int], bool],
 ) -> tuple[list[tuple[int, Part]], str]:
     """Return (end, part) of the stretches that fill begin..end; if that is one mixed stretch, also why."""
+    if len(message) == 2 and not style.within(text, begin, end):
+        content = message.get("content")
+        if type(content) is str and not style.in_any([content]):
+            return [(end, Part.ANSWER)], ""
     mixed = [(end, Part.MIXED)]
-    found = _by_words(text, begin, end, words, style)
+    mine = _within(words, begin, end, turn)
+    found = _by_words(text, begin, end, mine, style)
     if found is None:
         return mixed, "nothing shows where a thought after a tool call begins"
     calls = message.get("tool_calls") or message.get("function_call")
     if calls and not any(part is Part.CALL for *_, part in found) and written(turn, CALL):
         return mixed, "its tool calls could not be followed into the text"
     if not any(part is Part.THOUGHT for *_, part in found):
-        own = own_thoughts(message)
-        gaps = [text[low:high] for low, high in _gaps(begin, end, words)]
-        if own and _may_hide(gaps, own, source) and written(turn, REASONING):
-            return mixed, "its thought could not be followed into the text"
+        if own := own_thoughts(message):
+            gaps = [text[low:high] for low, high in _gaps(begin, end, mine)]
+            if _may_hide(gaps, own, source) and written(turn, REASONING):
+                return mixed, "its thought could not be followed into the text"
         hidden = [(low, high) for low, high, _ in found]
         tagged = [(low, high, Part.THOUGHT) for low, high in style.thoughts(text, begin, end, hidden)]
-        if not tagged and not _left_out(
-            message, [text[low:high] for low, high, code in words if not code & CALL], gaps, style
-        ):
+        if not tagged and not _left_out(text, begin, end, mine, message, style):
             return mixed, "the template writes its thought without tags"
         found = sorted([*found, *tagged])
     out: list[tuple[int, Part]] = []
@@ -256,6 +258,7 @@ def _gaps(begin: int, end: int, words: Sequence[Word]) -> Iterator[tuple[int, in
         yield begin, end
 
 
+_OPENING = re.compile(r"^\s*(<[^<>]*>|\[[^\[\]]*\])")
 _NAMES = re.compile(r"<[^<>]*>|(\w+)")
 
 
@@ -266,20 +269,18 @@ def _may_hide(gaps: Sequence[str], thoughts: Sequence[str], source: str) -> bool
     return any(name and name not in source for gap in gaps for name in _NAMES.findall(gap))
 
 
-def _left_out(message: Message, words: Sequence[str], gaps: Sequence[str], style: ThoughtStyle) -> bool:
-    """Whether a content has no thought between tags, or all of its words are from outside of them."""
+def _left_out(text: str, begin: int, end: int, words: Sequence[Word], message: Message, style: ThoughtStyle) -> bool:
+    """Whether a content has no thought between tags, or all of its words in begin..end are from outside of them."""
     content = message.get("content")
     if not isinstance(content, str) or not style.in_any([content]):
         return True
-    thoughts = list(style.thoughts(content, 0, len(content)))
-    if not thoughts:
-        return True
-    rest, done = [], 0
-    for low, high in thoughts:
+    rest, thoughts, done = [], [], 0
+    for low, high in style.thoughts(content, 0, len(content)):
         rest.append(content[done:low])
+        thoughts.append(_OPENING.sub("", content[low:high]).strip())
         done = high
     rest.append(content[done:])
-    if any(not any(word.strip() in one for one in rest) for word in words):
+    said = [text[low:high].strip() for low, high, code in words if not code & CALL]
+    if thoughts and any(not any(word in one for one in rest) for word in said):
         return False
-    inner = [re.sub(r"^\s*(<[^<>]*>|\[[^\[\]]*\])", "", content[low:high]).strip() for low, high in thoughts]
-    return not any(thought in gap for thought in inner for gap in gaps)
+    return not any(thought in text[low:high] for thought in thoughts for low, high in _gaps(begin, end, words))
