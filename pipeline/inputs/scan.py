@@ -21,6 +21,7 @@ import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.fingerprint import fingerprint
+from ...stages.exchange.mds_samples import ShardFile
 from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
@@ -29,6 +30,7 @@ from .containers.detect import HEAD, Container, detect
 from .containers.lines import read_range, scan_lines, scan_text, split_lines
 from .containers.parts import measure
 from .places.folders import irregular
+from .places.mosaic import check_shard
 from .places.paths import Found, InputKind, find_inputs, labels
 
 if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
@@ -100,7 +102,7 @@ def scan_source(source: "SourceConfig", base: Path, cache: Path, order: ScanOrde
     named = labels([one.name for one in found])
 
     def scan(one: ToScan) -> InputFile:
-        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
+        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache, one.found.announced)
         return replace(file, origin=one.origin, far=one.far)
 
     items = [replace(one, label=label) for one, label in zip(found, named, strict=True)]
@@ -137,8 +139,13 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
     return [ToScan(found, found.path, "", "", None, lambda: found.path)]
 
 
-def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
+def scan_file(
+    source: str, label: str, path: Path, max_row_bytes: int, cache: Path, announced: ShardFile | None = None
+) -> InputFile:
     """Hash a file and cut it into blocks, in bounded memory.
+
+    Args:
+        announced: what the index of MDS shards says of it, which must hold.
 
     Raises:
         InputError: it is empty, damaged, of an unknown kind, or cannot be read.
@@ -163,6 +170,8 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
                 put = hash_file(path)
                 size, digest = put.bytes, put.hash
                 blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+                if announced is not None:
+                    check_shard(path, announced, sum(block.lines for block in blocks))
             if measure(path) != whole:
                 raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except OSError as error:
@@ -178,6 +187,10 @@ def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Pa
 
 def _cut(path: Path, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:
     # Each reader is imported on demand: workers of plain JSONL need none of them.
+    if container is Container.MDS:
+        from .containers.mds import scan_mds
+
+        return scan_mds(path, packing, BLOCK_BYTES, max_row_bytes, cache)
     if packing is not None or container is Container.JSON_ARRAY:
         from .containers.spool import scan_spooled
 

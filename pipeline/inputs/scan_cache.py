@@ -167,6 +167,8 @@ def _name(group: Sequence[ToScan], max_row_bytes: int) -> tuple[str | None, bool
             continue
         if found.kind is not InputKind.LOCAL:
             return None, False
+        if found.announced is not None:
+            what.append(repr(found.announced))
         for path in parts_of(found.path):
             stat = _stat(path)
             if stat is None:

@@ -2,6 +2,7 @@
 packed row."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Protocol, cast
@@ -74,6 +75,20 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
     @property
     def form(self) -> PublicForm:
         return "tokenized"
+
+    def convert(self, row: Mapping[str, Any]) -> TokenizedRow:
+        """See `Format.convert`. Ids in a column of bytes are int64, as LLM Foundry writes them to MDS.
+
+        Raises:
+            RowRejectedError: also `bad_ids`, for bytes that are no such numbers.
+        """
+        key = self.options.ids_key
+        ids = row.get(key)
+        if isinstance(ids, bytes):
+            if len(ids) % 8:
+                raise RowRejectedError("bad_ids", f"`{key}` has {len(ids):,} bytes, which are no numbers of int64")
+            row = {**row, key: memoryview(ids).cast("q").tolist()}
+        return super().convert(row)
 
     def examples(self, row: TokenizedRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.

@@ -21,6 +21,7 @@ class Container(StrEnum):
     ARROW_FILE = "Arrow file"
     ARROW_STREAM = "Arrow stream"
     MEGATRON = "Megatron index"
+    MDS = "MDS"
 
     @property
     def separator(self) -> str:
@@ -38,6 +39,7 @@ class Compression(StrEnum):
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 """Suffixes of data files in folders; text formats may also end in .gz or .zst."""
 
+_MDS = ".mds"
 _PACKED = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD, b"\x50\x2a\x4d\x18": Compression.ZSTD}
 _PACKED_SUFFIX = {
     ".gz": Compression.GZIP,
@@ -86,8 +88,8 @@ _STARTS = {
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
 TAKEN = (
-    "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, a Megatron .idx "
-    "or .txt"
+    "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, a Megatron .idx, "
+    "a folder of MDS shards, or .txt"
 )
 
 
@@ -122,6 +124,8 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
     if is_index(path):  # of a damaged one, its reader says what is wrong
         return Container.MEGATRON, None
     _, suffixes = split_name(path.name.lower())
+    if suffixes == _MDS:  # begins with a number, which may be any magic
+        return Container.MDS, None
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
     for magic, packing in _PACKED.items():
         if head.startswith(magic):
@@ -164,7 +168,7 @@ def settled(container: Container, head: bytes) -> Container:
 
 
 def _text(suffix: str) -> Container:
-    known = {".csv": Container.CSV, ".tsv": Container.TSV, ".txt": Container.TEXT}
+    known = {".csv": Container.CSV, ".tsv": Container.TSV, ".txt": Container.TEXT, _MDS: Container.MDS}
     return known.get(suffix, Container.JSONL)
 
 

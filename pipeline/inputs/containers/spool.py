@@ -73,7 +73,7 @@ def scan_spooled(
     """
     store = LocalStore(cache)
     blocks = []
-    with _decompressed(path, packing) as read:
+    with decompressed(path, packing) as read:
         at: SeparatedPlace | TextPlace | None = None
         place: SpooledLines | SpooledSeparated | SpooledText = SpooledLines()
         splitter: Newlines | QuotedRows | WholeFile = Newlines()
@@ -140,7 +140,7 @@ def unspool(path: Path, block: Block) -> bytes:
 
 
 @contextmanager
-def _decompressed(path: Path, packing: Compression | None) -> "Iterator[Callable[[int], bytes]]":
+def decompressed(path: Path, packing: Compression | None) -> "Iterator[Callable[[int], bytes]]":
     """Opens a file for decompressed reading.
 
     Raises:

@@ -14,9 +14,11 @@ from blake3 import blake3
 from ....schemas.config.hints import did_you_mean
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.jsontext import parse_json
+from ....stages.exchange.mds_samples import ShardFile
 from ..blocks import split_name
 from ..containers.parts import DATA, INDEX, is_index, mask_of, measure
 from .folders import MAGIC, data_files, matches, regular
+from .mosaic import find_shards, shard_files
 
 if TYPE_CHECKING:
     from ....schemas.config.config import SourceConfig
@@ -50,6 +52,8 @@ class Found:
     stamp: int
     """Changes with the input: its modification time in nanoseconds, of several files a number made from their times,
     or a hash of a server's metadata. 0 if unknown."""
+    announced: ShardFile | None = None
+    """What the index of MDS shards says of the file."""
 
     @property
     def path(self) -> Path:
@@ -161,6 +165,11 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         )
     elif (path / _STATE).is_file() or (path / _DICT).is_file():
         yield from _saved(path, source, where)
+    elif (splits := find_shards(path)) is not None:
+        if not splits:
+            _refuse_split(source, text)
+        folder = path / choose_split(splits, source.split, where, str(path)) if splits else path
+        yield from (_file(file, where, announced) for file, announced in shard_files(folder))
     else:
         _refuse_split(source, text)
         files = data_files(path, where)
@@ -172,12 +181,12 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         yield from (_file(file, where) for file in files)
 
 
-def _file(path: Path, where: str) -> Found:
+def _file(path: Path, where: str, announced: ShardFile | None = None) -> Found:
     regular(path, where)
     if path.suffix == DATA and is_index(index := path.with_suffix(INDEX)):
         raise ConfigError(f"{where}: {path} is half of a Megatron pair; give the other half, {index}")
     found = measure(path)
-    return Found(InputKind.LOCAL, str(path), found.size, found.stamp)
+    return Found(InputKind.LOCAL, str(path), found.size, found.stamp, announced)
 
 
 def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:

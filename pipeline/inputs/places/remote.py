@@ -72,6 +72,9 @@ def _infos(fs: Any, path: str, web: bool) -> list[dict[str, Any]]:
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
     every = fs.find(path, detail=True)
     names = [name for name in sorted(every) if not _hidden(name, path)]
+    if shard := next((name for name in names if ".mds" in name.rpartition("/")[2]), None):
+        name = shard.rpartition("/")[2]
+        raise ConfigError(f"{path} holds MDS shards; name them by a pattern that ends in *{name[name.index('.mds') :]}")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
     return [every[name] for name in names]
 

@@ -102,6 +102,10 @@ class _Source:
     """Whether the rows were counted, not estimated."""
 
 
+_WHOLE = (Container.ARROW_FILE, Container.ARROW_STREAM, Container.MDS)
+"""Containers that are sampled from a local file."""
+
+
 @contextmanager
 def sampled(config: RunConfig, base: Path, rows: int, observer: Observer) -> Iterator[Sampled]:
     """Make a sample of about `rows` rows, which exists until the context ends.
@@ -180,7 +184,7 @@ def _here(found: Found, source: SourceConfig, cache: Path, observer: Observer) -
         observer.note(f"sources.{source.name}: the datasets library loads all of hf://{found.name} before sampling")
         loaded = hub.load(found.name, source.subset, source.split, cache, f"sources.{source.name}.path")
         return [_local(path) for path, _ in loaded]
-    if found.kind is InputKind.URL and look(found).container in (Container.ARROW_FILE, Container.ARROW_STREAM):
+    if found.kind is InputKind.URL and look(found).container in _WHOLE:
         from ...inputs.places import remote
 
         return [_local(remote.fetch(found.name, found.size, found.stamp, cache))]

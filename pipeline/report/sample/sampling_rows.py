@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import pyarrow as pa
 
 from ....schemas.errors import InputError
 from ...inputs.blocks import split_name
 from ...inputs.containers.detect import HEAD, Compression, Container, detect, settled
 from ...inputs.containers.jsonarray import ArrayLines
-from ...inputs.containers.megatron import document_count, some_documents
 from ...inputs.containers.separated import QuotedRows
 from ...inputs.places.paths import Found, InputKind
+from .sampling_numbered import count_numbered, is_numbered, take_numbered, take_unpacked
 
 PROBE = 1 << 16
 """Number of bytes to read at a place to measure line lengths."""
@@ -31,13 +30,7 @@ _READ_AHEAD = 1 << 20
 _GROUP = 128 << 20
 """Row groups of up to this many bytes are decoded whole; from larger ones the first rows are taken."""
 
-_FROM_PLACES = (
-    Container.JSONL,
-    Container.PARQUET,
-    Container.ARROW_FILE,
-    Container.ARROW_STREAM,
-    Container.MEGATRON,
-)
+_FROM_PLACES = (Container.JSONL, Container.PARQUET, Container.ARROW_FILE, Container.ARROW_STREAM)
 """Containers whose rows can be taken from any place. Others can be read only from the start."""
 
 Opener = Callable[[], BinaryIO]
@@ -66,7 +59,7 @@ class SampledFile:
     @property
     def leading(self) -> bool:
         """Whether rows can be taken only from the start."""
-        return self.packing is not None or self.container not in _FROM_PLACES
+        return self.packing is not None or not (self.container in _FROM_PLACES or is_numbered(self.container))
 
     @property
     def lines(self) -> bool:
@@ -77,6 +70,8 @@ class SampledFile:
     def name(self) -> str:
         """Name of the sample's file: the input's name, without the suffix of a compression."""
         path = self.found.path
+        if is_numbered(self.container):
+            return f"{path.name}.jsonl"
         if self.packing is None:
             return path.name
         stem, suffix = split_name(path.name)
@@ -210,6 +205,9 @@ def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
 
 def take_first(piece: SampledFile, count: int, to: BinaryIO) -> Taken:
     """Take the first rows of a compressed file, or of CSV with its header."""
+    if piece.packing is not None and is_numbered(piece.container):
+        rows, every = take_unpacked(piece.found.path, piece.packing, count, to)
+        return Taken(rows, piece.found.size * rows // max(every, 1))
     with piece.open() as file:
         source: Any = file
         if piece.packing is not None:
@@ -294,20 +292,21 @@ def table_rows(piece: SampledFile) -> int:
 
             with piece.open() as file:
                 return int(pq.ParquetFile(file).metadata.num_rows)
-        if piece.container is Container.MEGATRON:
-            return document_count(piece.found.path)
+        if is_numbered(piece.container):
+            return count_numbered(piece.found.path, piece.container)
         return int(_arrow(piece).num_rows)
 
 
 def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) -> Taken:
-    """Take rows of a table, and write them in the same format; those of Megatron as lines of JSON.
+    """Take rows of a table, and write them in the same format; numbered ones as lines of JSON.
 
     Raises:
         InputError: the file is damaged.
     """
     with _damage(piece):
-        if piece.container is Container.MEGATRON:
-            return _take_numbered(piece, places, each, to)
+        if is_numbered(piece.container):
+            rows = take_numbered(piece.found.path, piece.container, places, each, to)
+            return Taken(rows, piece.found.size * rows // max(table_rows(piece), 1))
         if piece.container is not Container.PARQUET:
             table = _arrow(piece)
             some, rows = _slices(table, [int(place * table.num_rows) for place in places], each)
@@ -322,20 +321,6 @@ def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) 
             some, rows = _of_groups(parquet, [int(place * every) for place in places], each)
         pq.write_table(some, to)
         return Taken(rows, piece.found.size * rows // max(every, 1))
-
-
-def _take_numbered(piece: SampledFile, places: Sequence[float], each: int, to: Path) -> Taken:
-    """Take rows that are found by number, and write them as lines of JSON."""
-    every, at = document_count(piece.found.path), 0
-    out = Taken()
-    with to.open("wb") as file:
-        for place in places:
-            start = max(at, int(place * every))
-            rows = some_documents(piece.found.path, start, each)
-            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
-            out.rows, at = out.rows + len(rows), start + len(rows)
-    out.bytes = piece.found.size * out.rows // max(every, 1)
-    return out
 
 
 def _of_groups(parquet: Any, places: list[int], each: int) -> tuple[pa.Table, int]:

@@ -5,10 +5,7 @@ A reader yields rows as (ids, which are trained, lengths of the documents), afte
 the place that predicts it counts for the loss.
 """
 
-import importlib.util
 import json
-import sys
-import types
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from tests.support.mosaic import need_streaming
 
 ForeignRow = tuple[list[int], list[bool], list[int]]
 
@@ -39,14 +38,7 @@ def megatron_core(out: Path, split: str) -> Iterator[ForeignRow]:
 
 def mosaicml(out: Path, split: str, cache: Path) -> Iterator[dict[str, Any]]:
     """mosaicml-streaming's StreamingDataset, with its hashes checked; rows with all columns."""
-    spec = importlib.util.find_spec("streaming")
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip("mosaicml-streaming is not installed")
-    if "streaming" not in sys.modules:
-        # Its own __init__ imports torchvision for its image datasets.
-        package = types.ModuleType("streaming")
-        package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec
-        sys.modules["streaming"] = package
+    need_streaming()
     from streaming.base import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 

@@ -26,7 +26,7 @@ def documents(rows: list[dict[str, Any]]) -> Counter[tuple[tuple[int, ...], tupl
     return out
 
 
-PATHS = {"trl": "data/train-*.parquet", "megatron": "train"}
+PATHS = {"trl": "data/train-*.parquet", "megatron": "train", "mds": "train"}
 """What `path` names of an export, by its format."""
 
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +23,12 @@ from packtrain.stages.prep import make_format
 from packtrain.stages.prep.tokenized import TokenizedOptions
 
 from tests.support.examples import examples
+from tests.support.foreign_files import megatron_pair as pair
 
 Document = list[list[int]]
 """Token ids of each sequence."""
 Dataset = tuple[str, list[Document], list[Document] | None]
 TYPES = {"uint8": 255, "int8": 127, "uint16": 65_535, "int16": 32_767, "int32": 2**31 - 1, "int64": 2**31 - 1}
-HEAD = b"MMIDIDX\0\0"
 
 
 def write(prefix: Path, documents: list[Document], dtype: str) -> Path:
@@ -45,29 +44,6 @@ def write(prefix: Path, documents: list[Document], dtype: str) -> Path:
         builder.end_document()
     builder.finalize(f"{prefix}.idx")
     return Path(f"{prefix}.idx")
-
-
-def pair(folder: Path, name: str = "data", **changes: Any) -> Path:
-    """Two documents, of 3 + 1 and 2 tokens, as bytes."""
-    what: dict[str, Any] = {
-        "mark": HEAD,
-        "version": 1,
-        "code": 4,
-        "lengths": [3, 1, 2],
-        "pointers": [0, 12, 16],
-        "bounds": [0, 2, 3],
-        "more": b"",
-        "data": struct.pack("<6i", 11, 12, 13, 21, 31, 32),
-    } | changes
-    counts = len(what["lengths"]), len(what["bounds"])
-    index = what["mark"] + struct.pack("<QBQQ", what["version"], what["code"], *counts)
-    for kind, name_of in (("i", "lengths"), ("q", "pointers"), ("q", "bounds")):
-        index += struct.pack(f"<{len(what[name_of])}{kind}", *what[name_of])
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.idx").write_bytes(index + what["more"])
-    if what["data"] is not None:
-        (folder / f"{name}.bin").write_bytes(what["data"])
-    return folder / f"{name}.idx"
 
 
 def scan(path: Path, max_row_bytes: int = 1 << 20) -> InputFile:
