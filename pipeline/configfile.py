@@ -223,7 +223,8 @@ def _override(data: dict[str, Any], override: str) -> tuple[Any, ...]:
         place = _place(target, parent, override)
         places.append(place)
         if isinstance(target, dict) and not isinstance(target.get(parent), (dict, list)):
-            target[parent] = {}
+            alone = target.get(parent)  # `mask: assistant` is short for `mask: {policy: assistant}`
+            target[parent] = {"policy": alone} if places == ["mask"] and isinstance(alone, str) else {}
         target = target[place]
     place = _place(target, last, override)
     target[place] = value

@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import IntegrityError
 
-_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated")
+_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated", "turns_sampled")
 """Counters of `SourceLedger` that manifests of the first version lack."""
 
 
@@ -72,6 +72,10 @@ class SourceLedger:
     `tokenizer.allow_lost`. An example may count under several."""
     prompts_rewritten: int = 0
     """Examples whose prompt the chat template renders differently alone than within the conversation."""
+    turns_sampled: dict[str, int] = field(default_factory=dict)
+    """Assistant turns that the sampling proof tried, by outcome (`stages.mask.sampling.Outcome`): a sample of the turns
+    that the mask's policy selects, or all with `mask.prove`. Empty if only a sample was tried and all of it is `exact`.
+    """
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
 

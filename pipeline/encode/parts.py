@@ -65,6 +65,13 @@ class PartRecord:
     """Examples whose prompt alone is rendered differently than within the conversation."""
     rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
     """(line in the block, example of the row or -1) of the first examples with rewritten prompts."""
+    sampled: dict[str, int] = field(default_factory=dict)
+    """Turns of completions that the sampling proof tried, by outcome."""
+    sampled_earlier: dict[str, int] = field(default_factory=dict)
+    """Turns before completions that it tried, by outcome."""
+    sampled_rows: list[tuple[int, int, int, str, bool]] = field(default_factory=list)
+    """(line in the block, example of the row or -1, message, outcome, whether before the completion) of the first turn
+    of each outcome but `exact`."""
     rejected: dict[str, int] = field(default_factory=dict)
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -99,7 +106,7 @@ class PartRecord:
         """
         check_name(data["part"])
         check_hash(data["hash"])
-        lists = ("rejects", "unproved_rows", "mixed_rows", "rewritten_rows")
+        lists = ("rejects", "unproved_rows", "mixed_rows", "rewritten_rows", "sampled_rows")
         tuples = {key: [tuple(one) for one in data.get(key, ())] for key in lists}
         return cls(**{**data, **tuples})
 

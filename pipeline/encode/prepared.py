@@ -70,13 +70,20 @@ class Prepared:
 
 
 def make_spec(
-    tokenizer: TokenizerSpec, section: TokenizerConfig, engine: str, engine_version: str, *, needs_template: bool
+    tokenizer: TokenizerSpec,
+    section: TokenizerConfig,
+    engine: str,
+    engine_version: str,
+    *,
+    needs_template: bool,
+    prove: bool = False,
 ) -> EncodeSpec:
     """Make the specification of a run's encoding.
 
     Args:
         engine: the engine that `engine_choice` chose; the one in `section` is ignored.
         needs_template: whether there may be conversations.
+        prove: whether the sampling proof tries all turns.
 
     Raises:
         TokenizerError: a template is needed, and the tokenizer has none.
@@ -96,6 +103,8 @@ def make_spec(
         trace=section.trace,
         on_limit=section.on_limit,
         allow_lost=tuple(sorted(set(section.allow_lost))),
+        generation_stops=tokenizer.generation_stops,
+        prove=prove,
         around=SpecialTokenAffixes(
             prefix=tokenizer.prefix_ids,
             suffix=tokenizer.suffix_ids,

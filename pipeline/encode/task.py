@@ -18,13 +18,16 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
 from ...schemas.versions import version
+from ...stages.mask.sampling import StopTokens
 from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.byte_lengths import ByteLengths
-from ...stages.tokenize.encode import EncodeCounts, Encoder, EngineSample, Refused, SpecialTokenAffixes
+from ...stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
 from ...stages.tokenize.preference import PairEncoder
+from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
 from ..inputs.block_examples import block_examples
@@ -33,12 +36,15 @@ from ..inputs.scan import Block
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
 from .parts import PartRecord
+from .sampled import SampledTurns
 
 FORMAT = 8
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 PAIRS_FORMAT = 1
 """`FORMAT` of parts that hold preference pairs."""
-_OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost"})
+_OF_TEMPLATES = frozenset(
+    {"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost", "generation_stops", "prove"}
+)
 """Keys of an EncodeSpec's payload that matter only for conversations."""
 _MAX_REJECTS = 10_000
 """Maximum number of rejects of one block to list; all of them are counted."""
@@ -63,6 +69,10 @@ class EncodeSpec:
     on_limit: Literal["error", "reject"] = "error"
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; the sampling proof asks for them."""
+    prove: bool = False
+    """Whether the sampling proof tries all turns, not only those of a sample."""
 
     def payload(self) -> dict[str, Any]:
         """Return the fields for a part's key, with hashes instead of long texts."""
@@ -78,6 +88,8 @@ class EncodeSpec:
             "on_limit": self.on_limit,
             "around": msgspec.to_builtins(self.around),
             "allow_lost": list(self.allow_lost),
+            **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
+            **({"prove": True} if self.prove else {}),
         }
 
     def save(self, store: Store) -> str:
@@ -215,16 +227,24 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     counts, refused, samples = EncodeCounts(), list[Refused](), list[EngineSample]()
     before = encoder.renderer.mismatches if encoder.renderer else 0
     folder = f"encoded/{key[:2]}"
-    encode = PairEncoder(encoder).encode if task.pairs else encoder.encode
+    alone, sampled = list[PromptAlone](), SampledTurns()
+    examples = _noted(task, prepared.examples)
+    if task.pairs:
+        batches = PairEncoder(encoder).encode(examples, counts, refused, samples)
+    else:
+        batches = encoder.encode(examples, counts, refused, samples, alone)
     with store.draft(folder) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pa.ipc.new_file(sink, ENCODED) as writer:
-            for batch in encode(_noted(task, prepared.examples), counts, refused, samples):
+            for batch in batches:
                 writer.write_batch(batch)
+                if alone:
+                    sampled.add(batch, alone, load_stops(store, task.spec).ids)
+                    alone.clear()
         put = draft.result
         name = f"{folder}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name, replace_damaged=True)
-    record = _record(task, prepared, counts, refused, name, put.bytes, put.hash)
+    record = _record(task, prepared, counts, refused, name, put.bytes, put.hash, sampled)
     after = encoder.renderer.mismatches if encoder.renderer else 0
     return EncodeResult(key, record, samples, after - before, str(task), time.perf_counter() - began)
 
@@ -262,7 +282,22 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
         return reference_tokenizer(spec.tokenizer_json)
 
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
-    return Encoder(engine, renderer, ByteLengths.from_json(spec.tokenizer_json), spec.around, reference)
+    table = ByteLengths.from_json(spec.tokenizer_json)
+    return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove)
+
+
+@lru_cache(maxsize=2)
+def load_stops(store: Store, name: str) -> StopTokens:
+    """The stop tokens of a specification in a store; it must have a template."""
+    return stop_tokens(EncodeSpec.load(store, name))
+
+
+def stop_tokens(spec: EncodeSpec) -> StopTokens:
+    """The stop tokens of a specification that has a template."""
+    assert spec.template is not None
+    added = {token.content: token.id for token in tokenizer_head(spec.tokenizer_json).added_tokens}
+    template = make_renderer(spec, spec.template).stop_tokens
+    return StopTokens.of(template, spec.generation_stops, spec.around.eos, added)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
@@ -303,6 +338,7 @@ def _record(
     name: str,
     size: int,
     digest: str,
+    sampled: SampledTurns,
 ) -> PartRecord:
     rejects = [(line, -1, reason, detail) for line, reason, detail in prepared.rejects]
     rejected = Counter(reason for _, _, reason, _ in rejects)
@@ -352,6 +388,9 @@ def _record(
         unproved_rows=counts.unproved_rows,
         mixed=counts.mixed,
         mixed_rows=counts.mixed_rows,
+        sampled=dict(sorted(sampled.completion.items())),
+        sampled_earlier=dict(sorted(sampled.earlier.items())),
+        sampled_rows=sampled.rows,
         rows_used=len(made) - len(seen),
         rejected=dict(sorted(rejected.items())),
         filtered=dict(sorted(prepared.filtered.items())),

@@ -22,6 +22,7 @@ from ...schemas.versions import version
 from ..execute.child_exit import exit_reason, out_of_memory_kills
 from ..store.checksummed import seal, unseal
 from . import tokenizer_child
+from .generation_stops import generation_stops
 from .tokenizer_child import ANSWER_KEYS, FORMAT
 from .tokenizer_place import find_tokenizer, tokenizer_name
 
@@ -65,6 +66,8 @@ class TokenizerSpec:
     """BLAKE3 hash, hexadecimal, of everything except the name and the template."""
     template_hash: str
     """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; () if no generation_config.json names them. Not part of `hash`."""
     template_from: str = ""
     """Where a template that replaces the tokenizer's own comes from, for messages: a file's name, or the configuration
     key.
@@ -275,6 +278,7 @@ def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
         suffix_ids=tuple(answer["suffix_ids"]),
         hash=_blake3(identity),
         template_hash=_blake3(template.encode()) if template is not None else "",
+        generation_stops=generation_stops(folder),
     )
 
 

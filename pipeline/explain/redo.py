@@ -18,7 +18,8 @@ from ...schemas.rows import Example
 from ...stages.prep import FORMATS, Options, PreparedBlock, ReaderOptions, make_format
 from ...stages.template.nested_values import nests_values
 from ...stages.template.rendered import Rendered, Runs, solid
-from ...stages.tokenize.encode import Batch, EncodeCounts, Refused
+from ...stages.tokenize.encode import Batch, Refused
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import make_engine
 from ..dataset.open import Finished
 from ..dataset.output_folder import REQUEST

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.ragged import sums_of
+from ...stages.mask.sampling import Outcome
 from ..encode.parts import PartRecord
+from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
 from .document_index import contaminated
 from .select import Chosen
@@ -47,7 +50,11 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
 
 
 def open_ledger(
-    names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
+    names: Sequence[str],
+    sources: Sequence[int],
+    records: Sequence[PartRecord],
+    not_taken: Mapping[str, int],
+    mask: MaskConfig,
 ) -> Ledger:
     """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
 
@@ -55,6 +62,7 @@ def open_ledger(
         names: names of the sources.
         sources: the source of each record.
         not_taken: by source, rows that were scanned but not encoded because of `max_rows`.
+        mask: says which turns are trained, and so whose proofs count.
     """
     ledger = Ledger({name: SourceLedger() for name in names})
     for source, record in zip(sources, records, strict=True):
@@ -72,8 +80,12 @@ def open_ledger(
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
         _add(entry.template_dropped, record.dropped)
         entry.prompts_rewritten += record.rewritten
+        _add(entry.turns_sampled, sampled_turns(record, mask))
         entry.straddles += record.straddles
         entry.boundaries += record.boundaries
+    if mask.prove is None and ledger.total().turns_sampled.keys() <= {Outcome.EXACT}:
+        for entry in ledger.sources.values():  # nothing to say, so the ledger is as without a sample
+            entry.turns_sampled.clear()
     for name, count in not_taken.items():
         ledger.sources[name].rows_read += count
         _add(ledger.sources[name].rows_filtered, {NOT_TAKEN: count})

@@ -220,7 +220,7 @@ def surveyor_of(config: RunConfig, encoded: Encoded, scratch: Path) -> Surveyor:
 def opened(config: RunConfig, encoded: Encoded) -> Ledger:
     """Return the ledger after encoding; it closes when packing is added."""
     names, sources = [source.name for source in config.sources], [place.source for place in encoded.places]
-    return open_ledger(names, sources, encoded.records, encoded.not_taken)
+    return open_ledger(names, sources, encoded.records, encoded.not_taken, config.mask)
 
 
 def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:

@@ -65,7 +65,9 @@ def prepare(
     with work.timings.stage("engine"):
         conversations = any(needs_template(form.options) for form in formats.values())
         engine, version = guess_engine(section.engine, distrusted_engines(cache, tokenizer.hash))
-        spec = trusted_trace(cache, make_spec(tokenizer, section, engine, version, needs_template=conversations))
+        prove = config.mask.prove is not None
+        made = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
+        spec = trusted_trace(cache, made)
         guess = Prepared(config.sources, tuple(files), formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
         if spec.template is not None and nests_values(spec.template):
             executor.isolate()

@@ -14,9 +14,11 @@ from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
 from ..encode.driver import Encoded, encode
 from ..encode.prepared import Prepared
 from ..encode.rejects import first_reject, reject_lines
+from ..encode.sampling_notes import check_sampling, check_stops
 from ..encode.task import PAIRS_FORMAT
 from ..encode.unproved import check_parts, check_proved, check_rewritten
 from ..execute.executor import Executor
+from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
 from ..pack.driver import Packed, Selected, padding_id
@@ -63,10 +65,13 @@ def encode_inputs(
     with work.timings.stage("encode"):
         encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     work.timings.summed("encode", encoded.busy, encoded.made)
-    for check in (check_proved, check_parts, check_rewritten):
+    for check in (check_proved, check_parts, check_rewritten, check_sampling):
         said = check(config.mask, prepared.files, encoded)
         if said is not None:
             work.observer.note(said)
+    said = check_stops(encoded.spec) if any(needs_template(one.options) for one in prepared.formats.values()) else None
+    if said is not None:
+        work.observer.note(said)
     return encoded
 
 

@@ -204,6 +204,9 @@ class MaskConfig(ConfigModel):
     message only before the last question. With `train`, training then begins at the assistant's own words, so that
     nothing of the prompt is trained, and the ledger counts the conversation. With `reject`, it is left out and listed
     in rejects.jsonl."""
+    prove: Literal["sampling"] | None = None
+    """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
+    count the outcomes in the ledger. Null: only for a sample of the turns. Encodes again."""
 
 
 def _policy_alone(value: Any) -> Any:
@@ -363,6 +366,8 @@ class RunConfig(ConfigModel):
         for key in ("thoughts", "tool_calls"):
             if data["mask"][key] == "train":
                 del data["mask"][key]
+        if data["mask"]["prove"] is None:
+            del data["mask"]["prove"]
         if data["decontaminate"] is None:
             del data["decontaminate"]
         else:

@@ -96,6 +96,11 @@ class TemplateProfile:
     """Whether the template has `{% generation %}` blocks; if so, they decide."""
     thoughts: ThoughtStyle = field(default_factory=ThoughtStyle)
     """How the template writes thoughts."""
+    call_stop: str = ""
+    """The special token after a tool call that ends a conversation; "" if there is none."""
+    header_stops: tuple[str, ...] = ()
+    """If the template writes no token at the end of a turn: the special tokens with which what follows a turn may
+    begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:

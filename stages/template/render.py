@@ -16,24 +16,16 @@ from typing import Any, TypeAlias
 
 import xxhash
 
-from ...schemas.errors import PacktrainError, RowRejectedError
+from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import (
-    REASONING,
-    TemplateProfile,
-    UnprovedError,
-    Word,
-    common_prefix,
-    completion_start,
-    stop_pattern,
-)
-from .chat_template import REASONING_KEYS, ChatTemplate
+from .assistant_turns import TemplateProfile, UnprovedError, Word, completion_start
+from .chat_template import ChatTemplate
 from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
 from .marks import Marker, is_plain
+from .profile import learn_profile
 from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
 from .symbolic_str import TraceAbortedError
-from .thought_style import ThoughtStyle
 from .trace import Trace, Tracer
 from .turn_parts import divided, has_parts
 
@@ -161,6 +153,22 @@ class Renderer:
         self._keeper.check(joined, tools, text, marked.words if followed else (), marked.tools if followed else ())
         return text
 
+    def before(self, messages: Messages, index: int, tools: list[dict[str, Any]] | None = None) -> str:
+        """The text that a model continues at message `index`: the messages before it, and the template's opening of an
+        assistant's turn. Unlike `prompt`, it does not ask whether the text holds all of them.
+
+        Raises:
+            RowRejectedError, TemplateError: see `ChatTemplate.render`.
+        """
+        return self.template.render(self._keeper.joined(messages)[:index], tools, add_generation_prompt=True)
+
+    @property
+    def stop_tokens(self) -> tuple[str, ...]:
+        """The tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
+        manner = self.manner
+        own = {self.stop or "", manner.call_stop, *manner.header_stops}
+        return tuple(sorted(own - {""}))
+
     @property
     def stop(self) -> str | None:
         """The special token that ends an assistant's turn; None if the template writes none."""
@@ -170,9 +178,9 @@ class Renderer:
 
     @property
     def manner(self) -> TemplateProfile:
-        """Learn what the template does with a conversation of two messages."""
+        """What the template does with fixed sample conversations."""
         if self._manner is None:
-            self._manner = self._probe()
+            self._manner = learn_profile(self.template, self._marker, self._stops, self._others)
         return self._manner
 
     def _only_flags(self, message: Message) -> bool:
@@ -331,44 +339,6 @@ class Renderer:
             traces.clear()
         traces.append(trace)
         return trace, trace.values(contents)
-
-    def _probe(self) -> TemplateProfile:
-        special = [v for k, v in self.template.variables.items() if k.endswith("_token") and isinstance(v, str)]
-        opening, closing = "", None
-        stops = stop_pattern((*self._stops, *special))
-        asked: Messages = [{"role": "user", "content": "a"}]
-        said: Messages = [*asked, {"role": "assistant", "content": "b"}]
-        try:
-            alone = self.template.render(asked)
-            opened = self.template.render(asked, add_generation_prompt=True)
-            if opened.startswith(alone):
-                opening = opened[len(alone) :]
-            marked = self._marker.render(self._marker.own(said), None)
-            if marked.words and marked.words[-1][2] >= 0:
-                closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
-                if stops is None or not stops.search(closing):
-                    others = stop_pattern((*self._others, *self._stops, *special))
-                    if others is not None and others.search(closing):
-                        stops = others
-        except PacktrainError:
-            pass  # it refuses even a plain conversation, so only rows can show it
-        return TemplateProfile(opening, closing, stops, self.template.marks_generation, self._thoughts())
-
-    def _thoughts(self) -> ThoughtStyle:
-        """Learn how the template writes a thought, from a last answer that has one."""
-        asked: Messages = [{"role": "user", "content": "a"}]
-        said: Message = {"role": "assistant", "content": "b"} | dict.fromkeys(REASONING_KEYS, "c")
-        try:
-            marked = self._marker.render(self._marker.own([*asked, said]), None)
-            opened = self.template.render(asked, add_generation_prompt=True)
-        except PacktrainError:
-            return ThoughtStyle()
-        text, words = marked.text, [word for word in marked.words if word[2] >= 0]
-        for place, (low, high, code) in enumerate(words):
-            if place and code & REASONING and text[low:high] == "c":
-                before = max(words[place - 1][1], min(common_prefix(opened, text), low))
-                return ThoughtStyle.of(text[words[place - 1][1] : low], text[before:low], text[high:])
-        return ThoughtStyle()
 
 
 def _chosen(text: str) -> bool:

@@ -26,7 +26,9 @@ from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
+from .encode_counts import EncodeCounts
 from .engines import Engine, EngineTokens
+from .prompts_alone import PromptAlone, prompts_alone
 from .token_runs import RunBatch, token_lists
 from .token_spans import locate_boundaries
 
@@ -56,39 +58,6 @@ class SpecialTokenAffixes:
     """A token appended to a text or completion that does not end with it."""
 
 
-@dataclass(slots=True)
-class EncodeCounts:
-    """Counts of one block's encoding, for the ledger."""
-
-    examples: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    """Examples that could not be rendered, by reason."""
-    tokens: int = 0
-    """All tokens, including added ones."""
-    end_of_sequence: int = 0
-    special: int = 0
-    straddles: int = 0
-    boundaries: int = 0
-    text_bytes: int = 0
-    inexact: int = 0
-    """Examples whose boundaries came from the reference tokenizer's offsets."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Conversations of which the template leaves something out, counted by what it leaves out; see `Rendered.dropped`.
-    """
-    rewritten: int = 0
-    """Conversations whose prompt alone is rendered differently than within the conversation."""
-    rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
-    """(line, example of the row or -1) of the first conversations with rewritten prompts."""
-    unproved: int = 0
-    """Conversations whose assistant turns could not be located."""
-    unproved_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line, example of the row or -1, why) of the first conversations with unlocated turns."""
-    mixed: int = 0
-    """Conversations with a turn whose thoughts or tool calls could not be located in it."""
-    mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
-    """(line, example of the row or -1, why) of the first of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class EngineSample:
     """A text and the engine's tokens, for comparison with the reference."""
@@ -114,6 +83,7 @@ class Encoder:
         renderer: None without a chat template; every conversation is then refused.
         table: how many bytes of text each token stands for.
         reference: returns the reference tokenizer, needed for the few texts whose boundaries only it can find.
+        prove: whether the prompts of all turns are rendered alone too, not only those of a sample.
     """
 
     def __init__(
@@ -123,12 +93,15 @@ class Encoder:
         table: ByteLengths,
         around: SpecialTokenAffixes,
         reference: Callable[[], Any],
+        *,
+        prove: bool = False,
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.table = table
         self.around = around
         self.reference = reference
+        self.prove = prove
 
     def encode(
         self,
@@ -136,17 +109,22 @@ class Encoder:
         counts: EncodeCounts,
         refused: list[Refused],
         samples: list[EngineSample],
+        alone: list[PromptAlone] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
 
         `counts`, `refused` and `samples` are filled while batches are made.
+
+        Args:
+            alone: gets the prompts of some turns of the last batch, rendered and tokenized alone; of all turns, with
+                `prove`.
         """
         batch = Batch()
         tokens = _TokenBatch()
         for example in examples:
             if example.ids is not None:
                 if batch.texts:  # examples stay in the order of rows
-                    yield self.finish(batch, counts, samples)
+                    yield self.finish(batch, counts, samples, alone)
                     batch = Batch()
                 try:
                     tokens.add(example, self._vocabulary())
@@ -165,12 +143,12 @@ class Encoder:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 continue
             if batch.full:
-                yield self.finish(batch, counts, samples)
+                yield self.finish(batch, counts, samples, alone)
                 batch = Batch()
         if tokens.examples:
             yield tokens.finish(counts)
         if batch.texts:
-            yield self.finish(batch, counts, samples)
+            yield self.finish(batch, counts, samples, alone)
 
     def rendered(self, example: Example, batch: "Batch", counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
@@ -226,7 +204,13 @@ class Encoder:
             return len(self.table.lengths)
         return int(self.reference().get_vocab_size(with_added_tokens=True))
 
-    def finish(self, batch: "Batch", counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:
+    def finish(
+        self,
+        batch: "Batch",
+        counts: EncodeCounts,
+        samples: list[EngineSample],
+        alone: list[PromptAlone] | None = None,
+    ) -> pa.RecordBatch:
         """Tokenize the batch; see `encode`."""
         texts = batch.texts
         ids, offsets = self.engine.encode(texts)
@@ -256,6 +240,8 @@ class Encoder:
 
         runs, straddles = batch.runs.tokens(found, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
+        if alone is not None and self.renderer is not None:
+            alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
         return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
 
     def _put_around(

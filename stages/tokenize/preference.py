@@ -22,7 +22,8 @@ from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered, Runs
-from .encode import NO_TURN, Batch, EncodeCounts, Encoder, EngineSample, Refused
+from .encode import NO_TURN, Batch, Encoder, EngineSample, Refused
+from .encode_counts import EncodeCounts
 from .run_kinds import completion_starts
 
 RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)

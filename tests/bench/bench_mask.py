@@ -32,7 +32,8 @@ from packtrain.stages.prep import MessagesOptions, make_format
 from packtrain.stages.template import render as render_module
 from packtrain.stages.tokenize import encode as encode_module
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import EncodeCounts, Encoder
+from packtrain.stages.tokenize.encode import Encoder
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.token_runs import RunBatch
 

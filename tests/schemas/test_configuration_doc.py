@@ -74,7 +74,7 @@ SMALLEST = {
     "tokenizer": {"path": "tokenizer"},
     "sources": [{"name": "a", "format": "apps", "path": "a.jsonl"}],
     "decontaminate": {"against": "test.jsonl"},
-    "mask": {"thoughts": "mask", "tool_calls": "mask"},
+    "mask": {"thoughts": "mask", "tool_calls": "mask", "prove": "sampling"},
     "pack": {"parallel": {"cp": 1, "layout": "ring"}},
 }
 

@@ -133,6 +133,32 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
             "conversation, so training starts there at the assistant's own words. TRL would mask as many tokens as the "
             "prompt has alone, whatever their text."
         )
+    if total.turns_sampled:
+        words.append(_proof(total.turns_sampled))
     if spreads is not None and spreads.missing_runs is not None:
         words.append(f"The lengths of prompts and completions are no longer known: {spreads.missing_runs}.")
     return " ".join(words)
+
+
+_OUTCOMES = {
+    "exact": "{} trained as a model would sample them",
+    "prefix_differs": "before {} other text stands than the prompt that a model would be given",
+    "past_stop": "{} more after a stop token",
+    "stop_in_next_header": "the stop token of {} begins the next message's header",
+    "stop_missing": "{} no stop token",
+    "unproved": "{} not located",
+}
+"""Outcome of the sampling proof → words for a list; `{}` is how many turns."""
+
+
+def _proof(outcomes: Mapping[str, int]) -> str:
+    """The sampling proof in a sentence."""
+    verbs = {"exact": ("is", "are"), "past_stop": ("has", "have"), "stop_missing": ("has", "have")} | {
+        "unproved": ("was", "were")
+    }
+    said = []
+    for outcome, words in _OUTCOMES.items():
+        if count := outcomes.get(outcome, 0):
+            verb = f" {verbs[outcome][count > 1]}" if outcome in verbs else ""
+            said.append(words.format(f"{count:,}{verb}"))
+    return f"Of {plural(sum(outcomes.values()), 'turn')} that were proved against sampling: {'; '.join(said)}."

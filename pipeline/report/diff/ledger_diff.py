@@ -41,6 +41,7 @@ LABELS = {
     "boundaries": "boundaries",
     "template_dropped": "left out by the template",
     "prompts_rewritten": "prompts rendered differently alone",
+    "turns_sampled": "sampling proof of turns",
 }
 """Words for each field of `SourceLedger`, in the order of a diff."""
 

@@ -20,7 +20,8 @@ from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import EncodeCounts, Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer, tokenizer_head
 
 from tests.support.examples import FULL

@@ -18,7 +18,8 @@ from packtrain.schemas.rows import Example, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import EncodeCounts, Encoder, EngineSample, Refused, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import Engine, make_engine, reference_tokenizer
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")

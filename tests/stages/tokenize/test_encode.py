@@ -16,13 +16,13 @@ from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize import encode as module
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
 from packtrain.stages.tokenize.encode import (
-    EncodeCounts,
     Encoder,
     EngineSample,
     Refused,
     SpecialTokenAffixes,
     differing,
 )
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 
 BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"

@@ -17,7 +17,8 @@ from packtrain.stages.select.truncate import Keep
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.byte_lengths import ByteLengths
-from packtrain.stages.tokenize.encode import EncodeCounts, Encoder, EngineSample, Refused, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
+from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference import PairEncoder, common_prefixes
 

@@ -1,0 +1,88 @@
+"""Says what the sampling proof found in a run, and where stop tokens disagree."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ...schemas.config.config import MaskConfig
+from ...schemas.config.hints import setting
+from ...schemas.escape import escape_line
+from ...schemas.units import plural
+from ...stages.mask.sampling import Outcome
+from ...stages.template.nested_values import nests_values
+from ...stages.tokenize.engines import tokenizer_head
+from ..inputs.scan import InputFile
+from .driver import Encoded
+from .sampled import sampled_turns
+from .task import EncodeSpec, stop_tokens
+
+_SAID = {
+    Outcome.PREFIX: "another text stands before {} than the prompt that a model would be given",
+    Outcome.PAST_STOP: "{} more after a stop token, which a model would never be asked for",
+    Outcome.NEXT_HEADER: "the stop token of {} begins the next message's header, and is not trained",
+    Outcome.MISSING: "{} no stop token, so the model does not learn to stop there",
+}
+_VERBS = {Outcome.PAST_STOP: ("has", "have"), Outcome.MISSING: ("has", "have")}
+
+
+def check_sampling(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
+    """Describe the turns that are not what a model would sample; None if there are none.
+
+    Args:
+        files: the encoded files, in order.
+    """
+    found = sum((sampled_turns(record, mask) for record in encoded.records), Counter[str]())
+    wrong = [outcome for outcome in _SAID if found[outcome]]
+    if not wrong:
+        return None
+    said = []
+    for outcome in wrong:
+        count = found[outcome]
+        verb = f" {_VERBS[outcome][count > 1]}" if outcome in _VERBS else ""
+        said.append(_SAID[outcome].format(plural(count, "turn") + verb))
+    tried = plural(found.total(), "turn")
+    what = f"of {tried} of the assistant" + ("" if mask.prove else " in a sample") + f": {'; '.join(said)}"
+    return f"{what}. The first: {_first(mask, files, encoded)}. {_advice(mask, found)}"
+
+
+def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str:
+    blocks = [(file, block) for file in files for block in file.blocks]
+    for (file, block), record in zip(blocks, encoded.records, strict=True):
+        for line, _, message, outcome, earlier in record.sampled_rows:
+            if outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
+                return f"{file.shown}, line {block.first_line + line + 1}, message {message + 1}: {outcome}"
+    raise AssertionError("a turn was counted, but none is noted")
+
+
+def _advice(mask: MaskConfig, found: Counter[str]) -> str:
+    """What to do about each outcome."""
+    out = []
+    if found[Outcome.PREFIX]:
+        own = setting("sources.0.expand", "per_turn")
+        out.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
+        if mask.policy == "assistant":
+            out[0] += f" with {setting('mask', 'completion')}"
+    if found[Outcome.MISSING]:
+        out.append("A stop that the template does not write cannot be trained: take a template that writes one")
+    if not mask.prove:
+        out.append(f"To count all turns: {setting('mask.prove', 'sampling')}")
+    return ". ".join(out)
+
+
+def check_stops(spec: EncodeSpec) -> str | None:
+    """Say that the template ends turns with tokens at which a generation would not stop; None if there are none."""
+    if spec.template is None or nests_values(spec.template):  # such a template is not rendered in this process
+        return None
+    stops = stop_tokens(spec)
+    if not stops.unnamed:
+        return None
+    names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}
+    own = ", ".join(escape_line(names[id]) for id in stops.unnamed)
+    others = stops.generation or (stops.eos,)
+    place = "its generation_config.json names" if stops.generation else "its end-of-sequence token is"
+    stop = ", ".join(escape_line(names.get(id or 0, f"id {id}")) for id in others)
+    ids = ", ".join(str(id) for id in stops.unnamed)
+    return (
+        f"the chat template '{spec.template_name}' ends turns of the assistant with {own}, at which a "
+        f"generation with this model would not stop: {place} {stop}. The template is believed; add {ids} to "
+        "eos_token_id in the model's generation_config.json"
+    )

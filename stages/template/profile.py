@@ -1,0 +1,131 @@
+"""Learns what a template does from fixed sample conversations, before any row is rendered."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...schemas.errors import PacktrainError
+from ...schemas.rows import Message, Messages
+from .assistant_turns import CALL, MESSAGE, REASONING, TemplateProfile, Word, common_prefix, stop_pattern
+from .chat_template import REASONING_KEYS, ChatTemplate
+from .marks import Marker
+from .thought_style import ThoughtStyle
+
+_ASKED: Message = {"role": "user", "content": "a"}
+_SAID: Message = {"role": "assistant", "content": "b"}
+_CALL_ID = "abcdefghi"
+"""Some templates ask for ids of nine letters."""
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "g",
+            "parameters": {"type": "object", "properties": {"h": {"type": "string", "description": "i"}}},
+        },
+    }
+]
+
+
+def learn_profile(
+    template: ChatTemplate, marker: Marker, stops: Sequence[str], others: Sequence[str]
+) -> TemplateProfile:
+    """What the template does with a question and an answer, with a further question, and with a tool call.
+
+    Args:
+        stops: the tokenizer's special tokens.
+        others: its other added tokens, in case the template ends turns with one of them.
+    """
+    special = [v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str)]
+    opening, closing = "", None
+    found = stop_pattern((*stops, *special))
+    try:
+        alone = template.render([_ASKED])
+        opened = template.render([_ASKED], add_generation_prompt=True)
+        if opened.startswith(alone):
+            opening = opened[len(alone) :]
+        marked = marker.render(marker.own([_ASKED, _SAID]), None)
+        if any(code >= 0 for _, _, code in marked.words):
+            closing = marked.text[max(end for _, end, code in marked.words if code >= 0) :]
+            if found is None or not found.search(closing):
+                more = stop_pattern((*others, *stops, *special))
+                if more is not None and more.search(closing):
+                    found = more
+    except PacktrainError:
+        pass  # it refuses even a plain conversation, so only rows can show it
+    call_stop = _call_stop(marker, found, closing)
+    header_stops: tuple[str, ...] = ()
+    if found is not None and closing is not None and not found.search(closing) and not call_stop:
+        header_stops = tuple(sorted(set(_header_stops(marker, found))))
+    thoughts = _thoughts(template, marker)
+    return TemplateProfile(opening, closing, found, template.marks_generation, thoughts, call_stop, header_stops)
+
+
+def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
+    """How the template writes a thought, from a last answer that has one."""
+    said: Message = _SAID | dict.fromkeys(REASONING_KEYS, "c")
+    try:
+        marked = marker.render(marker.own([_ASKED, said]), None)
+        opened = template.render([_ASKED], add_generation_prompt=True)
+    except PacktrainError:
+        return ThoughtStyle()
+    text, words = marked.text, [word for word in marked.words if word[2] >= 0]
+    for place, (low, high, code) in enumerate(words):
+        if place and code & REASONING and text[low:high] == "c":
+            before = max(words[place - 1][1], min(common_prefix(opened, text), low))
+            return ThoughtStyle.of(text[words[place - 1][1] : low], text[before:low], text[high:])
+    return ThoughtStyle()
+
+
+def _rendered(marker: Marker, messages: Messages) -> tuple[str, list[Word]] | None:
+    """The text of messages and its words; None if the template refuses them."""
+    try:
+        marked = marker.render(marker.own(messages), marker.tools(_TOOLS))
+    except PacktrainError:
+        return None
+    return marked.text, [word for word in marked.words if word[2] >= 0]
+
+
+def _calls() -> Iterator[Message]:
+    """Return an assistant's message with a call, in the forms that templates ask for."""
+    for arguments in ({"h": "b"}, '{"h": "b"}'):
+        call = {"id": _CALL_ID, "type": "function", "function": {"name": "f", "arguments": arguments}}
+        yield {"role": "assistant", "content": "", "tool_calls": [call]}
+        yield {"role": "assistant", "tool_calls": [call]}
+
+
+def _call_stop(marker: Marker, stops: re.Pattern[str] | None, closing: str | None) -> str:
+    """The special token that ends a turn with a tool call at the end of a conversation; "" if there is none.
+
+    It is the one that ends an answer, if that comes after the call; else the last one, because the text that closes a
+    call may have special tokens too.
+    """
+    if stops is None:
+        return ""
+    plain = stops.search(closing) if closing else None
+    for said in _calls():
+        made = _rendered(marker, [_ASKED, said])
+        if made is None or not made[1] or not made[1][-1][2] & CALL:
+            continue
+        tail = [found.group() for found in stops.finditer(made[0], made[1][-1][1])]
+        if not tail:
+            return ""
+        return plain.group() if plain is not None and plain.group() in tail else tail[-1]
+    return ""
+
+
+def _header_stops(marker: Marker, stops: re.Pattern[str]) -> Iterator[str]:
+    """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
+    answer: Message = {"role": "tool", "content": "c", "tool_call_id": _CALL_ID, "name": "f"}
+    for said, then in ((_SAID, {"role": "user", "content": "c"}), *((said, answer) for said in _calls())):
+        made = _rendered(marker, [_ASKED, said, then])
+        if made is None:
+            continue
+        text, words = made
+        done = max((end for _, end, code in words if code >> MESSAGE == 1), default=None)
+        high = min((begin for begin, _, code in words if code >> MESSAGE == 2), default=None)
+        if done is None or high is None:
+            continue
+        found = stops.search(text, done, high)
+        if found is not None:
+            yield found.group()

@@ -1,0 +1,100 @@
+"""Prompts alone: what a model is given at a turn of the assistant, rendered and tokenized without what follows.
+
+`mask.sampling` compares them with the tokens that are trained on. A model never sees a conversation as it is packed: at
+each turn it gets the messages before it, rendered with a generation prompt.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import Example
+from ..template.assistant_turns import ASSISTANT
+from ..template.render import Renderer, trained
+from .engines import Engine
+
+SAMPLE = 0x7F
+"""One conversation in 128 is tried: the first turn of its completion, and one turn before it."""
+
+
+class PromptAlone(NamedTuple):
+    """The prompt of one turn of a conversation."""
+
+    document: int
+    """The conversation's number in its batch."""
+    message: int
+    """Index of the turn's message."""
+    earlier: bool
+    """Whether the turn comes before the completion."""
+    ids: NDArray[np.int32] | None
+    """The prompt's tokens; None if the template refuses the messages before the turn."""
+
+
+def chosen_turns(example: Example, digest: bytes, *, every: bool) -> Iterator[int]:
+    """Yield the messages whose turns are tried; none of an example without messages.
+
+    Args:
+        digest: of the example's content. So the choice depends on nothing else.
+        every: whether to try all turns; else few, as `SAMPLE` says.
+    """
+    if not every and (digest[2] | digest[3] << 8) & SAMPLE:
+        return
+    prompt, completion = example.prompt, example.completion
+    if isinstance(prompt, str) or isinstance(completion, str) or example.ids is not None:
+        return
+    prompt, completion = prompt or [], completion or []
+    turns = [
+        index
+        for index, message in enumerate([*prompt, *completion])
+        if message.get("role") == ASSISTANT and trained(message)
+    ]
+    if every:
+        yield from turns
+        return
+    earlier = [index for index in turns if index < len(prompt)]
+    if earlier:
+        yield earlier[digest[4] % len(earlier)]
+    yield from turns[len(earlier) : len(earlier) + 1]
+
+
+def prompts_alone(
+    examples: Sequence[Example], digests: Sequence[bytes], renderer: Renderer, engine: Engine, *, every: bool
+) -> list[PromptAlone]:
+    """The prompts of the chosen turns of a batch.
+
+    Args:
+        examples: of one batch, in order.
+        digests: of each example.
+        every: see `chosen_turns`.
+
+    Raises:
+        TemplateError: see `Renderer.before`.
+    """
+    out: list[PromptAlone] = []
+    texts: list[str] = []
+    for document, (example, digest) in enumerate(zip(examples, digests, strict=True)):
+        for message in chosen_turns(example, digest, every=every):
+            prompt, completion = example.prompt or [], example.completion or []
+            assert not isinstance(prompt, str)
+            assert not isinstance(completion, str)
+            text = _before(renderer, example, message)
+            out.append(PromptAlone(document, message, message < len(prompt), None))
+            texts.append(text or "")
+    if not texts:
+        return out
+    ids, offsets = engine.encode(texts)
+    return [
+        one._replace(ids=ids[offsets[number] : offsets[number + 1]].astype(np.int32)) if texts[number] else one
+        for number, one in enumerate(out)
+    ]
+
+
+def _before(renderer: Renderer, example: Example, message: int) -> str | None:
+    messages = [*(example.prompt or []), *(example.completion or [])]
+    try:
+        return renderer.before(messages, message, example.tools)
+    except RowRejectedError:
+        return None

@@ -1,0 +1,150 @@
+"""The sampling proof in a run: what is counted and said, from `generation_config.json` to the ledger."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.encode.generation_stops import NAME, generation_stops
+from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.run.driver import run
+from packtrain.schemas.manifest import Manifest
+
+OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+CLOSED = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + OPEN
+UNCLOSED = (  # as GLM: nothing ends a turn but the next header
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}" + OPEN
+)
+COUNTING = "{{ messages | length }}" + CLOSED
+"""Every prompt alone differs from the same prompt within the conversation."""
+
+ONE_TURN = [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]
+TWO_TURNS = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, *ONE_TURN]
+
+
+class Notes(Silent):
+    """Keeps what a run notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Proved:
+    """Runs both conversations with a template."""
+
+    def __init__(self, folder: Path, tokenizer: Path) -> None:
+        self.folder, self.tokenizer = folder, folder / "tokenizer"
+        shutil.copytree(tokenizer, self.tokenizer)
+        rows = [{"messages": one} for one in (ONE_TURN, TWO_TURNS)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.observer = Notes()
+
+    def run(self, name: str, template: str, mask: Any) -> Manifest:
+        config: dict[str, Any] = {
+            "out": str(self.folder / name),
+            "cache": str(self.folder / "cache"),
+            "tokenizer": {"path": str(self.tokenizer), "engine": "tokenizers", "chat_template": template},
+            "sources": [{"name": "rows", "format": "messages", "path": str(self.folder / "rows.jsonl")}],
+            "mask": mask,
+            "run": {"workers": 1, "report": False},
+        }
+        self.observer.notes.clear()
+        return run(config, observer=self.observer)
+
+    def outcomes(self, name: str, template: str, mask: Any) -> dict[str, int]:
+        return self.run(name, template, mask).ledger.sources["rows"].turns_sampled
+
+
+@pytest.fixture
+def proved(tmp_path: Path, make_tokenizer: Callable[..., Path]) -> Proved:
+    return Proved(tmp_path, make_tokenizer("masks"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "template", "outcomes"),
+    [
+        ("assistant", CLOSED, {"exact": 3}),
+        ("completion", CLOSED, {"exact": 2}),
+        ("last_assistant", CLOSED, {"exact": 2}),
+        ("all", CLOSED, {}),
+        ("assistant", COUNTING, {"prefix_differs": 3}),
+        ("assistant", UNCLOSED, {"stop_missing": 2, "stop_in_next_header": 1}),
+        ("completion", UNCLOSED, {"stop_missing": 2}),
+    ],
+)
+def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outcomes: dict[str, int]) -> None:
+    assert proved.outcomes("out", template, {"policy": policy, "prove": "sampling"}) == outcomes
+
+
+def test_what_a_run_says(proved: Proved) -> None:
+    proved.run("out", COUNTING, {"policy": "assistant", "prove": "sampling"})
+    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
+    assert said.startswith("of 3 turns of the assistant: another text stands before 3 turns than the prompt")
+    assert "rows.jsonl, line 1, message 2: prefix_differs" in said
+    assert "expand: per_turn" in said or "expand=per_turn" in said
+    proved.run("unclosed", UNCLOSED, {"policy": "assistant", "prove": "sampling"})
+    (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
+    assert "the stop token of 1 turn begins the next message's header, and is not trained" in said
+    assert "2 turns have no stop token" in said
+    proved.run("closed", CLOSED, {"policy": "assistant", "prove": "sampling"})
+    assert not [one for one in proved.observer.notes if one.startswith("of ")]
+
+
+def test_a_proof_of_all_turns_changes_no_label(proved: Proved) -> None:
+    """It has an identity of its own; a run without it counts nothing here, so its ledger is as before."""
+    plain = proved.run("plain", CLOSED, "assistant")
+    assert plain.ledger.sources["rows"].turns_sampled == {}
+    assert "turns_sampled" not in json.dumps(plain.ledger.to_json())
+    full = proved.run("full", CLOSED, {"policy": "assistant", "prove": "sampling"})
+    assert [one.hash for one in plain.splits["train"].shards] == [one.hash for one in full.splits["train"].shards]
+
+
+def test_stops_of_generation_config(proved: Proved) -> None:
+    """A stop that only generation_config.json names counts; one that it does not name is reported."""
+    added = json.loads((proved.tokenizer / "tokenizer.json").read_text())["added_tokens"]
+    ids = {one["content"]: one["id"] for one in added}
+    path = proved.tokenizer / NAME
+    path.write_text(json.dumps({"eos_token_id": [ids["<|im_end|>"], ids["<|im_start|>"]]}))
+    mask = {"policy": "assistant", "prove": "sampling"}
+    assert proved.outcomes("named", CLOSED, mask) == {"exact": 3}
+    assert not [one for one in proved.observer.notes if "would not stop" in one]
+    path.write_text(json.dumps({"eos_token_id": ids["<|im_start|>"]}))
+    assert proved.outcomes("other", CLOSED, mask) == {"exact": 3}, "the template is believed"
+    (said,) = [one for one in proved.observer.notes if "would not stop" in one]
+    assert "with <|im_end|>" in said
+    assert "generation_config.json names <|im_start|>" in said
+    assert f"add {ids['<|im_end|>']} to" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "stops"),
+    [
+        (b'{"eos_token_id": 7}', (7,)),
+        (b'{"eos_token_id": [7, 8, 7]}', (7, 8)),
+        (b'{"eos_token_id": null}', ()),
+        (b'{"eos_token_id": [7, "8"]}', ()),
+        (b'{"eos_token_id": true}', ()),
+        (b'{"eos_token_id": -1}', ()),
+        (b'{"eos_token_id": 1e99}', ()),
+        (b'{"eos_token_id": %s}' % json.dumps(list(range(65))).encode(), ()),
+        (b"[]", ()),
+        (b"not JSON", ()),
+        (b"\xff\xfe", ()),
+        (b"[" * 200_000, ()),
+        (b'{"eos_token_id": 7' + b" " * (1 << 20) + b"}", ()),
+    ],
+)
+def test_a_generation_config_is_only_data(tmp_path: Path, content: bytes, stops: tuple[int, ...]) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    assert generation_stops(tmp_path) == stops
+
+
+def test_no_generation_config(tmp_path: Path) -> None:
+    assert generation_stops(tmp_path) == ()
+    (tmp_path / NAME).mkdir()
+    assert generation_stops(tmp_path) == ()
