@@ -1,4 +1,5 @@
-"""The commands that export: a dataset in the format of another trainer, and a sharded checkpoint as one model."""
+"""The commands that give away: a dataset in the format of another trainer or on the Hub, a sharded checkpoint as one
+model."""
 
 import time
 from pathlib import Path
@@ -101,6 +102,95 @@ def export(
         lost = " and ".join(manifest.not_carried)
         say(console, f"not carried, because {options.to} has no place for it: {lost}; the dataset keeps it")
     say(console, f"{out}: {plural(len(manifest.files), 'file')}, {size(written)}; manifest {manifest.hash[:16]}")
+
+
+def publish(
+    folder: Folder,
+    target: Annotated[
+        str, typer.Argument(metavar="hf://OWNER/NAME", help="The repository; hf://OWNER/NAME@BRANCH for a branch.")
+    ],
+    private: Annotated[
+        bool, typer.Option("--private", help="Make the repository private, if it is made. Else everybody can read it.")
+    ] = False,
+    extras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="WHAT",
+            help="Also publish the report (rows as text, and paths), the rejects, the documents (ids and files) or the "
+            "manifest (names of inputs). May be repeated.",
+            autocompletion=completion.publish_extra,
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove what else the repository holds, in the same commit.")
+    ] = False,
+    staging: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the Parquet files are written first; they stay there.",
+            show_default="the user's cache, until they are uploaded",
+            autocompletion=completion.path,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, without asking the Hub.")] = False,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Publish a finished dataset on the Hugging Face Hub: as Parquet, with its card, and nothing private."""
+    from ..export.publish import Listing
+    from ..export.publish import publish as publish_dataset
+    from ..report.draw.printing import say
+    from .views.console import ConsoleObserver, make_console
+
+    began = time.perf_counter()
+    console = make_console(stderr=as_json)
+
+    def show(listing: Listing) -> None:
+        held = sum(file.bytes for file in listing.files)
+        say(console, f"{listing.target}: {plural(len(listing.files), 'file')}, {size(held)}")
+        for file in listing.files:
+            say(console, f"  {file.name} ({size(file.bytes)})")
+        for name in listing.removed:
+            say(console, f"  {name} is removed", "yellow")
+        say(console, f"not published: {', '.join(listing.kept)}", "dim")
+
+    with ConsoleObserver(console) as observer:
+        done = publish_dataset(
+            folder,
+            target,
+            extras=extras or (),
+            private=private,
+            replace=replace,
+            staging=staging,
+            dry_run=dry_run,
+            workers=workers,
+            observer=observer,
+            show=show,
+        )
+    state = "dry run" if done.commit is None else "published" if done.sent or done.listing.removed else "unchanged"
+    if as_json:
+        print_json(
+            {
+                "state": state,
+                "dataset": done.listing.dataset,
+                "repository": done.listing.target.repository,
+                "revision": done.listing.target.revision,
+                "url": done.url,
+                "commit": done.commit,
+                "seconds": time.perf_counter() - began,
+                "files": {file.name: file.bytes for file in done.listing.files},
+                "sent": [file.name for file in done.sent],
+                "removed": done.listing.removed,
+                "not_published": done.listing.kept,
+            }
+        )
+    elif state == "dry run":
+        say(console, "nothing was published: --dry-run")
+    elif state == "published":
+        sent = sum(file.bytes for file in done.sent)
+        say(console, f"{done.url}: {plural(len(done.sent), 'file')} sent, {size(sent)}; commit {str(done.commit)[:12]}")
 
 
 def export_model(

@@ -18,7 +18,7 @@ from .clean import clean
 from .contamination import contamination
 from .eval_apps import eval_apps
 from .explain_loss import explain_loss
-from .export import export, export_model
+from .export import export, export_model, publish
 from .inspect import inspect
 from .launch import doctor, launch
 from .loader import loader
@@ -57,8 +57,8 @@ def schema() -> None:
 
 
 for _command in (
-    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, export, train,
-    explain_loss, probe, doctor, launch, sample, eval_apps, export_model, schema,
+    plan, run, wait, prep, report, diff, inspect, contamination, loader, verify, repair, clean, export, publish,
+    train, explain_loss, probe, doctor, launch, sample, eval_apps, export_model, schema,
 ):  # fmt: skip
     app.command()(_command)
 

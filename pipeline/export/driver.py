@@ -79,12 +79,12 @@ def export(
         OutputError: the destination holds something else.
     """
     observer = observer or Silent()
-    source = _open(dataset)
+    source = open_source(dataset)
     place = resolve_place(str(out), Path.cwd())
     require_writable(place)
     store = open_store(place)
     options = suited(options, source.manifest.parallel)
-    plan = _plan_of(source, options)
+    plan = export_plan(source, options)
     _check_destination(store, plan)
     if _finished(store) is not None:
         return _unchanged(source, store, options, observer)
@@ -106,7 +106,12 @@ def export(
         executor.close()
 
 
-def _open(dataset: str | Path) -> Finished:
+def open_source(dataset: str | Path) -> Finished:
+    """Open a dataset that can be exported.
+
+    Raises:
+        InputError: it is unfinished, lacks files, or holds preference pairs.
+    """
     try:
         refuse_unfinished(dataset, deep=False)
         source = open_dataset(dataset)
@@ -136,7 +141,7 @@ def _missing(source: Finished) -> list[str]:
     return [shard.name for shard, size in zip(shards, sizes, strict=True) if size != shard.bytes]
 
 
-def _plan_of(source: Finished, options: ExportOptions) -> dict[str, Any]:
+def export_plan(source: Finished, options: ExportOptions) -> dict[str, Any]:
     """Everything that the written bytes depend on."""
     return {
         "dataset": source.manifest.hash,
@@ -191,7 +196,7 @@ def _unchanged(source: Finished, store: Store, options: ExportOptions, observer:
     manifest = read_export(store)
     assert manifest is not None
     _put_card(source, store, manifest, options)
-    observer.note(f"{store.url} is already finished; nothing to do")
+    observer.note(f"{store.url} is already exported")
     return ExportOutcome(manifest, changed=False)
 
 

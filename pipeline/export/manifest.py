@@ -80,17 +80,28 @@ def read_export(store: Store) -> ExportManifest | None:
     if data is None:
         return None
     try:
+        return parse_export(data, store.where(NAME))
+    except IntegrityError as error:
+        raise IntegrityError(f"{error}. Delete {store.url} first") from error
+
+
+def parse_export(data: bytes, where: str) -> ExportManifest:
+    """The manifest of an export from its bytes.
+
+    Args:
+        where: its path, for messages.
+
+    Raises:
+        IntegrityError: it is something else, or its hash does not match its content.
+    """
+    try:
         found = decode_note(data, _File)
+        manifest = ExportManifest(found.plan, found.not_carried, found.splits, found.files)
+        whole = found.format == FORMAT and manifest.hash == found.hash
     except (msgspec.MsgspecError, ValueError) as error:
-        raise IntegrityError(
-            f"{store.where(NAME)} is not the manifest of an export ({error}); delete {store.url} and export again"
-        ) from error
-    manifest = ExportManifest(found.plan, found.not_carried, found.splits, found.files)
-    if found.format != FORMAT or manifest.hash != found.hash:
-        raise IntegrityError(
-            f"{store.where(NAME)} is of another version, or was changed after it was written; delete {store.url} and "
-            "export again"
-        )
+        raise IntegrityError(f"{where} is not the manifest of an export ({error}); export again") from error
+    if not whole:
+        raise IntegrityError(f"{where} is of another version, or was changed after it was written; export again")
     return manifest
 
 

@@ -144,7 +144,11 @@ def _ledger(ledger: Ledger) -> str:
     for section in ledger_sections(columns):
         for line in section:
             label = inline(line.label)
-            rows.append([f"&emsp;{label}" if line.inner else f"**{label}**", *(f"{value:,}" for value in line.values)])
+            if line.inner:
+                label = f"&emsp;{label}"
+            elif line.stress in ("head", "trained"):
+                label = f"**{label}**"
+            rows.append([label, *(f"{value:,}" for value in line.values)])
     return (
         "What became of every row, example, token and label. The sums close: what is read is used or counted as left "
         f"out, with the reason.\n\n{table(['', *map(inline, names)], rows)}"
@@ -157,8 +161,11 @@ def _trained(manifest: Manifest, config: RunConfig | None) -> str:
         return ""
     mask = config.mask
     ends = " End-of-turn tokens are left out." if not mask.train_end and mask.policy != "all" else ""
+    thoughts = {"mask": " Thoughts are left out.", "last": " Of thoughts, only those of the last turn are trained."}
+    calls = " Tool calls are left out." if mask.tool_calls == "mask" else ""
     return (
-        f"Mask policy `{mask.policy}`: in conversations, {_TRAINED[mask.policy]}.{ends} A plain text is trained as a "
+        f"Mask policy `{mask.policy}`: in conversations, {_TRAINED[mask.policy]}."
+        f"{ends}{thoughts.get(mask.thoughts, '')}{calls} A plain text is trained as a "
         f"whole; of a prompt with its completion, the completion. {total.labels_trained:,} of {total.tokens_packed:,} "
         f"tokens are trained ({share(total.labels_trained / max(total.tokens_packed, 1))}). The first token of a "
         "document is never trained, so no document is trained to predict another."

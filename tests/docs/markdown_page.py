@@ -67,6 +67,7 @@ STARTS = {
     "demo": "what `packtrain run --demo` leaves: runs/demo/",
     "model": "a tiny model with random weights and its tokenizer: path/to/model/",
     "my-model": "the same model in my-model/",
+    "hub": "a stand-in for the Hugging Face Hub on this machine, and a token of `me`; see `hub_stand_in`",
     "bucket": "an S3 server on this machine with a bucket named bucket; it holds packed, if that is wanted, too",
 }
 """What a page may start with besides the inputs."""

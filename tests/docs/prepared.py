@@ -114,9 +114,9 @@ class Prepared:
             shutil.copytree(known / name, self.inputs / known.name / name)
 
     def fill(self, folder: Path, starts: frozenset[str]) -> None:
-        """Copies the inputs and the requested items, except `bucket`."""
+        """Copies the inputs and the requested items, except `bucket` and `hub`."""
         shutil.copytree(self.inputs, folder, dirs_exist_ok=True)
-        for name in sorted(starts - {"bucket"}):
+        for name in sorted(starts - {"bucket", "hub"}):
             shutil.copytree(self._folder(name), folder, dirs_exist_ok=True)
         checkout(folder)
 

@@ -12,6 +12,7 @@ from tests.docs.block_checks import check
 from tests.docs.markdown_page import RUN, PageError, names, page
 from tests.docs.page_runner import PageRun, source_of
 from tests.docs.prepared import Prepared, bucket
+from tests.support.hub_stand_in import HubStandIn
 
 PAGES = names()
 QUICK = ("README.md", "CONTRIBUTING.md")
@@ -69,6 +70,8 @@ def run(name: str, prepared: "Prepared", tmp_path: Path, *, slow: bool) -> None:
         if "bucket" in one.starts:
             held = folder / "packed" if "packed" in one.starts else None
             environment = stack.enter_context(contextmanager(bucket)(held))
+        if "hub" in one.starts:
+            environment |= stack.enter_context(HubStandIn()).environment
         running = stack.enter_context(PageRun(one, folder, home, environment, slow=slow))
         running.run()
     if running.left_out:

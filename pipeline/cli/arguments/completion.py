@@ -50,6 +50,13 @@ def export(incomplete: str) -> list[str]:
     return _of((*FORMATS, *ALIASES))(incomplete)
 
 
+def publish_extra(incomplete: str) -> list[str]:
+    """What `packtrain publish --with` takes."""
+    from ...export.publish import EXTRAS
+
+    return _of(EXTRAS)(incomplete)
+
+
 def path(incomplete: str) -> list[str]:
     """Nothing, so that the shell completes files and folders itself."""
     return []

@@ -10,7 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Make a dataset": ("plan", "run", "wait", "prep"),
     "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
     "Look after it": ("verify", "repair", "clean"),
-    "Give it away": ("export",),
+    "Give it away": ("export", "publish"),
     "Train on it": ("train", "explain-loss", "probe", "doctor", "launch"),
     "Sample and judge": ("sample", "eval-apps", "export-model"),
     "For editors": ("schema",),
@@ -51,6 +51,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "packtrain export packed --to megatron-bridge --out packed-bridge",
         "packtrain export packed --to megatron --dtype uint16 --out packed-megatron",
         "packtrain export packed --to mds --out packed-mds",
+    ),
+    "publish": (
+        "packtrain publish packed hf://me/packed --dry-run",
+        "packtrain publish packed hf://me/packed --private",
+        "packtrain publish packed hf://me/packed --with manifest --replace",
     ),
     "train": (
         "packtrain train --demo",

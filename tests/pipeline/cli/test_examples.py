@@ -3,7 +3,7 @@
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import typer.main
 from packtrain.pipeline.cli import main as cli
 from packtrain.pipeline.cli.arguments.help import EXAMPLES, GROUPS
 
+from tests.support.hub_stand_in import HubStandIn, taken_for_the_hub
 from tests.support.problems import add_problems
 from tests.support.small_models import add_trained
 
@@ -52,11 +53,19 @@ def test_an_example_names_its_command_and_options_that_are_there(name: str, line
         assert set(context.params) <= {parameter.name for parameter in command.params}
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubStandIn]:
+    """A stand-in for the Hub; see `hub_stand_in`."""
+    with taken_for_the_hub(monkeypatch, tmp_path) as stand_in:
+        yield stand_in
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line"), [one for one in LINES if one[1] not in ALONE and not one[1].startswith("torchrun")]
 )
 def test_an_example_runs(
+    request: pytest.FixtureRequest,
     packtrain: Command,
     warm_program: Path,
     workplace: Any,
@@ -73,6 +82,8 @@ def test_an_example_runs(
         add_trained(Path())
     if name == "eval-apps":
         add_problems(Path())
+    if name == "publish":
+        request.getfixturevalue("hub")
     before = set(Path().rglob("*"))
     if " > " in line:
         path = f"PATH={warm_program.parent}:$PATH"

@@ -34,6 +34,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect packed --id chats/chat:3", 2, "chats/chat:3"),
     ("launch fsdp", 2, "there is no recipe 'fsdp'; there are ddp, fsdp2, zero3, slurm-node, slurm-nodes; did you mean"),
     ("wait nowhere --timeout 100ms --grace 1h", 1, "nowhere is not finished after 0.1 s: no run has been at work for"),
+    ("publish packed me/packed", 2, "me/packed: write hf://owner/name, or hf://owner/name@revision for a branch"),
+    ("publish packed hf://me/packed --with raport", 2, "--with raport: choose one of report, rejects, documents, "),
     ("clean", 2, "say what to clean: a configuration, --cache, or --out"),
     ("train --json --demo", 2, "--json works with --dry-run only; add --dry-run"),
 ]

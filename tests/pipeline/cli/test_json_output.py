@@ -42,6 +42,7 @@ CASES: list[tuple[str, int, dict[str, type | tuple[type, ...]]]] = [
     ("verify packed", 0, {"sound": bool, "files": int, "rows": int, "tokens": int, "findings": list}),
     ("verify packed --deep", 0, {"sound": bool, "deep": bool}),
     ("repair packed", 0, {"sound": bool, "rebuilt": list, "removed": list, "kept": int, "manifest": str}),
+    ("publish packed hf://me/packed --dry-run", 0, {"state": str, "files": dict, "not_published": list}),
     ("export packed --to mds --out packed-mds", 0, {"state": str, "manifest": str, "not_carried": list}),
     ("clean mix.yaml", 0, {"removed": bool, "bytes": int, "files": list}),
     ("inspect packed --row 1", 0, {"tokens": int, "fill": float, "documents": list}),

@@ -23,7 +23,8 @@ from tests.support.terminal import in_terminal
 Command = Callable[..., Any]
 COMMANDS = (
     "plan", "run", "wait", "prep", "report", "diff", "inspect", "contamination", "loader", "verify", "repair", "clean",
-    "export", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "export-model", "schema",
+    "export", "publish", "train", "explain-loss", "probe", "doctor", "launch", "sample", "eval-apps", "export-model",
+    "schema",
 )  # fmt: skip
 """In the order in which the help lists them."""
 DEMO = Path(str(files("packtrain.pipeline.demo")))

@@ -91,7 +91,7 @@ def test_a_finished_export_is_left_alone(made: Made, tmp_path: Path) -> None:
     second = make(made("bfd"), tmp_path / "out", "megatron", observer=notes)
     assert (first.changed, second.changed) == (True, False)
     assert second.manifest == first.manifest
-    assert notes.notes == [f"{tmp_path / 'out'} is already finished; nothing to do"]
+    assert notes.notes == [f"{tmp_path / 'out'} is already exported"]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from packtrain.pipeline.export.driver import export
 from packtrain.pipeline.export.options import FORMATS, export_options
+from packtrain.pipeline.export.publish import publish
 from packtrain.pipeline.export.verify import verify_export
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
 from tests.bench.faulty import BUCKET
+from tests.support.hub_stand_in import taken_for_the_hub
 
 pytestmark = [pytest.mark.xdist_group("exports"), pytest.mark.slow]
 
@@ -44,3 +46,22 @@ def test_from_a_bucket_to_a_bucket(
     with pytest.raises(ValueError, match="shards"):
         export(f"s3://{BUCKET}/{place}/packed", f"{far}-2", export_options(to), workers=1)
     assert not faulty.keys(f"{place}/far-2")
+
+
+def test_from_a_bucket_to_the_hub(
+    made: Callable[[str], Path], faulty: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as from a folder; the Hub is a stand-in."""
+    place, client = tmp_path.name, faulty.client()
+    for path in made("bfd").rglob("*"):
+        if path.is_file() and "_run" not in path.parts:
+            client.upload_file(str(path), BUCKET, f"{place}/packed/{path.relative_to(made('bfd')).as_posix()}")
+    with taken_for_the_hub(monkeypatch, tmp_path) as hub:
+        publish(made("bfd"), "hf://me/here", workers=1)
+        done = publish(f"s3://{BUCKET}/{place}/packed", "hf://me/far", extras=["documents"], workers=1)
+        held = hub.files("me/far")
+        assert held.pop("documents.parquet") == (made("bfd") / "documents.parquet").read_bytes()
+        card = hub.files("me/here")["README.md"].split(b"<!--")[0].replace(b"me/here", b"me/far")
+        assert held.pop("README.md").split(b"<!--")[0] == card
+        assert held == {name: data for name, data in hub.files("me/here").items() if name != "README.md"}
+        assert done.listing.kept == ("rejects.jsonl", "manifest.json", "_run/")

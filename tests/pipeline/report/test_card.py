@@ -295,7 +295,11 @@ def test_a_head_that_is_not_a_mapping_is_refused(text: str) -> None:
 
 CONFIGS: list[dict[str, Any]] = [
     {},
-    {"seed": 7, "mask": {"policy": "assistant", "train_end": False}, "holdout": {"fraction": 0.1}},
+    {
+        "seed": 7,
+        "mask": {"policy": "assistant", "train_end": False, "thoughts": "last", "tool_calls": "mask"},
+        "holdout": {"fraction": 0.1},
+    },
     {"truncate": {"max_length": 64, "overlong": "split", "split": {"overlap": 1}}, "pack": {"align": 8}},
     {"pack": {"strategy": "none", "parallel": {"cp": 2, "layout": "ring"}}, "output": {"format": "parquet"}},
     {"decontaminate": {"against": ["/home/x/test.jsonl"], "ngram": 8}, "filter": {"min_tokens": 3}},
@@ -321,6 +325,7 @@ def test_its_configuration_has_the_same_identity(manifest: Manifest, config: dic
     again = RunConfig.model_validate(yaml.safe_load(block))
     assert json.loads(json.dumps(again.identity())) == identity
     assert again.seed == given.seed
+    assert ("Tool calls are left out." in card) == (given.mask.tool_calls == "mask")
 
 
 def test_a_plan_that_packtrain_does_not_write_is_refused(manifest: Manifest) -> None:

@@ -76,8 +76,8 @@ ENDLESS = {
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renderings are watched, and may take less memory than usual."""
     monkeypatch.setattr(watchdog, "MAX_GROWTH", 1 << 28)
-    # A destructor may swallow the error, which is why it is raised again; pytest's own hook would format the first one for
-    # so long that the second one strikes inside it.
+    # A destructor may swallow the error, which is why it is raised again; pytest's own hook would format the first one
+    # for so long that the second one strikes inside it.
     monkeypatch.setattr(sys, "unraisablehook", lambda _unraisable: None)
     watchdog.watch_templates()
 
