@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.encode.parts import PartPlace
 from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.pack.planning import WindowPlan, plan_window
 from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose
 from packtrain.pipeline.store.local import LocalStore
@@ -237,7 +238,7 @@ def _plan_windows(
     """Plans parts with so many documents each, whose layouts go into the store."""
     starts = np.cumsum([0, *sizes]).astype(np.int64)
     places = [
-        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, "file", 0)
+        PartPlace(LocalStore(Path()), StoredFile(f"part-{i}", 0, "0" * 64), source, FileLines(("file",), (0,)))
         for i, source in enumerate(sources)
     ]
     sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -112,8 +112,9 @@ def _line(
     kind: str,
 ) -> HitLine:
     number = f"/{hit.sub}" if hit.sub >= 0 else ""
+    mine, of_file = file.at(block, hit.line)
     return HitLine(
-        id=f"{file.source}/{file.label}:{block.first_line + hit.line + 1}{number}",
+        id=f"{file.source}/{mine.label}:{of_file}{number}",
         source=file.source,
         evaluation=found.evaluation.files[int(rows.row_files[row])].file,
         evaluation_line=int(rows.row_lines[row]),

@@ -59,10 +59,16 @@ class CachedParts:
         assert part.first <= doc_id < part.first + part.documents
         return part
 
-    def of_row(self, address: Address) -> NotedPart | None:
-        """Return the part made from the block that has an input row; None if no block has the row."""
-        mine = (part for part in self.parts if (part.file.source, part.file.label) == (address.source, address.file))
-        return next((part for part in mine if 0 < address.line - part.block.first_line <= part.block.lines), None)
+    def of_row(self, address: Address) -> tuple[NotedPart, int] | None:
+        """Return the part made from the block that has an input row, and the row's number in it, from 0; None if no
+        block has the row.
+        """
+        for part in self.parts:
+            if part.file.source == address.source:
+                row = part.place.lines.row_of(address.file, address.line, part.block.lines)
+                if row is not None:
+                    return part, row
+        return None
 
     def document(self, doc_id: int) -> EncodedDocument:
         """Read one document.
@@ -87,12 +93,12 @@ class CachedParts:
         """Return (doc id, which example of the row) of the documents made from one input row.
 
         Args:
-            line: the row's line in its file, from 1.
+            line: the row's number in the part's block, from 0.
         """
         out = []
         doc_id = part.first
         for batch in EncodedPart(part.place.path).batches:
-            for row in np.flatnonzero(view(batch.column("line")) == line - 1 - part.block.first_line).tolist():
+            for row in np.flatnonzero(view(batch.column("line")) == line).tolist():
                 out.append((doc_id + row, batch.column("sub")[row].as_py()))
             doc_id += batch.num_rows
         return out

@@ -25,6 +25,7 @@ from ..encode.task import EncodeSpec
 from ..encode.tokenizer import TokenizerSpec
 from ..inputs.blocks import Block, InputFile
 from ..inputs.format_options import SourceFormat
+from ..inputs.joined import join_small
 from ..inputs.noted_files import files_note, read_files_note
 from ..inputs.user_reader import is_reader
 from ..store.cache_lock import is_cache
@@ -191,8 +192,8 @@ def recall_part_list(out: Store) -> PartList | None:
 def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[NotedPart]] | str:
     """Return the cache and all parts that a finished run was packed from, in order; or why they are not available.
 
-    A run encodes one part per block, in input order. So the notes on blocks and on parts are joined, and every pair is
-    checked against the part's record.
+    A run encodes one part per block, in input order; small files may share a block. So the notes on blocks and on parts
+    are joined, and every pair is checked against the part's record.
     """
     files, listed = recall_files(out, plan), recall_part_list(out)
     if files is None or listed is None:
@@ -203,6 +204,9 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
         return f"the cache is gone: packtrain has not marked {listed.cache} as a cache"
     cache = open_store(where)
     blocks = [(file, block) for file in files for block in file.blocks]
+    readers = [source["name"] for source in plan["config"]["sources"] if is_reader(source["format"])]
+    if len(blocks) != len(listed.parts):  # else no files were joined, as in datasets of earlier versions
+        blocks = [(file, block) for file in join_small(files, readers) for block in file.blocks]
     if len(blocks) != len(listed.parts):
         return f"the parts in {out.where(PARTS)} do not match the blocks in {out.where(SCAN)}"
 
@@ -226,7 +230,7 @@ def recall_parts(out: Store, plan: Mapping[str, Any]) -> tuple[Store, list[Noted
         if found is None or file.source not in names:
             return f"the cache is gone: {cache.where(part.name)} is missing or damaged"
         keys = (marked or {}).get(str(len(parts)), b"")
-        place = PartPlace(cache, part, names[file.source], file.label, block.first_line, keys)
+        place = PartPlace(cache, part, names[file.source], file.lines_of(block), keys)
         parts.append(NotedPart(place, file, block, first, found.examples))
         first += found.examples
     return cache, parts

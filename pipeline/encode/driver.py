@@ -58,7 +58,7 @@ def encode(
         except DistrustedError as error:
             prepared = fall_back(prepared, error, parts.cache, observer)
         else:
-            note_parts(parts.cache, prepared.files, prepared.tasks(parts.cache))
+            note_parts(parts.cache, prepared.joined, prepared.tasks(parts.cache))
             return encoded
     raise AssertionError("the reference engine or jinja2 was found to differ from itself")
 
@@ -113,14 +113,13 @@ def _there(record: PartRecord | None, task: EncodeTask) -> PartRecord:
 
 def _places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> tuple[PartPlace, ...]:
     numbers = {source.name: number for number, source in enumerate(prepared.sources)}
-    blocks = [(file, block) for file in prepared.files for block in file.blocks]
+    blocks = [(file, block) for file in prepared.joined for block in file.blocks]
     return tuple(
         PartPlace(
             cache,
             StoredFile(record.part, record.bytes, record.hash),
             numbers[file.source],
-            file.label,
-            block.first_line,
+            file.lines_of(block),
         )
         for (file, block), record in zip(blocks, records, strict=True)
     )

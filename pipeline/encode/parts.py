@@ -14,6 +14,7 @@ from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import booleans, view
 from ...stages.mask.policy import Mask, supervised_runs
+from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
 
 PARTS = "_run/parts.json"
@@ -119,10 +120,8 @@ class PartPlace:
     part: StoredFile
     source: int
     """Index of the source in the configuration."""
-    file: str
-    """Label of the file."""
-    first_line: int
-    """Number of lines of the file before the block."""
+    lines: FileLines
+    """Where the rows of its block are."""
     contaminated: bytes = b""
     """The examples that share text with evaluation rows; see `contamination.driver.example_keys`."""
 

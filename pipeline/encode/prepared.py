@@ -23,6 +23,8 @@ class Prepared:
     sources: tuple[SourceConfig, ...]
     files: tuple[InputFile, ...]
     """Input files, hashed and cut into blocks, in the order of the sources."""
+    joined: tuple[InputFile, ...]
+    """The same as they are encoded: small files may be joined, see `inputs.joined`."""
     formats: Mapping[str, SourceFormat]
     """The format of each source."""
     pairs: bool
@@ -38,7 +40,7 @@ class Prepared:
     """The evaluation data to compare with."""
 
     def tasks(self, cache: Store) -> list[EncodeTask]:
-        """One task for each block, in the order of sources, files and blocks.
+        """One task for each block of `joined`, in the order of sources, files and blocks.
 
         Args:
             cache: the store for parts; the specification is stored there for the tasks.
@@ -46,7 +48,7 @@ class Prepared:
         name, payload = self.spec.save(cache), self.spec.payload()
         sources = {source.name: source for source in self.sources}
         out = []
-        for file in self.files:
+        for file in self.joined:
             source, form = sources[file.source], self.formats[file.source]
             conversational = not is_plain(form.options)
             out += [

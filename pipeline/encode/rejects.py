@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ..inputs.blocks import Block, InputFile
+from ..inputs.blocks import InputFile
 from ..inputs.first_rows import what_it_is
 from .parts import PartRecord
 
@@ -14,15 +14,16 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
     """Return the content of rejects.jsonl.
 
     Args:
+        files: as they were encoded.
         records: one per block, in the order of `files`.
         reasons: see `PartRecord.refusals`.
     """
     lines = []
-    for file, block, (line, sub, reason, detail) in _refusals(files, records, reasons):
+    for file, line, sub, reason, detail in _refusals(files, records, reasons):
         entry: dict[str, Any] = {
             "source": file.source,
             "file": file.shown,
-            "line": block.first_line + line + 1,
+            "line": line,
             "reason": reason,
             "detail": detail,
         }
@@ -34,16 +35,17 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
 
 def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
     """Describe the first reject in a sentence, for messages; "" if there is none."""
-    for file, block, (line, _, reason, detail) in _refusals(files, records, reasons):
-        said = f" The first: {file.shown}, line {block.first_line + line + 1}: {reason}: {detail}."
+    for file, line, _, reason, detail in _refusals(files, records, reasons):
+        said = f" The first: {file.shown}, line {line}: {reason}: {detail}."
         return said + what_it_is(file, reason)
     return ""
 
 
 def _refusals(
     files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]
-) -> Iterator[tuple[InputFile, Block, tuple[int, int, str, str]]]:
+) -> Iterator[tuple[InputFile, int, int, str, str]]:
+    """(file, line in it from 1, example of the row or -1, reason, detail)."""
     blocks = [(file, block) for file in files for block in file.blocks]
     for (file, block), record in zip(blocks, records, strict=True):
-        for refusal in record.refusals(reasons):
-            yield file, block, refusal
+        for row, sub, reason, detail in record.refusals(reasons):
+            yield *file.at(block, row), sub, reason, detail

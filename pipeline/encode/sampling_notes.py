@@ -49,7 +49,8 @@ def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> st
     for (file, block), record in zip(blocks, encoded.records, strict=True):
         for line, _, message, outcome, earlier in record.sampled_rows:
             if outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
-                return f"{file.shown}, line {block.first_line + line + 1}, message {message + 1}: {outcome}"
+                file, number = file.at(block, line)
+                return f"{file.shown}, line {number}, message {message + 1}: {outcome}"
     raise AssertionError("a turn was counted, but none is noted")
 
 

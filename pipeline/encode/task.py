@@ -32,6 +32,7 @@ from ..execute.rendering_note import note, rows_of
 from ..execute.template_watchdog import watch_templates
 from ..inputs.block_examples import block_examples
 from ..inputs.elsewhere import InputOrigin
+from ..inputs.joined import JoinedPlace
 from ..inputs.scan import Block
 from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
@@ -186,7 +187,19 @@ class EncodeTask:
         """See `encode_block`."""
         return encode_block(self)
 
+    def at(self, row: int) -> str:
+        """The file and the number of a row, for messages.
+
+        Args:
+            row: its number in the file, from 0; in small files that share the block, over all of them.
+        """
+        place = self.block.place
+        path, line = place.at(row) if isinstance(place, JoinedPlace) else (self.path, row + 1)
+        return f"{path}, row {line:,}"
+
     def __str__(self) -> str:
+        if isinstance(self.block.place, JoinedPlace):
+            return str(self.block.place)
         first, last = self.block.first_line + 1, self.block.first_line + self.block.lines
         return f"{self.path} (rows {first:,} to {last:,}, bytes {self.block.start:,} to {self.block.end:,})"
 
@@ -212,7 +225,7 @@ def encode_block(task: EncodeTask) -> EncodeResult:
     # much.
     gc.disable()
     try:
-        with rows_of(task.path):
+        with rows_of(task.at):
             return _encode_block(task)
     finally:
         gc.enable()

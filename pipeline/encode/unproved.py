@@ -15,7 +15,7 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
     none.
 
     Args:
-        files: the encoded files, in order.
+        files: the files as they were encoded, in order.
 
     Raises:
         InputError: `mask.on_unproved: error`, and there is such a conversation.
@@ -26,10 +26,11 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
     blocks = [(file, block) for file in files for block in file.blocks]
     pairs = zip(blocks, encoded.records, strict=True)
     (file, block), record = next(pair for pair in pairs if pair[1].unproved_rows)
-    line, _, why = record.unproved_rows[0]
+    row, _, why = record.unproved_rows[0]
+    file, line = file.at(block, row)
     what = (
         f"the assistant's turns cannot be located with certainty in {count:,} conversations, which mask "
-        f"{mask.policy} needs. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
+        f"{mask.policy} needs. The first: {file.shown}, line {line}: {why}"
     )
     marks = "put {% generation %} and {% endgeneration %} around them in the template"
     fix = f"{marks}, or take {setting('mask', 'completion')}"
@@ -54,10 +55,11 @@ def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) 
         return None
     blocks = [(file, block) for file in files for block in file.blocks]
     (file, block), record = next(pair for pair in zip(blocks, encoded.records, strict=True) if pair[1].mixed_rows)
-    line, _, why = record.mixed_rows[0]
+    row, _, why = record.mixed_rows[0]
+    file, line = file.at(block, row)
     what = (
         f"thoughts or tool calls cannot be located with certainty in turns of {count:,} conversations, which "
-        f"mask.thoughts and mask.tool_calls need. The first: {file.shown}, line {block.first_line + line + 1}: {why}"
+        f"mask.thoughts and mask.tool_calls need. The first: {file.shown}, line {line}: {why}"
     )
     fix = "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train"
     if mask.on_unproved == "error":
@@ -70,7 +72,7 @@ def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encod
     are none.
 
     Args:
-        files: the encoded files, in order.
+        files: the files as they were encoded, in order.
     """
     count = sum(record.rewritten for record in encoded.records)
     if not count or mask.policy == "all":
@@ -78,10 +80,10 @@ def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encod
     blocks = [(file, block) for file in files for block in file.blocks]
     pairs = zip(blocks, encoded.records, strict=True)
     (file, block), record = next(pair for pair in pairs if pair[1].rewritten_rows)
-    line = block.first_line + record.rewritten_rows[0][0]
+    file, line = file.at(block, record.rewritten_rows[0][0])
     what = (
         f"the chat template '{encoded.spec.template_name}' renders the prompts of {count:,} conversations differently "
-        f"alone than within the conversation. The first: {file.shown}, line {line + 1}"
+        f"alone than within the conversation. The first: {file.shown}, line {line}"
     )
     if mask.on_rewritten == "reject":
         return f"{what}. They are left out"

@@ -269,10 +269,10 @@ class LocalExecutor(Executor):
         worker.pipe.close()
         if worker.process.exitcode == -RENDERING_KILLED:  # another try would end in the same way
             task = worker.tickets[0].task if worker.tickets else "a task"
-            raise TemplateError(
-                f"{task}: {worker.note}: one step took so long that the process had to be killed. Fix the template, "
-                "or leave the row out"
-            )
+            row, at = worker.note.row, getattr(task, "at", None)
+            said = worker.note.said(at(row)) if at and row >= 0 else worker.note
+            why = "one step took so long that the process had to be killed"
+            raise TemplateError(f"{task}: {said}: {why}. Fix the template, or leave the row out")
         if not worker.ready:
             self._false_starts += 1
             if self._false_starts >= _FALSE_STARTS:

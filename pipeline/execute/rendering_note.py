@@ -2,7 +2,7 @@
 
 import ctypes
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,11 @@ class RenderingNote:
         self._row.value = row
 
     def __str__(self) -> str:
+        return self.said(f"row {self.row + 1:,}" if self.row >= 0 else "a row")
+
+    def said(self, row: str) -> str:
+        """What was rendered, in words, with this name of the row."""
         name = bytes(self._place[_NOTE_NAME:]).rstrip(b"\0").decode(errors="replace")
-        row = f"row {self.row + 1:,}" if self.row >= 0 else "a row"
         return f"chat template '{name}' was stopped on {row}"
 
 
@@ -57,8 +60,11 @@ note = RenderingNote(ctypes.create_string_buffer(NOTE_BYTES))
 
 
 @contextmanager
-def rows_of(path: Path) -> Iterator[None]:
+def rows_of(where: Path | Callable[[int], str]) -> Iterator[None]:
     """Add the file and the noted row to template errors raised inside.
+
+    Args:
+        where: the file; or names the file and the row of a noted number.
 
     Raises:
         TemplateError: the same error, with the file and the row in its message.
@@ -69,4 +75,5 @@ def rows_of(path: Path) -> Iterator[None]:
     except TemplateError as error:
         if note.row < 0:
             raise
-        raise TemplateError(f"{path}, row {note.row + 1:,}: {error}") from error
+        place = f"{where}, row {note.row + 1:,}" if isinstance(where, Path) else where(note.row)
+        raise TemplateError(f"{place}: {error}") from error

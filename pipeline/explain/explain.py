@@ -77,7 +77,8 @@ class Follower:
                 f"there is no document {doc:,} in {self.dataset.store.url}; doc ids are 0 to {cached.count - 1:,}"
             )
         one, part = cached.document(doc), cached.of_document(doc)
-        address = Address(part.file.source, part.file.label, part.block.first_line + one.line + 1, one.sub)
+        file, line = part.file.at(part.block, one.line)
+        address = Address(file.source, file.label, line, one.sub)
         return self._dropped(address, one)
 
     def _packed(self, found: PackedDocument) -> Story:
@@ -130,7 +131,7 @@ class Follower:
         part = self.cached.of_row(address) if self.cached is not None else None
         here: list[tuple[int, int]] = []
         if part is not None and self.cached is not None:
-            here = self.cached.documents_of_row(part, address.line)
+            here = self.cached.documents_of_row(*part)
             mine = next((doc_id for doc_id, sub in here if sub == address.sub), None)
             if mine is not None:
                 return self._dropped(address, self.cached.document(mine))

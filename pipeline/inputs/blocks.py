@@ -1,11 +1,14 @@
 """The results of a scan: files, and blocks of which each is encoded by one task."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import blake3
+import numpy as np
+from numpy.typing import NDArray
 
 from ...schemas.errors import InputError
 
@@ -86,6 +89,42 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class FileLines:
+    """Which line of which file each row of a block is. Most blocks belong to one file; see `inputs.joined`."""
+
+    files: tuple[str, ...]
+    """Labels of the F files."""
+    begins: tuple[int, ...]
+    """(F,) the row of the block, from 0, that is each file's first line; negative if the block is not the file's
+    first.
+    """
+
+    def find(self, row: int) -> tuple[int, int]:
+        """(index of the file, number of the line in it, from 1) of a row of the block."""
+        index = bisect_right(self.begins, row) - 1
+        return index, row - self.begins[index] + 1
+
+    def find_all(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(N,) and (N,): as `find`, for (N,) rows."""
+        begins = np.array(self.begins, dtype=np.int64)
+        index = np.searchsorted(begins, rows, side="right") - 1
+        return index.astype(np.int32), rows.astype(np.int64) - begins[index] + 1
+
+    def row_of(self, file: str, line: int, rows: int) -> int | None:
+        """The row of the block, from 0, that is a line of a file, from 1; None if the block lacks it.
+
+        Args:
+            rows: how many rows the block has.
+        """
+        if file not in self.files:
+            return None
+        index = self.files.index(file)
+        row = self.begins[index] + line - 1
+        end = self.begins[index + 1] if index + 1 < len(self.files) else rows
+        return row if line > 0 and max(self.begins[index], 0) <= row < end else None
+
+
+@dataclass(frozen=True, slots=True)
 class InputFile:
     """One file of a source, as at the start of the run."""
 
@@ -120,6 +159,14 @@ class InputFile:
     def where(self, block: Block) -> Path:
         """The file that contains a block."""
         return block.spooled or self.path
+
+    def lines_of(self, block: Block) -> FileLines:
+        """Where the rows of a block are."""
+        return FileLines((self.label,), (-block.first_line,))
+
+    def at(self, block: Block, line: int) -> tuple["InputFile", int]:
+        """The file, and the number of the line in it, from 1, of a row of a block, counted from 0."""
+        return self, block.first_line + line + 1
 
 
 _COMPRESSED = (".gz", ".zst", ".zstd", ".gzip")

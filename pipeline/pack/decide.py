@@ -274,7 +274,7 @@ def decide(chosen: Chosen, config: RunConfig, scratch: Path) -> None:
         scratch: a folder for anonymous files.
     """
     catalogue = chosen.catalogue
-    everything = DocumentChunk(np.arange(len(catalogue.parts)), np.arange(len(catalogue), dtype=np.int64), chosen)
+    everything = DocumentChunk.of_all(chosen)
     owners = [part.source for part in catalogue.parts]
     decisions = Decisions(config.seed, source_bounds(catalogue.part_starts, owners, len(config.sources)))
 

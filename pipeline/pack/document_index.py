@@ -27,6 +27,8 @@ class Catalogue:
     parts: tuple[PartPlace, ...]
     part_starts: NDArray[np.int64]
     """(parts + 1,) first document of each part, then N."""
+    file_starts: NDArray[np.int64]
+    """(files + 1,) first document of each file of each part, then N. Most parts have one; see `PartPlace.lines`."""
     segment_starts: NDArray[np.int64]
     """(segments + 1,) first document of each segment, then N. A segment is one record batch of a part."""
     lengths: NDArray[np.int32]
@@ -114,6 +116,7 @@ def read_catalogue(
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     part_sizes: list[int] = []
+    file_sizes: list[int] = []
     segment_sizes: list[int] = []
     for place in parts:
         part = EncodedPart(place.path)
@@ -128,6 +131,7 @@ def read_catalogue(
             segment_sizes.append(batch.num_rows)
             documents += batch.num_rows
         part_sizes.append(documents)
+        file_sizes += _sizes_by_file(place, part, documents)
 
     def joined(name: str, kind: type[np.generic]) -> NDArray[Any]:
         values = columns.pop(name, None)
@@ -136,6 +140,7 @@ def read_catalogue(
     return Catalogue(
         parts=tuple(parts),
         part_starts=offsets_of(part_sizes),
+        file_starts=offsets_of(file_sizes),
         segment_starts=offsets_of(segment_sizes),
         lengths=joined("lengths", np.int32),
         supervised=joined("supervised", np.int32),
@@ -199,6 +204,16 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
     if stretch.completion_cut is not None:
         found["completion_cut"] = stretch.completion_cut
     return found
+
+
+def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[int]:
+    """Documents of each file of a part."""
+    files = len(place.lines.files)
+    if files == 1:
+        return [documents]
+    owners = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
+    sizes: list[int] = np.bincount(np.concatenate([np.zeros(0, np.int32), *owners]), minlength=files).tolist()
+    return sizes
 
 
 def digest_halves(batch: pa.RecordBatch) -> NDArray[np.uint64]:

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.manifest import FileRecord
+from ...schemas.ragged import offsets_of
 from ...schemas.rows import DOCUMENTS
-from ...stages.arrays import numbers, strings, view
+from ...stages.arrays import booleans, numbers, strings, view
 from ..encode.parts import EncodedPart
+from ..inputs.blocks import FileLines
 from ..store.checksummed import seal
 from ..store.open import Store, StoredFile
 
@@ -26,8 +28,7 @@ class DocumentsPart:
 
     part: StoredFile
     source: str
-    file: str
-    first_line: int
+    lines: FileLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +67,15 @@ def write_documents(task: DocumentsTask) -> FileRecord:
     with store.draft("", sha256=True) as draft:
         sink = pa.PythonFile(draft.file, mode="w")
         with pq.ParquetWriter(sink, DOCUMENTS, compression="zstd") as writer:
-            group: list[pa.Table] = []
-            doc_id = waiting = 0
+            groups = _RowGroups(writer)
+            doc_id = 0
             for part in task.parts:
+                file = -1
                 for batch in EncodedPart(part.part.path(task.cache)).batches:
-                    here = packed.slice(doc_id, batch.num_rows)
-                    table = _documents(batch, part, doc_id, pa.concat_arrays(here.chunks))
-                    group.append(table)
-                    waiting += table.num_rows
+                    here = pa.concat_arrays(packed.slice(doc_id, batch.num_rows).chunks)
+                    file = groups.add(batch, part, doc_id, here, file)
                     doc_id += batch.num_rows
-                    if waiting >= GROUP_ROWS:
-                        _write(writer, group)
-                        group, waiting = [], 0
-            _write(writer, group)
+            groups.write()
         put = draft.result
         store.put(draft, NAME, replace_damaged=True)
     record = FileRecord(NAME, put.bytes, put.hash, put.sha256)
@@ -86,17 +83,64 @@ def write_documents(task: DocumentsTask) -> FileRecord:
     return record
 
 
-def _write(writer: pq.ParquetWriter, group: list[pa.Table]) -> None:
-    """Write several batches as one row group, with shared dictionaries for sources and files."""
-    table = pa.concat_tables(group).unify_dictionaries() if group else None
-    if table is not None and table.num_rows:
-        writer.write_table(table)
+class _RowGroups:
+    """Collects rows of several parts, and writes them as one row group, with shared dictionaries for sources and files.
+
+    A group ends at the end of a batch; in a part that several files share, at the end of a file, as if each file had a
+    part of its own.
+    """
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer = writer
+        self._group: list[pa.Table] = []
+        self._waiting = 0
+
+    def add(self, batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: pa.Array, file: int) -> int:
+        """Add the packed documents of a batch.
+
+        Args:
+            doc_id: of the first document.
+            packed: (N,) flags of the documents.
+            file: of the last document before the batch, -1 if it is the part's first.
+
+        Returns:
+            The file of the last document.
+        """
+        index, _ = part.lines.find_all(view(batch.column("line")))
+        shared = len(part.lines.files) > 1
+        ends = np.flatnonzero(np.diff(index, prepend=file)) if shared else np.zeros(1, np.int64)
+        counts = offsets_of(booleans(packed))
+        first = 0
+        while first < batch.num_rows:
+            at = np.searchsorted(counts[ends], GROUP_ROWS - self._waiting + counts[first])
+            last = int(ends[at]) if at < len(ends) else batch.num_rows
+            if last > first:
+                here = (batch.slice(first, last - first), part, doc_id + first, packed.slice(first, last - first))
+                self._group.append(_documents(*here))
+                self._waiting += int(counts[last] - counts[first])
+            if at < len(ends):
+                self.write()
+                ends = ends[at + 1 :]
+            first = last
+        return int(index[-1]) if len(index) else file
+
+    def write(self) -> None:
+        """Write the group."""
+        table = pa.concat_tables(self._group).unify_dictionaries() if self._group else None
+        if table is not None and table.num_rows:
+            self._writer.write_table(table)
+        self._group, self._waiting = [], 0
 
 
-def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.Array:
-    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples."""
+def example_ids(stems: pa.Array, lines: pa.Array, subs: pa.Array) -> pa.Array:
+    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples.
+
+    Args:
+        stems: `source/file` of each, or one for all.
+    """
     # Arrow scalars, because pyarrow imports pandas (if installed) to convert Python's.
-    stem, colon, slash = strings([f"{source}/{file}", ":", "/"])
+    colon, slash = strings([":", "/"])
+    stem = stems[0] if len(stems) == 1 else stems
     import pyarrow.compute as pc  # imported here, because other tasks do not need it
 
     place = pc.binary_join_element_wise(stem, pc.cast(lines, pa.string()), colon)
@@ -105,14 +149,20 @@ def example_ids(source: str, file: str, lines: pa.Array, subs: pa.Array) -> pa.A
 
 
 def _documents(batch: pa.RecordBatch, part: DocumentsPart, doc_id: int, packed: pa.Array) -> pa.Table:
-    lines = numbers(view(batch.column("line")).astype(np.int64) + part.first_line + 1)
+    index, lines = part.lines.find_all(view(batch.column("line")))
+    taken = np.unique(index[booleans(packed)])
+    if not len(taken):
+        return DOCUMENTS.empty_table()
+    files = [part.lines.files[file] for file in taken.tolist()]
+    place = np.minimum(np.searchsorted(taken, index), len(taken) - 1)  # documents of other files are filtered out below
+    stems = strings([f"{part.source}/{file}" for file in files])
     rows = batch.num_rows
     columns = [
         numbers(np.arange(doc_id, doc_id + rows)),
-        example_ids(part.source, part.file, lines, batch.column("sub")),
+        example_ids(stems if len(files) == 1 else stems.take(numbers(place)), numbers(lines), batch.column("sub")),
         pa.DictionaryArray.from_arrays(numbers(np.zeros(rows, np.int32)), strings([part.source])),
-        pa.DictionaryArray.from_arrays(numbers(np.zeros(rows, np.int32)), strings([part.file])),
-        lines,
+        pa.DictionaryArray.from_arrays(numbers(place.astype(np.int32)), strings(files)),
+        numbers(lines),
         batch.column("group"),
         numbers(np.diff(view(batch.column("input_ids").offsets))),
     ]

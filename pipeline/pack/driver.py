@@ -34,7 +34,7 @@ from .preference import survey_pairs
 from .row_sizes import RowWeights
 from .survey import Survey, Surveyor, cuts_by_packing
 from .task import PackResult, PackTask
-from .windows import WINDOW_TOKENS, compose
+from .windows import WINDOW_TOKENS, block_sources, compose
 
 _PACKED = "_run/layout/packed.arrow"
 _FLAGS = pa.schema([pa.field("packed", pa.bool_())])
@@ -53,11 +53,11 @@ class RowPlanner(Protocol):
     pairs: ClassVar[bool]
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
-        """Return the parts of each window, ascending."""
+        """Return the blocks of each window, ascending."""
         ...
 
     def plan(
-        self, out: Store, split: str, number: int, first_shard: int, parts: NDArray[np.int64], weights: RowWeights
+        self, out: Store, split: str, number: int, first_shard: int, blocks: NDArray[np.int64], weights: RowWeights
     ) -> WindowPlan:
         """Plan a window and put its layout, without keeping anything large in memory.
 
@@ -119,15 +119,15 @@ class PackedRowPlanner:
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
         """See `RowPlanner`."""
-        config, sources = self.surveyor.config, [place.source for place in self.surveyor.places]
+        config, sources = self.surveyor.config, block_sources(self.surveyor.places)
         return compose(self.totals[split], sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)
 
     def plan(
-        self, out: Store, split: str, number: int, first_shard: int, parts: NDArray[np.int64], weights: RowWeights
+        self, out: Store, split: str, number: int, first_shard: int, blocks: NDArray[np.int64], weights: RowWeights
     ) -> WindowPlan:
         """See `RowPlanner`."""
         config = self.surveyor.config
-        window = self.surveyor.window(parts, split)
+        window = self.surveyor.window(blocks, split)
         planned, plan = plan_window(out, split, number, first_shard, config, window)
         weights.add(plan)
         cuts = cuts_by_packing(window, *inner_cuts(plan, window.sections), config, len(config.sources))
@@ -178,9 +178,9 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     planning = 0.0
     with closing(executor.queue(perform, finished.have)) as queue:
         for split in survey.splits:
-            for number, parts in enumerate(rows.windows(split)):
+            for number, blocks in enumerate(rows.windows(split)):
                 began = time.perf_counter()
-                plan = rows.plan(out, split, number, len(tasks[split]), parts, weights[split])
+                plan = rows.plan(out, split, number, len(tasks[split]), blocks, weights[split])
                 planning += time.perf_counter() - began
                 shards = _shard_tasks(selected, out, split, plan)
                 due: list[PackTask | DocumentsTask] = [*shards]
@@ -309,7 +309,5 @@ def _shard_tasks(selected: Selected, out: Store, split: str, plan: WindowPlan) -
 def _documents_task(selected: Selected, out: Store) -> DocumentsTask:
     names = [source.name for source in selected.config.sources]
     encoded = selected.encoded
-    parts = tuple(
-        DocumentsPart(place.part, names[place.source], place.file, place.first_line) for place in encoded.places
-    )
+    parts = tuple(DocumentsPart(place.part, names[place.source], place.lines) for place in encoded.places)
     return DocumentsTask(out, encoded.cache, parts, _PACKED)

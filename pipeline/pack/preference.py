@@ -59,10 +59,10 @@ class PairRowPlanner:
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
         """See `RowPlanner`. Returns a single window with all pairs."""
-        return [np.arange(len(self.chosen.catalogue.parts))]
+        return [np.arange(len(self.chosen.catalogue.file_starts) - 1)]
 
     def plan(
-        self, out: Store, split: str, number: int, first_shard: int, parts: NDArray[np.int64], weights: RowWeights
+        self, out: Store, split: str, number: int, first_shard: int, blocks: NDArray[np.int64], weights: RowWeights
     ) -> WindowPlan:
         """See `RowPlanner`."""
         catalogue, config = self.chosen.catalogue, self.config
@@ -108,10 +108,11 @@ def survey_pairs(
     """
     catalogue, found = _read(config, places)
     chosen = _choose(config, catalogue, found, scratch)
-    survey = Survey(ledger, tuple(split_names(config)), len(places), cuts=[0] * len(config.sources))
+    files = len(catalogue.file_starts) - 1
+    survey = Survey(ledger, tuple(split_names(config)), files, cuts=[0] * len(config.sources))
     if config.duplicates == "keep":
         survey.repeats = Repeats(len(catalogue))
-    everything = DocumentChunk(np.arange(len(places)), np.arange(len(catalogue)), chosen)
+    everything = DocumentChunk.of_all(chosen)
     survey.add(everything, [source.name for source in config.sources], config, cuts=False)
     return survey, PairRowPlanner(config, chosen, found)
 
@@ -178,11 +179,11 @@ def _refuse_overlong(config: RunConfig, catalogue: Catalogue, cut: PairCut, long
     if not len(found):
         return
     first, kept = int(found[0]), cut.kept
-    place, line = where_from(catalogue, first)
+    source, file, line = where_from(catalogue, first)
     raise InputError(
         f"{len(found):,} pairs are longer than truncate.max_length ({config.truncate.max_length:,}), prompt and longer "
-        f"completion together; the first one has {int(kept.longest[first]):,} tokens and is in {place.file} "
-        f"of source {config.sources[place.source].name!r}, line {line:,}. Cut them "
+        f"completion together; the first one has {int(kept.longest[first]):,} tokens and is in {file} "
+        f"of source {config.sources[source].name!r}, line {line:,}. Cut them "
         f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "
         f"({setting('truncate.max_length', config.pack.alignment.next_row(int(kept.longest.max())))})"
     )

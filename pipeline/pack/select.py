@@ -15,7 +15,7 @@ from ...stages.mask.policy import Mask
 from ...stages.select.sections import Sections, lay_open
 from ...stages.select.selection import Selection
 from ...stages.select.truncate import Keep, Limits, Overlong
-from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart, PartPlace
+from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart
 from .document_index import Catalogue, contaminated
 from .split import SplitDocuments, Splitter, split_documents
 
@@ -183,7 +183,7 @@ class OverlongExamples:
 
     def __init__(self) -> None:
         self.count = 0
-        self._first: tuple[PartPlace, int, int] | None = None
+        self._first: tuple[int, str, int, int] | None = None
         self._longest = 0
 
     def add(self, catalogue: Catalogue, long: NDArray[np.bool_]) -> None:
@@ -204,18 +204,19 @@ class OverlongExamples:
         """
         if self._first is None:
             return
-        place, line, tokens = self._first
+        source, file, line, tokens = self._first
         raise InputError(
             f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
-            f"one has {tokens:,} tokens and is in {place.file} of source {config.sources[place.source].name!r}, "
+            f"one has {tokens:,} tokens and is in {file} of source {config.sources[source].name!r}, "
             f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
             f"or raise the length ({setting('truncate.max_length', config.pack.alignment.next_row(self._longest))})"
         )
 
 
-def where_from(catalogue: Catalogue, document: int) -> tuple[PartPlace, int]:
-    """Return the part of a document, and the document's line in the file, counted from 1."""
+def where_from(catalogue: Catalogue, document: int) -> tuple[int, str, int]:
+    """Return a document's source, the label of its file, and its line in the file, counted from 1."""
     part = int(np.searchsorted(catalogue.part_starts, document, side="right")) - 1
     place = catalogue.parts[part]
-    lines = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])
-    return place, place.first_line + int(lines[document - int(catalogue.part_starts[part])]) + 1
+    rows = np.concatenate([view(batch.column("line")) for batch in EncodedPart(place.path).batches])
+    index, line = place.lines.find(int(rows[document - int(catalogue.part_starts[part])]))
+    return place.source, place.lines.files[index], line

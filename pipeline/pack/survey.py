@@ -1,6 +1,6 @@
 """The survey of a run: decides which documents to pack, and adds up the counts, in bounded memory.
 
-Documents are read one chunk at a time, in order, keeping only a few numbers per part. Decisions that depend on other
+Documents are read one chunk at a time, in order, keeping only a few numbers per block. Decisions that depend on other
 documents are made in earlier passes: one for duplicates, one or two for weights. Later steps read a chunk again and get
 the same decisions (`Surveyor.chunks`); if a run has only one chunk, it is read once and kept.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.ledger import Ledger
-from ...schemas.ragged import offsets_of, sums_of
+from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.arrays import numbers
 from ...stages.mask.policy import Mask
 from ..encode.parts import PartPlace
@@ -37,7 +37,8 @@ class Survey:
     ledger: Ledger
     """The ledger before packing; it closes when the shards are added."""
     splits: tuple[str, ...]
-    parts: int
+    blocks: int
+    """See `windows.block_sources`."""
     tokens: int = 0
     """Tokens of all rows, including alignment padding."""
     cuts: list[int] = field(default_factory=list)
@@ -47,9 +48,9 @@ class Survey:
     included.
     """
     totals: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """For each split, (parts,) packed tokens of each part."""
+    """For each split, (blocks,) packed tokens of each block."""
     sections: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """For each split, (parts,) planned sections of each part."""
+    """For each split, (blocks,) planned sections of each block."""
     packed: list[pa.Array] = field(default_factory=list)
     """(documents,) whether each is packed, as bits, one array per chunk."""
     repeats: Repeats | None = None
@@ -68,9 +69,11 @@ class Survey:
         self.heads = [a + b for a, b in zip(self.heads or [0] * len(heads), heads, strict=True)]
         for split in self.splits:
             sections = chosen.sections(which[split])
-            at = np.searchsorted(sections.documents, catalogue.part_starts)
-            self.totals.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = sums_of(sections.lengths, at)
-            self.sections.setdefault(split, np.zeros(self.parts, np.int64))[chunk.parts] = np.diff(at)
+            at = np.searchsorted(sections.documents, catalogue.file_starts)
+            totals, counts = (
+                one.setdefault(split, np.zeros(self.blocks, np.int64)) for one in (self.totals, self.sections)
+            )
+            totals[chunk.blocks], counts[chunk.blocks] = sums_of(sections.lengths, at), np.diff(at)
             align = config.pack.alignment.document
             self.tokens += int((-(-sections.lengths // align)).sum(dtype=np.int64)) * align
         if cuts:
@@ -106,6 +109,8 @@ class Surveyor:
         self._sizes = np.array(sizes, dtype=np.int64)
         self.starts = offsets_of(self._sizes)
         """(parts + 1,) first document of each part, then the number of documents."""
+        self._blocks = offsets_of([len(place.lines.files) for place in places])
+        """(parts + 1,) first block of each part, then the number of blocks."""
         bounds = source_bounds(self.starts, [place.source for place in places], len(self._names))
         self.decisions = Decisions(config.seed, bounds)
         self._few = int(self.starts[-1]) <= CHUNK_DOCUMENTS and len(places) <= CHUNK_PARTS
@@ -124,7 +129,7 @@ class Surveyor:
         """
         config = self.config
         splits = tuple(split_names(config)) if only is None else (only,)
-        survey = Survey(ledger, splits, len(self.places), cuts=[0] * len(self._names))
+        survey = Survey(ledger, splits, int(self._blocks[-1]), cuts=[0] * len(self._names))
         if config.duplicates == "keep" and only is None:
             survey.repeats = Repeats(int(self.starts[-1]))
         self.decide()
@@ -144,11 +149,12 @@ class Surveyor:
         chunks = partial(self.chunks, digests=self.config.duplicates == "drop")
         self.decisions.find(chunks, self.config, int(self.starts[-1]), self._scratch)
 
-    def window(self, parts: NDArray[np.int64], split: str) -> Window:
-        """Return the packed documents of a split in some parts, ascending."""
+    def window(self, blocks: NDArray[np.int64], split: str) -> Window:
+        """Return the packed documents of a split in some blocks, ascending."""
         gathering = Gathering()
+        parts = np.unique(np.searchsorted(self._blocks, blocks, side="right") - 1)
         for chunk in self.chunks(parts):
-            among, which = parts_in(chunk, parts)
+            among, which = parts_in(chunk, blocks)
             gathering.add(chunk, which & splits_of(self.config, chunk.chosen.catalogue)[split], among)
         return gathering.window()
 
@@ -188,7 +194,9 @@ class Surveyor:
                 )
             shift = self.starts[group] - catalogue.part_starts[:-1]
             documents = np.arange(len(catalogue), dtype=np.int64) + np.repeat(shift, sizes)
-            yield DocumentChunk(group, documents, select_alone(catalogue, config, mask, self._tokenizer_json, refused))
+            blocks = ranges(self._blocks[group], np.diff(self._blocks)[group])
+            chosen = select_alone(catalogue, config, mask, self._tokenizer_json, refused)
+            yield DocumentChunk(group, blocks, documents, chosen)
         refused.check(config)
 
 

@@ -1,7 +1,7 @@
-"""Windows: the parts that are planned together, and their documents during planning.
+"""Windows: the documents that are planned together.
 
-A window holds whole parts. It keeps only position and length of the documents that its split packs, so that its memory
-depends only on what it plans.
+A window holds whole blocks: parts, or files of a part that several small files share. It keeps only position and length
+of the documents that its split packs, so that its memory depends only on what it plans.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of
+from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.splitmix import GOLDEN, mix
 from ...stages.select.sections import Sections
 from ..encode.parts import PartPlace
@@ -28,21 +28,21 @@ CHUNK_PARTS = 1 << 12
 
 
 def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed: int) -> list[NDArray[np.int64]]:
-    """Group the parts of one split into windows: the parts of each window, ascending.
+    """Group the blocks of one split into windows: the blocks of each window, ascending.
 
-    With several windows, parts are assigned in an order chosen by the seed, interleaving the sources, so that every
-    window has parts of every source.
+    With several windows, blocks are assigned in an order chosen by the seed, interleaving the sources, so that every
+    window has blocks of every source.
 
     Args:
-        totals: (parts,) packed tokens of each part.
-        sources: (parts,) source of each part.
-        limit: maximum tokens of a window; a part with more tokens becomes a separate window.
+        totals: (blocks,) packed tokens of each block.
+        sources: (blocks,) source of each block.
+        limit: maximum tokens of a window; a block with more tokens becomes a separate window.
     """
     if int(totals.sum()) <= limit:
-        return [np.arange(len(totals))]  # one window even without parts, because an empty split still has one shard
+        return [np.arange(len(totals))]  # one window even without blocks, because an empty split still has one shard
     owners = np.array(sources)
     keys = mix64(np.arange(len(totals), dtype=np.uint64), seed)
-    # The relative position of a part in its source; sorting by it interleaves sources of any sizes evenly.
+    # The relative position of a block in its source; sorting by it interleaves sources of any sizes evenly.
     share = np.zeros(len(totals))
     for source in np.unique(owners):
         mine = np.flatnonzero(owners == source)
@@ -51,12 +51,12 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
     windows: list[NDArray[np.int64]] = []
     window: list[int] = []
     size = 0
-    for part in np.lexsort((owners, share)).tolist():
-        if window and size + int(totals[part]) > limit:
+    for block in np.lexsort((owners, share)).tolist():
+        if window and size + int(totals[block]) > limit:
             windows.append(_rising(window))
             window, size = [], 0
-        window.append(part)
-        size += int(totals[part])
+        window.append(block)
+        size += int(totals[block])
     if window and size:
         windows.append(_rising(window))
     return windows
@@ -68,9 +68,18 @@ class DocumentChunk:
 
     parts: NDArray[np.int64]
     """The parts, ascending."""
+    blocks: NDArray[np.int64]
+    """The blocks of the parts, ascending; see `block_sources`."""
     documents: NDArray[np.int64]
     """(N,) doc ids of the parts' documents, ascending."""
     chosen: "Chosen"
+
+    @classmethod
+    def of_all(cls, chosen: "Chosen") -> "DocumentChunk":
+        """All documents of a run."""
+        catalogue = chosen.catalogue
+        parts, blocks = np.arange(len(catalogue.parts)), np.arange(len(catalogue.file_starts) - 1)
+        return cls(parts, blocks, np.arange(len(catalogue)), chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,16 +184,23 @@ class Gathering:
         return values[0] if len(values) == 1 else np.concatenate(values)
 
 
-def _rising(parts: list[int]) -> NDArray[np.int64]:
-    return np.array(sorted(parts), dtype=np.int64)
+def _rising(blocks: list[int]) -> NDArray[np.int64]:
+    return np.array(sorted(blocks), dtype=np.int64)
 
 
-def parts_in(chunk: DocumentChunk, parts: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (parts of the chunk,) which of its parts are in `parts` (ascending), and (N,) which documents are in
-    those.
+def parts_in(chunk: DocumentChunk, blocks: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (parts of the chunk,) which of its parts have some of `blocks` (ascending), and (N,) which documents are
+    in those blocks.
     """
-    among = np.isin(chunk.parts, parts, assume_unique=True)
-    return among, np.repeat(among, np.diff(chunk.chosen.catalogue.part_starts))
+    catalogue = chunk.chosen.catalogue
+    among = np.isin(chunk.blocks, blocks, assume_unique=True)
+    counts = [len(part.lines.files) for part in catalogue.parts]
+    return sums_of(among, offsets_of(counts)) > 0, np.repeat(among, np.diff(catalogue.file_starts))
+
+
+def block_sources(places: Sequence[PartPlace]) -> list[int]:
+    """The source of each block. The blocks of a run are its parts, or the files of parts that several files share."""
+    return [place.source for place in places for _ in place.lines.files]
 
 
 def groups(parts: NDArray[np.int64], sizes: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:

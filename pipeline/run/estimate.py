@@ -43,7 +43,7 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
         blocks=len(tasks),
         cached=len(tasks) - len(missing),
         missing_bytes=missing_bytes,
-        why_missing=tuple(why_missing(work.cache, prepared.files, tasks, missing)),
+        why_missing=tuple(why_missing(work.cache, prepared.joined, tasks, missing)),
         tokens=tokens,
         # The factor 1.2 allows for a sample that is off by a fifth. Parts hold 4 bytes per token; shards hold all
         # columns.

@@ -148,7 +148,7 @@ def _decide(seen: _Seen) -> _Decided:
         return _Decided(Ledger(), None, str(error))
     total = survey.ledger.total()
     if not total.examples_packed:
-        first, looked = first_reject(prepared.files, encoded.records, mask_rejects(config)), ""
+        first, looked = first_reject(prepared.joined, encoded.records, mask_rejects(config)), ""
         if sample is not None and not sample.exhaustive:
             first, looked = _first_of(sample, seen), " in the sample"
         fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
@@ -163,7 +163,7 @@ def _decide(seen: _Seen) -> _Decided:
 def _first_of(sample: Sampled, seen: _Seen) -> str:
     """Describe the first rejected row of a sample, by its place in the original input."""
     files = seen.prepared.files
-    lines = reject_lines(files, seen.encoded.records, mask_rejects(seen.config)).splitlines()
+    lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(seen.config)).splitlines()
     for one in sample.true_rejects(rejects_among(lines[:1], files)).shown:
         is_none = what_it_is(files[0], one.reason, line=False)
         return f" The first: {one.file}: {one.reason}: {one.detail}.{is_none}"
@@ -201,7 +201,7 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         absent["flow"] = absent["training"] = f"The run would stop: {decided.refused}."
     else:
         reasons = mask_rejects(config)
-        lines = reject_lines(seen.prepared.files, seen.encoded.records, reasons).splitlines()
+        lines = reject_lines(seen.prepared.joined, seen.encoded.records, reasons).splitlines()
         rejects = rejects_among(lines, seen.prepared.files)
         flow = flow_of(decided.ledger, rejects if sample is None else sample.true_rejects(rejects))
         if seen.encoded.contamination is not None:

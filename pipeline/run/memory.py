@@ -18,7 +18,7 @@ from ...schemas.units import size
 from ..encode.parts import PartPlace
 from ..inputs.blocks import Block
 from ..pack.survey import Survey
-from ..pack.windows import WINDOW_TOKENS, compose
+from ..pack.windows import WINDOW_TOKENS, block_sources, compose
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
@@ -27,7 +27,7 @@ writes.
 DRIVER_BYTES = 512 << 20
 """Memory that the driver always needs: the reference tokenizer, and one chunk of documents."""
 PART_BYTES = 4 << 10
-"""Bytes that the driver keeps per encoded part: its block, task and record."""
+"""Bytes that the driver keeps per block, with its task and record."""
 PIECE_BYTES = {"wrapped": 192}
 """Bytes that planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
 _PIECE_BYTES = 128
@@ -88,18 +88,18 @@ def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig,
         pairs: whether this is preference data, which has a single window.
     """
     most = 0
-    sources = [place.source for place in places]
+    sources = block_sources(places)
     limit, strategy = config.pack.window_tokens or WINDOW_TOKENS, config.pack.strategy
     for split, totals in survey.totals.items():
-        windows = [np.arange(survey.parts)] if pairs else compose(totals, sources, limit, config.seed)
-        for parts in windows:
-            pieces = int(survey.sections[split][parts].sum())
+        windows = [np.arange(survey.blocks)] if pairs else compose(totals, sources, limit, config.seed)
+        for blocks in windows:
+            pieces = int(survey.sections[split][blocks].sum())
             if strategy in ("bfd_split", "wrapped"):
-                pieces += int(totals[parts].sum()) // config.truncate.max_length  # there are at most as many cuts
+                pieces += int(totals[blocks].sum()) // config.truncate.max_length  # there are at most as many cuts
             most = max(most, pieces)
     each = PAIR_BYTES if pairs else PIECE_BYTES.get(strategy, _PIECE_BYTES)
     flags = sum(map(len, survey.packed)) // 8
-    driver = DRIVER_BYTES + PART_BYTES * survey.parts + flags + each * max(0, most - PIECES_FREE)
+    driver = DRIVER_BYTES + PART_BYTES * survey.blocks + flags + each * max(0, most - PIECES_FREE)
     if pairs:
         why = f"{most:,} pairs are kept in memory to be ordered"
     else:

@@ -16,8 +16,10 @@ from ..execute.executor import Executor
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.format_options import SourceFormat, needs_template
 from ..inputs.formats import resolve_formats
+from ..inputs.joined import join_small
 from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
+from ..inputs.user_reader import is_reader
 from .workspace import Workspace
 
 
@@ -32,7 +34,7 @@ def prepare(
     """Find out what to encode, and how. Writes only notes in the cache.
 
     Args:
-        files: the inputs, if they are already scanned.
+        files: the inputs, if they are already scanned; then small files are not joined.
         first: the files to encode first, by default all. If the cache lacks some of their parts, workers start to warm
         up.
 
@@ -46,9 +48,7 @@ def prepare(
         template = str(work.base / template)
     memo = work.scratch.root / "tokenizers"
     with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
-        if files is None:
-            with work.timings.stage("scan"):
-                files = _scan(config, work)
+        whole, files = files is None, files if files is not None else _scan(config, work)
         formats = resolve_formats(config, work.base, files)
         for form in formats.values():
             for note in form.notes:
@@ -68,10 +68,15 @@ def prepare(
         prove = config.mask.prove is not None
         made = make_spec(tokenizer, section, engine, version, needs_template=conversations, prove=prove)
         spec = trusted_trace(cache, made)
-        guess = Prepared(config.sources, tuple(files), formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation)
+        readers = [one.name for one in config.sources if is_reader(one.format)]
+        files = tuple(files)
+        joined = tuple(join_small(files, readers)) if whole else files
+        guess = Prepared(
+            config.sources, files, joined, formats, pairs, tokenizer, section.engine, spec, 0.0, evaluation
+        )
         if spec.template is not None and nests_values(spec.template):
             executor.isolate()
-        soon = guess if first is None else replace(guess, files=tuple(first))
+        soon = guess if first is None else replace(guess, joined=tuple(first))
         if work.parts.missing(soon.tasks(cache)):
             executor.start(warm_up, cache, spec.name)
         choice = choose_on_first_rows(guess, cache, executor, work.observer)
@@ -90,4 +95,5 @@ def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, Source
 def _scan(config: RunConfig, work: Workspace) -> list[InputFile]:
     shard = config.run.shard
     notes = work.cache if shard is not None else None
-    return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)
+    with work.timings.stage("scan"):
+        return scan_inputs(config.sources, work.base, work.scratch, notes=notes, shard=shard)

@@ -24,6 +24,7 @@ from ..dataset.run_notes import (
 from ..encode.driver import Encoded
 from ..encode.prepared import Prepared
 from ..execute.executor import Executor
+from ..inputs.joined import join_small
 from ..observer import Observer
 from ..pack.documents import NAME as DOCUMENTS
 from ..pack.documents import RECORD as DOCUMENTS_RECORD
@@ -119,7 +120,8 @@ def _recalled(config: RunConfig, work: Workspace, known: dict[str, Any]) -> Prep
     tokenizer, pairs = recall_tokenizer(spec, known), "pairs" in known["encode"]
     evaluation = _recalled_evaluation(config, work, known)
     engine = config.tokenizer.engine
-    return Prepared(config.sources, tuple(files), formats, pairs, tokenizer, engine, spec, 0.0, evaluation)
+    joined = tuple(join_small(files))
+    return Prepared(config.sources, tuple(files), joined, formats, pairs, tokenizer, engine, spec, 0.0, evaluation)
 
 
 def _recalled_evaluation(config: RunConfig, work: Workspace, known: dict[str, Any]) -> Evaluation | None:

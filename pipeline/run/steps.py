@@ -66,7 +66,7 @@ def encode_inputs(
         encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     work.timings.summed("encode", encoded.busy, encoded.made)
     for check in (check_proved, check_parts, check_rewritten, check_sampling):
-        said = check(config.mask, prepared.files, encoded)
+        said = check(config.mask, prepared.joined, encoded)
         if said is not None:
             work.observer.note(said)
     said = check_stops(encoded.spec) if any(needs_template(one.options) for one in prepared.formats.values()) else None
@@ -88,7 +88,7 @@ def decontaminate(
         return encoded
     with work.timings.stage("compare"):
         found = compare(
-            prepared.sources, prepared.files, prepared.formats, evaluation, section.share, work.cache, executor,
+            prepared.sources, prepared.joined, prepared.formats, evaluation, section.share, work.cache, executor,
             work.observer,
         )  # fmt: skip
         marked, said = found.marked()
@@ -132,7 +132,7 @@ def _require_something(
         write_rejects(config, prepared, encoded, work)
     fits = "" if total.rows_used else what_fits(prepared.files, prepared.formats)
     fix = nothing_left(total, work.out.where(REJECTS), fits)
-    first = first_reject(prepared.files, encoded.records, mask_rejects(config))
+    first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
     raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
 
 
@@ -160,7 +160,7 @@ def write_lists(config: RunConfig, prepared: Prepared, encoded: Encoded, work: W
 
 def write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
     """Write the rejected rows."""
-    lines = reject_lines(prepared.files, encoded.records, mask_rejects(config))
+    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config))
     return put_record(work.out, REJECTS, lines)
 
 

@@ -244,7 +244,8 @@ class LiveWindows:
             ) from error
 
     def _encode_blocks(self, blocks: NDArray[np.int64], executor: Executor) -> Encoded:
-        some = replace(self._prepared, files=tuple(self.blocks.select(blocks)))
+        files = tuple(self.blocks.select(blocks))
+        some = replace(self._prepared, files=files, joined=files)
         encoded = encode_missing(some, self._parts, executor, self._observer)
         return decontaminate(self.config, some, encoded, self._work, executor)
 

@@ -15,7 +15,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ledger import Ledger
 from ...schemas.ragged import offsets_of, sums_of
-from ...stages.arrays import numbers, view
+from ...stages.arrays import numbers, strings, view
 from ...stages.mask.policy import Mask, supervised_tokens
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
@@ -118,16 +118,17 @@ class PlannedWindow:
             batches = EncodedPart(place.path).batches
             columns = [np.concatenate([view(batch.column(name)) for batch in batches]) for name in ("line", "sub")]
             line, sub = (column[self._doc_ids[mine] & ((1 << DOC_BITS) - 1)] for column in columns)
-            lines = line.astype(np.int64) + place.first_line + 1
+            (file,) = place.lines.files  # a stream joins no files
+            _, lines = place.lines.find_all(line)
             source = self._names[place.source]
-            ids = example_ids(source, place.file, numbers(lines), numbers(sub))
+            ids = example_ids(strings([f"{source}/{file}"]), numbers(lines), numbers(sub))
             for piece, name, number in zip(mine.tolist(), ids.to_pylist(), lines.tolist(), strict=True):
                 out[piece] = RowDocument(
                     row=int(rows[piece - low]),
                     doc_id=int(self._doc_ids[piece]),
                     id=name,
                     source=source,
-                    file=place.file,
+                    file=file,
                     line=number,
                     start=int(self._starts[piece]),
                     tokens=int(self._lengths[piece]),

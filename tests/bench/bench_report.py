@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from packtrain.pipeline.encode.parts import PartPlace
+from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.report.collect.lengths.choice import choose
 from packtrain.pipeline.report.collect.lengths.encoded import read_stats
 from packtrain.pipeline.report.options import ReportOptions
@@ -123,7 +124,9 @@ def put_parts(stats: LengthStats, folder: Path) -> tuple[list[PartPlace], list[i
         name = f"{first:012d}.arrow"
         with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, ENCODED) as writer:
             writer.write_batch(batch)
-        places.append(PartPlace(store, StoredFile(name, (folder / name).stat().st_size, "0" * 64), 0, "a", 0))
+        places.append(
+            PartPlace(store, StoredFile(name, (folder / name).stat().st_size, "0" * 64), 0, FileLines(("a",), (0,)))
+        )
         sizes.append(last - first)
     return places, sizes
 

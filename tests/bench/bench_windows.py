@@ -30,6 +30,7 @@ else:
     from corpus import make_parser, print_header, print_table, work_folder
 
 from packtrain.pipeline.encode.parts import PartPlace
+from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.pack.planning import plan_window
 from packtrain.pipeline.pack.row_sizes import RowWeights
 from packtrain.pipeline.pack.segments import CHUNK_TOKENS
@@ -93,7 +94,10 @@ class Synthetic:
         starts = np.concatenate([[0], np.cumsum([len(one) for one in of_parts])])
         lengths = np.concatenate(of_parts)
         documents = np.arange(len(lengths)) - np.repeat(starts[:-1] - parts * PART, np.diff(starts))
-        places = tuple(PartPlace(store, StoredFile(f"part-{part}", 0, "0" * 64), 0, "", 0) for part in parts.tolist())
+        places = tuple(
+            PartPlace(store, StoredFile(f"part-{part}", 0, "0" * 64), 0, FileLines(("",), (0,)))
+            for part in parts.tolist()
+        )
         nothing, ones = np.zeros(len(lengths), np.int32), np.ones(len(lengths), np.int32)
         sections = Sections(np.arange(len(lengths)), nothing.copy(), lengths)
         at = np.arange(len(starts))

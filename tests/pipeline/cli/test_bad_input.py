@@ -753,7 +753,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "out": "out",
         "cache": "cache",
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "words", "format": "text", "path": names}],
+        # A source each, so that they are not joined: there should be many tasks to kill.
+        "sources": [{"name": f"words-{name[:3]}", "format": "text", "path": name} for name in names],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": "128KiB"},
         "run": {"workers": 2, "report": False},

@@ -42,7 +42,10 @@ def config(tmp_path: Path, tiny_tokenizer: Path, new_cache: Callable[[Path], Pat
         "out": str(tmp_path / "alone"),
         "cache": str(new_cache(tiny_tokenizer)),
         "tokenizer": {"path": str(tiny_tokenizer)},
-        "sources": [{"name": "a", "format": "text", "path": str(tmp_path / "in-*.jsonl")}],
+        "sources": [  # one for each file, so that the files are not joined
+            {"name": f"a{number}", "format": "text", "path": str(tmp_path / f"in-{number:02}.jsonl")}
+            for number in range(20)
+        ],
         "truncate": {"max_length": 256},
         "holdout": {"fraction": 0.1},
         "output": {"shard_bytes": "128KiB"},
@@ -196,6 +199,7 @@ def test_inputs_are_read_once_by_all(
     monkeypatch.setattr(sources_module, "BLOCK_BYTES", 4096)  # each file has a note of its own
     time.sleep(0.2)  # until another change would have another time
     shared = elsewhere()
+    shared["sources"] = [{"name": "a", "format": "text", "path": str(tmp_path / "in-*.jsonl")}]
     alone = packed(shared, shard="1/2")
     assert len(scanned) == len(set(scanned)) == 20
     del scanned[:]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.encode.parts import PartList, PartPlace
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.inputs.blocks import Block
+from packtrain.pipeline.inputs.blocks import Block, FileLines
 from packtrain.pipeline.pack import decide as deciding
 from packtrain.pipeline.pack import driver as packing
 from packtrain.pipeline.pack import planning, survey
@@ -239,7 +239,7 @@ def test_a_draw_needs_no_document_twice_in_memory(
 
 def surveyed(documents: int, parts: int) -> tuple[Survey, list[PartPlace]]:
     sizes = np.full(parts, documents // parts, np.int64)
-    places = [PartPlace(LocalStore(Path()), StoredFile("part", 0, "0" * 64), 0, "", 0)] * parts
+    places = [PartPlace(LocalStore(Path()), StoredFile("part", 0, "0" * 64), 0, FileLines(("",), (0,)))] * parts
     found = Survey(Ledger(), ("train",), parts, totals={"train": sizes * 500}, sections={"train": sizes})
     return found, places
 

@@ -64,7 +64,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Co
     config: dict[str, Any] = {
         "out": str(folder / "out"),
         "tokenizer": {"path": str(tiny_tokenizer), "engine": "tokenizers"},
-        "sources": [{"name": "words", "format": "text", "path": names}],
+        # One for each file, so that the files are not joined.
+        "sources": [{"name": f"words-{number}", "format": "text", "path": name} for number, name in enumerate(names)],
         "truncate": {"max_length": 256},
         "output": {"shard_bytes": "128KiB"},
         "run": {"workers": 1, "report": False},

@@ -223,7 +223,8 @@ def _id_of(document: int, places: Sequence[PartPlace], starts: NDArray[np.int64]
     place, row = places[part], document - int(starts[part])
     columns = pa.Table.from_batches(EncodedPart(place.path).batches).select(["line", "sub"]).slice(row, 1).to_pydict()
     (line,), (sub,) = columns["line"], columns["sub"]
-    return Address(names[place.source], place.file, place.first_line + line + 1, sub).id
+    index, number = place.lines.find(line)
+    return Address(names[place.source], place.lines.files[index], number, sub).id
 
 
 def _supervised_runs(
