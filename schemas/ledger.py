@@ -1,12 +1,13 @@
 """The ledger: what became of every row, token and label, by source. Its sums must close exactly."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .errors import IntegrityError
 
-_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated", "turns_sampled")
+_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated", "turns_sampled", "weight_trained")
 """Counters of `SourceLedger` that manifests of the first version lack."""
 
 
@@ -78,6 +79,13 @@ class SourceLedger:
     """
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
+    weight_trained: float = 0.0
+    """Sum of the loss weights of all trained labels; 0 in datasets without weights, whose labels all count 1."""
+
+    @property
+    def loss_mass(self) -> float:
+        """The source's part of the loss: the sum of the weights of its labels."""
+        return self.weight_trained or float(self.labels_trained)
 
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(equation, left side, right side) of all equations."""
@@ -160,6 +168,10 @@ def _source(data: Mapping[str, Any]) -> SourceLedger:
     source = SourceLedger(**data)
     for one in fields(source):
         value = getattr(source, one.name)
+        if one.type is float:
+            if type(value) is not float or not 0 <= value < math.inf:
+                raise ValueError(f"{one.name} is not a sum")
+            continue
         counts = [value] if one.type is int else value.values()
         if any(type(count) is not int for count in counts):
             raise ValueError(f"{one.name} is not a count, or counts by reason")

@@ -101,6 +101,11 @@ class Manifest:
         return "chosen_ids" in self.schema
 
     @property
+    def weighted(self) -> bool:
+        """Whether its rows have loss weights."""
+        return "loss_weights" in self.schema
+
+    @property
     def max_length(self) -> int:
         """Capacity of a packed row, in tokens."""
         return int(self.plan["config"]["truncate"]["max_length"])

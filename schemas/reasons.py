@@ -40,8 +40,8 @@ UNUSABLE = {
     "prompt_rewritten": "The chat template renders the prompt differently alone than within the conversation; take "
     "another template, or `mask: {on_rewritten: train}`.",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
-    "train_flags": "Messages have different `train` flags, but their turns cannot be located; split the row, or remove "
-    "the flags.",
+    "train_flags": "Messages have different `train` flags or weights, but their turns cannot be located; split the "
+    "row, or remove them.",
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A turn has an unknown role; rename it.",
@@ -50,7 +50,7 @@ UNUSABLE = {
     "unproved_parts": "The thoughts or tool calls of a turn cannot be located with certainty, but the mask treats them "
     "differently; take a template that shows them, or `mask: {thoughts: train, tool_calls: train}`.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
-    "weight": "A turn's weight is neither 0 nor 1, or contradicts `train`; round the weights.",
+    "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",
     "wrong_type": "A value has the wrong type for the format; its message is beside the row.",
 }

@@ -38,6 +38,8 @@ class Example(NamedTuple):
     """(T,) token ids of an already tokenized row, which is not rendered or tokenized again."""
     trained: list[bool] | None = None
     """(T,) which of `ids` are trained; None for all."""
+    weight: float = 1.0
+    """How much each of its tokens counts in the loss, times the weight of the token's message."""
 
 
 class RunKind(IntEnum):
@@ -125,6 +127,7 @@ ENCODED = pa.schema(
         pa.field("sub", pa.int32(), nullable=False),
         pa.field("straddles", pa.int16(), nullable=False),
         pa.field("rewritten", pa.bool_(), nullable=False),
+        pa.field("weights", pa.list_(pa.field("item", pa.float32(), nullable=False)), nullable=False),
     ]
 )
 """One example, tokenized at full length, with its structure but without a mask policy.
@@ -133,8 +136,9 @@ A part does not depend on its file or run, so that runs can share it: `line` cou
 cover the tokens from the left without gaps: each ends before token `end`, belongs to message `turn` (counted from 0; -1
 outside of conversations), and has the message's `train` flag. A token that straddles two runs belongs to the
 assistant's run if there is one, else to the later run; it is counted in `straddles`. `digest` covers the rendered text,
-the beginning of the completion, and the `train` flags. `rewritten` means that the chat template renders the prompt
-differently alone than within the conversation.
+the beginning of the completion, the `train` flags and the weights. `rewritten` means that the chat template renders the
+prompt differently alone than within the conversation. `weights` has the loss weight of each run (message times example;
+0 where `train` is false), or is empty if all are 1.
 
 A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.
@@ -155,6 +159,7 @@ PACKED = pa.schema(
 """One packed row. The first three have one value per token, the last three one per document piece.
 
 Labels are unshifted: each is its own input id or -100, and the first label of every piece is -100.
+With `loss_weights`, the weight of a label stands at its own token: positive, and 0 where the label is -100.
 `seq_lengths` add up to the row: a piece's padding counts as part of it.
 `doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
 """

@@ -64,6 +64,10 @@ def export(
             show_default="what pack.parallel asks for, else 1",
         ),
     ] = None,
+    drop_weights: Annotated[
+        bool,
+        typer.Option("--drop-weights", help="Leave out loss_weights, if the format has no place for them."),
+    ] = False,
     workers: Workers = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +78,7 @@ def export(
     from .views.console import ConsoleObserver, make_console
 
     began = time.perf_counter()
-    options = export_options(to, dtype, eos_id, pad_seq_to_mult)
+    options = export_options(to, dtype, eos_id, pad_seq_to_mult, drop_weights)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
         outcome = export_dataset(folder, out, options, workers=workers, observer=observer)

@@ -119,7 +119,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
     padded = UNPADDED in dataset.manifest.schema
     shown = []
     for piece in documents:
-        runs = list(piece.spans())
+        runs = list(piece.weighed())
         texts_of = decoder.spans([run for _, run in runs]) if decoder is not None else [None] * len(runs)
         shown.append(
             {
@@ -128,10 +128,16 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
                 "start": piece.start,
                 "tokens": len(piece.ids),
                 **({"padding": piece.padding} if padded else {}),
-                "trained": sum(len(run) for trained, run in runs if trained),
+                "trained": piece.trained,
+                **({"weight": sum(piece.weights)} if piece.weights is not None else {}),
                 "spans": [
-                    {"trained": trained, "text": text, "ids": run}
-                    for (trained, run), text in zip(runs, texts_of, strict=True)
+                    {
+                        "trained": weight > 0,
+                        **({"weight": weight} if piece.weights is not None else {}),
+                        "text": text,
+                        "ids": run,
+                    }
+                    for (weight, run), text in zip(runs, texts_of, strict=True)
                 ],
             }
         )

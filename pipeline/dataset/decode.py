@@ -11,13 +11,14 @@ from rich.text import Text
 
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
-from ...schemas.rows import IGNORE_INDEX, UNPADDED
+from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
 from .open import Finished
 from .packed_documents import PackedDocuments
 
 TRAINED = "bold green"
 MASKED = "dim"
+WEIGHT = "cyan"
 _PAIR_PARTS = (
     ("prompt_ids", "prompt", "dim"),
     ("chosen_ids", "chosen", "bold green"),
@@ -37,11 +38,23 @@ class Piece:
     labels: list[int]
     padding: int = 0
     """Tokens of padding behind `ids`, if the dataset says so."""
+    weights: list[float] | None = None
+    """The loss weight of each label; None if all are 1."""
+
+    @property
+    def trained(self) -> int:
+        """Number of trained tokens."""
+        return sum(label != IGNORE_INDEX for label in self.labels)
 
     def spans(self) -> Iterator[tuple[bool, list[int]]]:
         """Yield (whether trained, ids) of each run of tokens."""
+        for weight, ids in self.weighed():
+            yield weight > 0, ids
+
+    def weighed(self) -> Iterator[tuple[float, list[int]]]:
+        """Yield (loss weight, ids) of each run of tokens; 0 for those that are not trained."""
         begin = 0
-        flags = [label != IGNORE_INDEX for label in self.labels]
+        flags = self.weights or [float(label != IGNORE_INDEX) for label in self.labels]
         for index in range(1, len(flags) + 1):
             if index == len(flags) or flags[index] != flags[begin]:
                 yield flags[begin], self.ids[begin:index]
@@ -61,7 +74,8 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     own = columns.get(UNPADDED, lengths)
     for doc_id, start, length, tokens in zip(columns["doc_ids"], columns["doc_starts"], lengths, own, strict=True):
         ids, labels = (columns[name][begin : begin + tokens] for name in ("input_ids", "labels"))
-        out.append(Piece(doc_id, start, ids, labels, length - tokens))
+        weights = columns[WEIGHTS][begin : begin + tokens] if WEIGHTS in columns else None
+        out.append(Piece(doc_id, start, ids, labels, length - tokens, weights))
         begin += length
     return out
 
@@ -148,22 +162,36 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     used = sum(len(piece.ids) + piece.padding for piece in found)
     padding = sum(piece.padding for piece in found)
     filled = f" ({padding:,} of them padding)" if padding else ""
-    trained = sum(label != IGNORE_INDEX for piece in found for label in piece.labels)
+    trained = sum(piece.trained for piece in found)
+    weight = f", loss weights add up to {sum(map(_weight, found)):.4g}" if dataset.manifest.weighted else ""
     console.print(
         Text(
             f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens{filled} "
-            f"({share(used / capacity, fixed=True)}), {trained:,} trained"
+            f"({share(used / capacity, fixed=True)}), {trained:,} trained{weight}"
         )
     )
     left, right = ("", "") if has_colour(console) else ("⟦", "⟧")
-    console.print(Text.assemble("legend: ", (f"{left}trained{right}", TRAINED), " · ", ("not trained", MASKED)))
+    legend: list[str | tuple[str, str]] = [
+        "legend: ",
+        (f"{left}trained{right}", TRAINED),
+        " · ",
+        ("not trained", MASKED),
+    ]
+    if dataset.manifest.weighted:
+        legend += [" · ", ("×2 ", WEIGHT), "loss weight of what follows, if it is not 1"]
+    console.print(Text.assemble(*legend))
     for piece in found:
-        count = sum(label != IGNORE_INDEX for label in piece.labels)
+        count = piece.trained
         part = f", from token {piece.start:,}" if piece.start else ""
         name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
         behind = f" and {piece.padding:,} of padding" if piece.padding else ""
-        title = f"{name} · {len(piece.ids):,} tokens{behind}{part} · {count:,} trained"
+        weight = f" · weight {_weight(piece):.4g}" if piece.weights is not None else ""
+        title = f"{name} · {len(piece.ids):,} tokens{behind}{part} · {count:,} trained{weight}"
         console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
+
+
+def _weight(piece: Piece) -> float:
+    return sum(piece.weights or ())
 
 
 def _show_pair(
@@ -210,9 +238,12 @@ def has_colour(console: Console) -> bool:
 def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
     # Without colours, brackets show what is trained.
     text = Text()
-    texts = decoder.spans([run for _, run in piece.spans()]) if decoder is not None else []
-    for number, (flag, run) in enumerate(piece.spans()):
+    texts = decoder.spans([run for _, run in piece.weighed()]) if decoder is not None else []
+    for number, (weight, run) in enumerate(piece.weighed()):
+        flag = weight > 0
         style = TRAINED if flag else MASKED
+        if weight not in (0, 1):
+            text.append(f"×{weight:.4g} ", WEIGHT)
         text.append(left if flag else "", style)
         if decoder is None:
             text.append(" ".join(map(str, run)) + " ", style)

@@ -23,6 +23,7 @@ from .open import Finished, open_dataset
 from .output_folder import MANIFEST
 from .padding_check import check_padding, padding_token
 from .unfinished import refuse_unfinished
+from .weight_check import check_weights, differing_sum, weight_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings += check_file(dataset.store, file, deep)
     damaged = {finding.name for finding in findings}
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    weights = 0.0
     observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
     for name, split in manifest.splits.items():
         if not split.shards:
@@ -88,9 +90,14 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         for shard in split.shards:
             sizes.row, first = first, first + shard.rows
             found = list(check_file(dataset.store, shard, deep))
-            findings += found or _check_shard(dataset, shard, manifest.max_length, sizes)
+            if not found:
+                found, weight = _check_shard(dataset, shard, manifest.max_length, sizes)
+                weights += weight
+            findings += found
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
+    if not findings and (differs := differing_sum(manifest.ledger, weights)) is not None:
+        findings.append(Finding(MANIFEST, differs))
     known = {MANIFEST, *(file.name for file in manifest.files), *(shard.name for shard in shards)}
     for name in dataset.store.names():
         if name not in known and "shards/" in name and not name.startswith("_run/"):
@@ -148,7 +155,11 @@ class _RowSizes:
         yield from _first(wrong, f"{self.name} has other sizes for this row")
 
 
-def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: _RowSizes) -> list[Finding]:
+def _check_shard(
+    dataset: Finished, shard: ShardRecord, max_length: int, sizes: _RowSizes
+) -> tuple[list[Finding], float]:
+    """What is wrong with a shard's rows, and the sum of their loss weights."""
+    weight = 0.0
     tokens = trained = row = max_docs = 0
     findings: list[Finding] = []
     alignment, pad_id = dataset.manifest.alignment, padding_token(dataset)
@@ -158,14 +169,16 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
                 wrong, counts = check_pairs(batch, max_length), count_pairs(batch)
             else:
                 padding = check_padding(batch, alignment, pad_id)
-                wrong, counts = chain(check_rows(batch, max_length), padding, sizes.check(batch)), _counts(batch)
+                checks = check_rows(batch, max_length), padding, check_weights(batch), sizes.check(batch)
+                wrong, counts = chain(*checks), _counts(batch)
+                weight += weight_sum(batch)
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in wrong]
             tokens, trained, max_docs = tokens + counts[0], trained + counts[1], max(max_docs, counts[2])
             row += batch.num_rows
     except IntegrityError as error:
-        return [*findings, Finding(shard.name, str(error))]
+        return [*findings, Finding(shard.name, str(error))], weight
     except (pa.ArrowException, ValueError) as error:  # damage that appears only when columns are read
-        return [*findings, Finding(shard.name, f"cannot be read: {error}")]
+        return [*findings, Finding(shard.name, f"cannot be read: {error}")], weight
     if (tokens, trained, max_docs) != (shard.tokens, shard.trained, shard.max_docs):
         findings.append(
             Finding(
@@ -174,7 +187,7 @@ def _check_shard(dataset: Finished, shard: ShardRecord, max_length: int, sizes: 
                 f"but the manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}",
             )
         )
-    return findings[:20]
+    return findings[:20], weight
 
 
 def _counts(batch: pa.RecordBatch) -> tuple[int, int, int]:

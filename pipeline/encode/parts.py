@@ -190,6 +190,8 @@ class Segment:
     """(runs,) where each run ends in its document; its bitwise complement if the run is not trained."""
     run_offsets: NDArray[np.int32]
     """(N + 1,) where each document's runs begin, and the end of the last one's."""
+    weights: NDArray[np.float32] | None
+    """(runs,) the loss weight of each run's tokens, if trained; None if all are 1."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Segment":
@@ -209,4 +211,25 @@ class Segment:
             offsets=view(ids.offsets),
             runs=np.where(supervised, ends, ~ends),
             run_offsets=view(runs.offsets),
+            weights=_weights_of(batch.column("weights"), view(runs.offsets)),
         )
+
+    @property
+    def weighted(self) -> NDArray[np.bool_]:
+        """(N,) whether some trained token of each document has another weight than 1."""
+        if self.weights is None or len(self.run_offsets) < 2:
+            return np.zeros(len(self.run_offsets) - 1, np.bool_)
+        odd = (self.runs >= 0) & (self.weights != 1)
+        out: NDArray[np.bool_] = np.logical_or.reduceat(odd, self.run_offsets[:-1])
+        return out
+
+
+def _weights_of(column: pa.ListArray, run_offsets: NDArray[np.int32]) -> NDArray[np.float32] | None:
+    """Return (runs,) the weights of all runs; None if no document has any."""
+    given = view(column.values)
+    if not len(given):
+        return None
+    sizes = np.diff(view(column.offsets))
+    out = np.ones(int(run_offsets[-1]), np.float32)
+    out[np.repeat(sizes > 0, np.diff(run_offsets))] = given
+    return out

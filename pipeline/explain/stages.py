@@ -99,7 +99,7 @@ class Stages:
             # The tokenizer changes text, so tokens have no exact place in it; match them by kind and turn instead.
             trained = {(token.kind, token.turn) for token in story.tokens if token.fate is TokenFate.TRAINED}
             spans = [
-                Span(redone.text[begin:end], RunKind(kind), turn, train, (RunKind(kind), turn) in trained)
+                Span(redone.text[begin:end], RunKind(kind), turn, bool(train), (RunKind(kind), turn) in trained)
                 for begin, end, kind, turn, train in zip(begins, *redone.runs, strict=True)
             ]
             story.text = Text(spans, True, redone.unproved, checks)

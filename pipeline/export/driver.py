@@ -35,7 +35,7 @@ from ..store.driver_lock import DriverLock, driving
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, StoredFile, ask_all, open_store, require_conditional, require_writable, resolve_place
 from .manifest import NAME, ExportedSplit, ExportManifest, differences, read_export
-from .options import ExportOptions, not_carried, suited
+from .options import ExportOptions, not_carried, refuse_weights, suited
 from .reader_files import hub_place, reader_files
 from .shard_writers import ShardCounts, ShardPlace
 from .task import ExportResult, ExportTask, read_result
@@ -83,6 +83,7 @@ def export(
     place = resolve_place(str(out), Path.cwd())
     require_writable(place)
     store = open_store(place)
+    refuse_weights(options, source.manifest.schema)
     options = suited(options, source.manifest.parallel)
     plan = export_plan(source, options)
     _check_destination(store, plan)

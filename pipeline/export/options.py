@@ -7,17 +7,22 @@ from typing import Any
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
 from ...schemas.parallel import Parallel
-from ...schemas.rows import UNPADDED
+from ...schemas.rows import UNPADDED, WEIGHTS
 
 FORMATS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl")
 ALIASES = {"datasets": "trl"}
 _CARRY_ALL = ("mds", "trl")
-_WITHOUT_PLACE = ("doc_starts", "doc_ids", UNPADDED)
-"""Columns for which the other formats have no place: which document each piece is of, from which of its tokens on, and
-what of it is padding."""
+_WITHOUT_PLACE = ("doc_starts", "doc_ids", UNPADDED, WEIGHTS)
+"""Columns for which the other formats have no place: which document each piece is of, from which of its tokens on, what
+of it is padding, and how much its tokens count in the loss."""
 _DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
 """Format → types of its token arrays; the first is the default."""
-_TAKEN_BY = {"dtype": tuple(_DTYPES), "eos_id": ("olmo-core",), "pad_seq_to_mult": ("megatron-bridge",)}
+_TAKEN_BY = {
+    "dtype": tuple(_DTYPES),
+    "eos_id": ("olmo-core",),
+    "pad_seq_to_mult": ("megatron-bridge",),
+    "drop_weights": tuple(name for name in FORMATS if name not in _CARRY_ALL),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class ExportOptions:
     """OLMo-core: the token after which its reader ends a document."""
     pad_seq_to_mult: int | None = None
     """Megatron-Bridge: each document's length at run time is padded to a multiple of this. None: see `suited`."""
+    drop_weights: bool | None = None
+    """True for consent to leave out loss weights, for formats that have no place for them."""
 
     def payload(self) -> dict[str, Any]:
         """The options that are set, as plain data."""
@@ -44,7 +51,11 @@ def not_carried(to: str, columns: Collection[str]) -> tuple[str, ...]:
 
 
 def export_options(
-    to: str, dtype: str | None = None, eos_id: int | None = None, pad_seq_to_mult: int | None = None
+    to: str,
+    dtype: str | None = None,
+    eos_id: int | None = None,
+    pad_seq_to_mult: int | None = None,
+    drop_weights: bool | None = None,
 ) -> ExportOptions:
     """Check the options and fill in defaults.
 
@@ -55,7 +66,7 @@ def export_options(
     if form not in FORMATS:
         known = (*FORMATS, *ALIASES)
         raise ConfigError(f"--to {to}: choose one of {', '.join(known)}{did_you_mean(to, known)}")
-    given = ExportOptions(form, dtype, eos_id, pad_seq_to_mult)
+    given = ExportOptions(form, dtype, eos_id, pad_seq_to_mult, drop_weights or None)
     for field in fields(given):
         takers = _TAKEN_BY.get(field.name, FORMATS)
         if getattr(given, field.name) is not None and form not in takers:
@@ -76,7 +87,20 @@ def export_options(
         raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1}")
     if pad_seq_to_mult is not None and not 1 <= pad_seq_to_mult < 2**16:
         raise ConfigError(f"--pad-seq-to-mult {pad_seq_to_mult}: give a number from 1 to {2**16 - 1}")
-    return ExportOptions(form, dtype, eos_id, pad_seq_to_mult)
+    return replace(given, dtype=dtype)
+
+
+def refuse_weights(options: ExportOptions, columns: Collection[str]) -> None:
+    """Refuse to leave out loss weights, without which a trainer has another objective.
+
+    Raises:
+        ConfigError: the dataset has them, the format has no place for them, and `drop_weights` is not set.
+    """
+    if WEIGHTS in not_carried(options.to, columns) and not options.drop_weights:
+        raise ConfigError(
+            f"--to {options.to} has no place for loss_weights, and without them every trained token counts the same, "
+            f"which is another objective; add --drop-weights to leave them out, or take --to {' or '.join(_CARRY_ALL)}"
+        )
 
 
 def suited(options: ExportOptions, parallel: Parallel | None) -> ExportOptions:

@@ -16,6 +16,7 @@ from ...stages.exchange.exchange_rows import ExchangeRows, MisfitError
 from ..dataset.open import read_shard
 from ..dataset.padding_check import check_padding
 from ..dataset.verify import check_rows
+from ..dataset.weight_check import check_weights
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .options import ExportOptions
@@ -119,8 +120,8 @@ def _batches(task: ExportTask) -> Iterator[pa.RecordBatch]:
         for whole in read_shard(task.dataset, task.shard, place.schema):
             for start in range(0, whole.num_rows, count):
                 batch = whole.slice(start, count)
-                padding = check_padding(batch, place.alignment, place.pad_id)
-                for bad, what in chain(check_rows(batch, place.max_length), padding):
+                more = check_padding(batch, place.alignment, place.pad_id), check_weights(batch)
+                for bad, what in chain(check_rows(batch, place.max_length), *more):
                     raise _damaged(task, f"row {row + bad}: {what}")
                 yield batch
                 row += batch.num_rows

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError
 
 from ...schemas.config.config import MaskConfig, RunConfig, SourceConfig
 from ...schemas.config.hints import setting
+from ...schemas.config.loss_section import LossConfig
 from ...schemas.config.pack_section import PackConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.versions import version
@@ -93,15 +94,18 @@ def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
 def _check(config: RunConfig) -> None:
     """Raise ConfigError for options that do not apply and would be ignored silently."""
     why = "preference pairs are not packed, each is a row of its own"
-    unused = {
+    unused: dict[str, tuple[object, object, str]] = {
         "pack.strategy": (config.pack.strategy, PackConfig().strategy, why),
         "pack.max_docs": (config.pack.max_docs, None, why),
         "pack.align": (config.pack.align, 1, why),
         "pack.parallel": (config.pack.parallel, None, why),
+        "loss": (config.loss, LossConfig(), "a preference loss has no weights"),
         "pack.window_tokens": (config.pack.window_tokens, None, why),
         "mask": (config.mask, MaskConfig(), "a preference loss is over the two completions, whatever the mask"),
         "keep_untrained": (config.keep_untrained, False, "a pair has two completions, or it is left out"),
     }
+    for source in config.sources:
+        unused[f"sources.{source.name}.loss_weight"] = source.loss_weight, None, "a preference loss has no weights"
     for key, (value, default, reason) in unused.items():
         if value != default:
             raise ConfigError(f"{key}: {reason}; leave it out")

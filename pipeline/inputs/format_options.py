@@ -54,6 +54,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     match source.format:
         case "apps":
             return AppsOptions(
+                **keys,
                 style=source.apps.style,
                 max_solutions=source.apps.max_solutions,
                 dedupe=source.apps.dedupe,

@@ -114,7 +114,7 @@ def _name_columns(config: RunConfig, source: SourceConfig, detail: str) -> str:
     """What to do if rows fit no format, or several."""
     found = re.match("the row has no `(.+?)`", detail)
     keys = FORMAT_KEYS[source.format]
-    if found is None or not keys:
+    if found is None or source.format == "apps":
         return "Choose another format, or leave it out to detect it"
     key = next((key for key, column in source.keys.items() if column == found[1]), found[1])
     key = key if key in keys else keys[0]

@@ -125,11 +125,10 @@ class _Documents:
         self.overlap = once.overlap(self.count)
         self.supervised = np.where(packed, catalogue.supervised_kept, 0).astype(np.int64)
         """(N,) how many of them are supervised."""
-        labels = (catalogue.supervised_kept - catalogue.head_kept).astype(np.int64)
+        labels = chosen.labels()
         if chosen.split is not None:
             documents = chosen.split.documents
             self.supervised[documents] = np.where(packed[documents], chosen.split.supervised, 0)
-            labels[documents] = chosen.split.labels
         self.unlabelled = packed & (labels <= 0)
         self.heads = np.where(packed, self.supervised - labels, 0) * chosen.selection.copies
         """(N,) how many supervised tokens are first in a piece, over all copies."""
@@ -212,6 +211,8 @@ def account_shards(ledger: Ledger, names: Sequence[str], results: Sequence[PackR
     for result in results:
         for source, count in result.trained_by.items():
             ledger.sources[names[source]].labels_trained += count
+        for source, weight in result.weights_by.items():
+            ledger.sources[names[source]].weight_trained += weight
         for source, count in result.heads_by.items():
             ledger.sources[names[source]].labels_head += count
         for source, count in result.padding_by.items():

@@ -67,6 +67,10 @@ class Catalogue:
     """(N,) number of trained assistant turns."""
     turns_without_end: NDArray[np.int32]
     """(N,) number of trained turns without an end-of-turn token."""
+    weighted: NDArray[np.bool_]
+    """(N,) whether some trained token has another loss weight than 1."""
+    conversations: NDArray[np.int64] | None
+    """(N,) equal for neighbours of one part that were made from one conversation; None if that is not needed."""
     digests: NDArray[np.uint64] | None
     """(N, 2) the halves of each digest; None if duplicates are kept."""
 
@@ -107,12 +111,14 @@ def read_catalogue(
     names: Sequence[str],
     *,
     digests: bool = False,
+    conversations: bool = False,
 ) -> Catalogue:
     """Read the lengths and runs of all parts, one part in memory at a time.
 
     Args:
         names: names of the sources; a group is identified by source and group name.
         digests: whether to read the digests.
+        conversations: whether to find out which documents are of one conversation.
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     part_sizes: list[int] = []
@@ -126,6 +132,8 @@ def read_catalogue(
             found["held_out"] = _held_out(batch, names[place.source], holdout)
             if digests:
                 found["digests"] = digest_halves(batch).copy()
+            if conversations:
+                found["conversations"] = _conversations(batch, documents)
             for name, values in found.items():
                 columns.setdefault(name, []).append(values)
             segment_sizes.append(batch.num_rows)
@@ -160,6 +168,8 @@ def read_catalogue(
         rewritten=joined("rewritten", np.bool_),
         turns=joined("turns", np.int32),
         turns_without_end=joined("turns_without_end", np.int32),
+        weighted=joined("weighted", np.bool_),
+        conversations=joined("conversations", np.int64) if conversations else None,
         digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
     )
 
@@ -198,6 +208,7 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
         "rewritten": booleans(batch.column("rewritten")),
         "turns": turns,
         "turns_without_end": turns_without_end,
+        "weighted": segment.weighted,
     }
     if stretch.prompt_cut is not None:
         found["prompt_cut"] = stretch.prompt_cut
@@ -214,6 +225,21 @@ def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[
     owners = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
     sizes: list[int] = np.bincount(np.concatenate([np.zeros(0, np.int32), *owners]), minlength=files).tolist()
     return sizes
+
+
+def _conversations(batch: pa.RecordBatch, before: int) -> NDArray[np.int64]:
+    """Return (N,) a number for each document: examples of one row with the same group, as those of one conversation
+    have, share theirs.
+
+    Args:
+        before: documents of the part's earlier batches.
+    """
+    rows = zip(batch.column("group").to_pylist(), view(batch.column("line")).tolist(), strict=True)
+    numbers = (
+        xxhash.xxh3_64_intdigest(group, seed=line) >> 1 if group else -1 - before - index
+        for index, (group, line) in enumerate(rows)
+    )
+    return np.fromiter(numbers, np.int64, batch.num_rows)
 
 
 def digest_halves(batch: pa.RecordBatch) -> NDArray[np.uint64]:

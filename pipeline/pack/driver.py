@@ -18,7 +18,7 @@ from ...schemas.config.hints import setting
 from ...schemas.errors import ConfigError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
-from ...schemas.rows import packed_schema
+from ...schemas.rows import WEIGHTS, packed_schema
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PARTS, PartList
@@ -29,7 +29,7 @@ from ..store.open import Store
 from .accounts import account_cuts, account_shards, open_ledger
 from .documents import DocumentsPart, DocumentsTask
 from .finished import FinishedShards
-from .planning import TOKEN_BYTES, WindowPlan, inner_cuts, plan_window, put_batches
+from .planning import TOKEN_BYTES, WEIGHT_BYTES, WindowPlan, inner_cuts, plan_window, put_batches
 from .preference import survey_pairs
 from .row_sizes import RowWeights
 from .survey import Survey, Surveyor, cuts_by_packing
@@ -48,8 +48,11 @@ class RowPlanner(Protocol):
         """The columns of a row."""
         ...
 
-    token_bytes: ClassVar[int]
-    """Bytes per token of a row."""
+    @property
+    def token_bytes(self) -> int:
+        """Bytes per token of a row."""
+        ...
+
     pairs: ClassVar[bool]
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
@@ -105,17 +108,23 @@ class Packed:
 class PackedRowPlanner:
     """Plans rows that documents share, window by window."""
 
-    token_bytes: ClassVar[int] = TOKEN_BYTES
     pairs: ClassVar[bool] = False
 
     surveyor: Surveyor
     totals: dict[str, NDArray[np.int64]]
     """See `Survey.totals`."""
+    weighted: bool
+    """Whether rows have `loss_weights`."""
 
     @property
     def schema(self) -> pa.Schema:
         """See `RowPlanner`."""
-        return packed_schema(unpadded=self.surveyor.config.pack.alignment.unpadded)
+        return packed_schema(unpadded=self.surveyor.config.pack.alignment.unpadded, weights=self.weighted)
+
+    @property
+    def token_bytes(self) -> int:
+        """See `RowPlanner`."""
+        return TOKEN_BYTES + WEIGHT_BYTES * self.weighted
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
         """See `RowPlanner`."""
@@ -128,7 +137,7 @@ class PackedRowPlanner:
         """See `RowPlanner`."""
         config = self.surveyor.config
         window = self.surveyor.window(blocks, split)
-        planned, plan = plan_window(out, split, number, first_shard, config, window)
+        planned, plan = plan_window(out, split, number, first_shard, config, window, self.weighted)
         weights.add(plan)
         cuts = cuts_by_packing(window, *inner_cuts(plan, window.sections), config, len(config.sources))
         return replace(planned, cuts=tuple(cuts))
@@ -153,7 +162,7 @@ def select(config: RunConfig, encoded: Encoded, scratch: Path, *, pairs: bool = 
     else:
         surveyor = surveyor_of(config, encoded, scratch)
         survey = surveyor.survey(ledger)
-        rows = PackedRowPlanner(surveyor, survey.totals)
+        rows = PackedRowPlanner(surveyor, survey.totals, survey.weighted or weighs(config))
     return Selected(config, encoded, survey, rows, pad_id)
 
 
@@ -215,6 +224,12 @@ def surveyor_of(config: RunConfig, encoded: Encoded, scratch: Path) -> Surveyor:
     """Make the surveyor of some encoded parts."""
     sizes = [record.examples for record in encoded.records]
     return Surveyor(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch)
+
+
+def weighs(config: RunConfig) -> bool:
+    """Whether rows have `loss_weights` whatever their messages and examples say."""
+    loss = config.loss
+    return loss.divides or loss.column == "always" or any((one.loss_weight or 1) != 1 for one in config.sources)
 
 
 def opened(config: RunConfig, encoded: Encoded) -> Ledger:
@@ -301,6 +316,7 @@ def _shard_tasks(selected: Selected, out: Store, split: str, plan: WindowPlan) -
             selected.pad_id,
             config.output.format,
             selected.rows.pairs,
+            not selected.rows.pairs and WEIGHTS in selected.rows.schema.names,
         )
         for shard in plan.shards
     ]

@@ -38,6 +38,8 @@ def packed_batches(
         laid = lay_out_pieces(some, row_offsets[first : last + 1], segments, alignment, pad_id)
         counts = (laid.trained, laid.heads, padded[here] - some[2], padded[here])
         account.add(segments.sources[some[4]], *counts)
+        if laid.weights is not None:
+            account.weigh(segments.sources[some[4]], laid.weights)
         yield laid.batch
 
 
@@ -51,10 +53,10 @@ def lay_out_pieces(
     """Collect the planned pieces of some rows, with the tokens and runs of their segments.
 
     Args:
-        columns: the columns of `planning.PIECES`.
+        columns: the columns of `planning.PIECES`; with `scale`, rows have `loss_weights`.
         row_offsets: (R + 1,) first piece of each row; may start at any number.
     """
-    doc_ids, starts, lengths, repeated, numbers, begins, run_begins, run_counts = columns
+    doc_ids, starts, lengths, repeated, numbers, begins, run_begins, run_counts, *scales = columns
     run_ends, supervised = segments.runs(numbers, run_begins, run_counts)
     first, last = (begins + starts).tolist(), (begins + starts + lengths).tolist()
     tokens = zip(segments.tokens(numbers), first, last, strict=True)
@@ -68,5 +70,7 @@ def lay_out_pieces(
         run_ends=run_ends,
         run_supervised=supervised,
         run_offsets=offsets_of(run_counts),
+        run_weights=segments.weights(numbers, run_begins, run_counts) if scales else None,
+        scales=scales[0] if scales else None,
     )
     return lay_out(pieces, alignment, pad_id)

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers, view
+from ...stages.mask.policy import Mask
 from ...stages.pack.best_fit import rows_needed
 from ...stages.pack.bounds import size_counts
+from ...stages.pack.divisors import divisors, units_of
 from ...stages.pack.plan import plan_rows
 from ...stages.select.sections import Sections
 from ..encode.parts import PartList
 from ..store.open import Store
+from .split import labels_cut
 from .windows import Window, mix64, window_seed
 
 if TYPE_CHECKING:  # workers import this to read layouts, and should not import pydantic
@@ -26,8 +29,8 @@ if TYPE_CHECKING:  # workers import this to read layouts, and should not import 
 
 PIECES_AT_ONCE = 1 << 20
 """Pieces of a layout to write at once."""
-TOKEN_BYTES = 12
-"""input_ids, labels and position_ids, four bytes each."""
+TOKEN_BYTES, WEIGHT_BYTES = 12, 4
+"""input_ids, labels and position_ids, four bytes each; and loss_weights."""
 
 PIECES = pa.schema(
     [
@@ -42,8 +45,9 @@ PIECES = pa.schema(
     ]
 )
 """Columns of a planned piece: its document, its tokens, how many of its first tokens an earlier piece already has, and
-where the document lies in its segment.
+where the document lies in its segment. In datasets with loss weights, also `scale`, which multiplies the weights.
 """
+_SCALED = PIECES.append(pa.field("scale", pa.float64(), nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +86,27 @@ class WindowPlan:
 
 
 def plan_window(
-    store: Store, split: str, number: int, first_shard: int, config: "RunConfig", window: Window
+    store: Store,
+    split: str,
+    number: int,
+    first_shard: int,
+    config: "RunConfig",
+    window: Window,
+    weighted: bool = False,
 ) -> tuple[WindowPlan, LayoutPlan]:
     """Plan a window of a split, and put its layout and the list of its parts for the shard tasks.
 
     Args:
         number: number of the window within the split.
         first_shard: number of shards of the earlier windows.
+        weighted: whether the rows have `loss_weights`.
     """
     pack, plan = config.pack, arrange(window.sections, config, window_seed(config.seed, number))
     name = f"_run/layout/{split}-{number:05d}"
-    _save(store, name, plan, window)
+    _save(store, name, plan, window, piece_scales(plan, window, config) if weighted else None)
     padded = pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
-    shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES, config)
+    shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
     return WindowPlan(name, plan.certificate, shards, rows_unpadded=rows_unpadded(plan, config)), plan
 
 
@@ -144,8 +155,37 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets_of(sizes), plan.certificate)
 
 
-def columns_of(plan: LayoutPlan, window: Window, here: slice) -> list[NDArray[Any]]:
-    """Return the columns of `PIECES` for some pieces of a plan."""
+def piece_scales(plan: LayoutPlan, window: Window, config: "RunConfig") -> NDArray[np.float64]:
+    """(D,) what the loss weights of each planned piece are multiplied by: `loss_weight` of its source, divided by the
+    trained labels of its document or conversation if `loss.normalize` asks for it.
+    """
+    document = window.sections.documents[plan.order]
+    sources = np.array([place.source for place in window.parts], dtype=np.int64)
+    part = np.searchsorted(window.part_starts, document, side="right") - 1
+    scales = np.array([source.loss_weight or 1.0 for source in config.sources])[sources[part]]
+    if window.labels is None or window.copies is None:
+        return scales
+    count = len(window.documents)
+    lost = np.zeros(count, dtype=np.int64)
+    cut, places = inner_cuts(plan, window.sections)
+    if len(cut):
+        order = np.argsort(cut, kind="stable")
+        np.add.at(lost, cut[order], labels_cut(window, cut[order], places[order], Mask.of(config.mask)))
+    units = np.arange(count, dtype=np.int64)
+    if window.conversations is not None:
+        units = units_of(window.conversations, window.part_starts)
+    out: NDArray[np.float64] = scales / divisors(units, window.labels, window.copies, lost)[document]
+    return out
+
+
+def columns_of(
+    plan: LayoutPlan, window: Window, here: slice, scales: NDArray[np.float64] | None = None
+) -> list[NDArray[Any]]:
+    """Return the columns of `PIECES` for some pieces of a plan.
+
+    Args:
+        scales: see `piece_scales`; a further column, if it is not None.
+    """
     sections = window.sections
     section = plan.order[here]
     document = sections.documents[section]
@@ -159,10 +199,12 @@ def columns_of(plan: LayoutPlan, window: Window, here: slice) -> list[NDArray[An
         window.begins[document],
         window.run_begins[document],
         window.run_counts[document],
+        *([] if scales is None else [scales[here]]),
     ]
 
 
-def _save(store: Store, name: str, plan: LayoutPlan, window: Window) -> None:
+def _save(store: Store, name: str, plan: LayoutPlan, window: Window, scales: NDArray[np.float64] | None) -> None:
+    schema = PIECES if scales is None else _SCALED
     listed = PartList(
         window.parts[0].cache.url if window.parts else "",
         [place.part for place in window.parts],
@@ -172,10 +214,10 @@ def _save(store: Store, name: str, plan: LayoutPlan, window: Window) -> None:
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
-            columns = columns_of(plan, window, slice(first, first + PIECES_AT_ONCE))
-            yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=PIECES)
+            columns = columns_of(plan, window, slice(first, first + PIECES_AT_ONCE), scales)
+            yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=schema)
 
-    put_batches(store, f"{name}-pieces.arrow", PIECES, pieces())
+    put_batches(store, f"{name}-pieces.arrow", schema, pieces())
     rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"])
     put_arrow(store, f"{name}-rows.arrow", rows)
 

@@ -22,18 +22,20 @@ batch.
 
 class Segments:
     """The segments of a window's parts. Tokens and runs stay in the mapped files; one bit per run says whether it is
-    supervised."""
+    supervised. Segments with other weights than 1 keep four bytes per run."""
 
     def __init__(self, files: Iterable[Path], sources: Iterable[int], mask: Mask) -> None:
         owners: list[int] = []
         bits: list[NDArray[np.uint8]] = []
         self._tokens: list[NDArray[np.int32]] = []
         self._ends: list[NDArray[np.int32]] = []
+        self._weights: list[NDArray[np.float32] | None] = []
         for file, source in zip(files, sources, strict=True):
             for batch in EncodedPart(file).batches:
                 segment = Segment.of(batch, mask)
                 self._tokens.append(segment.tokens)
                 self._ends.append(view(batch.column("runs").values.field("end")))
+                self._weights.append(segment.weights)
                 bits.append(np.packbits(segment.runs >= 0, bitorder="little"))
                 owners.append(source)
         self.sources = np.array(owners, dtype=np.int32)
@@ -57,6 +59,17 @@ class Segments:
         bit = ranges(self._begins[segments] + begins, counts)
         return found, (self._bits[bit >> 3] >> (bit & 7).astype(np.uint8) & 1).view(np.bool_)
 
+    def weights(
+        self, segments: NDArray[np.int32], begins: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> NDArray[np.float32]:
+        """Return (runs,) the loss weight of the runs of each piece's document, if they are trained."""
+        known, spans = self._weights, zip(segments.tolist(), begins.tolist(), counts.tolist(), strict=True)
+        found = []
+        for number, begin, count in spans:
+            weights = known[number]
+            found.append(np.ones(count, np.float32) if weights is None else weights[begin : begin + count])
+        return np.concatenate([np.zeros(0, np.float32), *found])
+
 
 @lru_cache(maxsize=1)
 def segments_of(files: tuple[StoredFile, ...], sources: tuple[int, ...], cache: Store, mask: Mask) -> Segments:
@@ -76,6 +89,8 @@ class Account:
         self.tokens = 0
         self.max_docs = 0
         self.totals: tuple[dict[int, int], ...] = ({}, {}, {}, {})
+        self.weights: dict[int, float] = {}
+        """Sums of loss weights."""
 
     @property
     def trained(self) -> int:
@@ -88,6 +103,12 @@ class Account:
             sums = np.bincount(sources, weights=values)
             for source in np.flatnonzero(sums).tolist():
                 totals[source] = totals.get(source, 0) + int(sums[source])
+
+    def weigh(self, sources: NDArray[np.int32], weights: NDArray[np.float64]) -> None:
+        """Add the sum of the loss weights of each piece."""
+        sums = np.bincount(sources, weights=weights)
+        for source in np.flatnonzero(sums).tolist():
+            self.weights[source] = self.weights.get(source, 0.0) + float(sums[source])
 
 
 def chunks(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

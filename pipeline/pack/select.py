@@ -42,6 +42,13 @@ class Chosen:
         split = self.split.sections if self.split is not None else None
         return lay_open(which, self.catalogue.low, self.catalogue.high, split, often)
 
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) trained labels of one copy of each document, before a packing strategy cuts it."""
+        out = (self.catalogue.supervised_kept - self.catalogue.head_kept).astype(np.int64)
+        if self.split is not None:
+            out[self.split.documents] = self.split.labels
+        return out
+
     def packed_tokens(self) -> NDArray[np.int64]:
         """(N,) packed tokens of one copy of each document; 0 for documents left out."""
         out = np.where(self.packed, self.catalogue.high - self.catalogue.low, 0).astype(np.int64)

@@ -1,5 +1,6 @@
 """Splits long documents: decides, from the cache alone, where to cut and which pieces to keep."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,8 +139,29 @@ def turns_cut(
         documents: (K,) ascending; a document may have several cuts.
         places: (K,) the token before which each document is cut, never the first token.
     """
+    return _at_cuts(RunIndex.through_turn, catalogue, documents, places, mask)
+
+
+def labels_cut(
+    catalogue: LocatedDocuments, documents: NDArray[np.int64], places: NDArray[np.integer[Any]], mask: Mask
+) -> NDArray[np.bool_]:
+    """Return (K,) whether each cut takes the label of the token behind it, which becomes the first of its piece.
+
+    Args:
+        documents, places: as for `turns_cut`.
+    """
+    return _at_cuts(RunIndex.supervised_at, catalogue, documents, places, mask)
+
+
+def _at_cuts(
+    asked: Callable[[RunIndex, NDArray[np.int64]], NDArray[np.bool_]],
+    catalogue: LocatedDocuments,
+    documents: NDArray[np.int64],
+    places: NDArray[np.integer[Any]],
+    mask: Mask,
+) -> NDArray[np.bool_]:
     out = np.zeros(len(documents), dtype=np.bool_)
     for close in read_runs(catalogue, documents, mask):
         here = slice(close.first, close.last)
-        out[here] = close.runs.through_turn(close.runs.bases[:-1] + places[here])
+        out[here] = asked(close.runs, close.runs.bases[:-1] + places[here])
     return out

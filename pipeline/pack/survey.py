@@ -55,6 +55,8 @@ class Survey:
     """(documents,) whether each is packed, as bits, one array per chunk."""
     repeats: Repeats | None = None
     """Counts repeated documents, if duplicates are kept."""
+    weighted: bool = False
+    """Whether some packed document has a trained token with another weight than 1."""
 
     def add(self, chunk: DocumentChunk, names: Sequence[str], config: RunConfig, *, cuts: bool = True) -> None:
         """Add the decisions about a chunk.
@@ -78,6 +80,7 @@ class Survey:
             self.tokens += int((-(-sections.lengths // align)).sum(dtype=np.int64)) * align
         if cuts:
             self.cuts = [a + b for a, b in zip(self.cuts, cuts_before_packing(chosen, config, len(names)), strict=True)]
+        self.weighted |= bool((catalogue.weighted & chosen.packed).any())
         self.packed.append(numbers(chosen.packed))
         if self.repeats is not None and catalogue.digests is not None:
             self.repeats.add(catalogue.digests[chosen.packed])
@@ -151,7 +154,7 @@ class Surveyor:
 
     def window(self, blocks: NDArray[np.int64], split: str) -> Window:
         """Return the packed documents of a split in some blocks, ascending."""
-        gathering = Gathering()
+        gathering = Gathering(self.config.loss.divides)
         parts = np.unique(np.searchsorted(self._blocks, blocks, side="right") - 1)
         for chunk in self.chunks(parts):
             among, which = parts_in(chunk, blocks)
@@ -184,7 +187,15 @@ class Surveyor:
         holdout = Holdout.of(config)
         for group in groups(parts, self._sizes, CHUNK_DOCUMENTS):
             places = [self.places[index] for index in group.tolist()]
-            catalogue = read_catalogue(places, mask, limits_of(config), holdout, self._names, digests=digests)
+            catalogue = read_catalogue(
+                places,
+                mask,
+                limits_of(config),
+                holdout,
+                self._names,
+                digests=digests,
+                conversations=config.loss.normalize == "conversation",
+            )
             sizes = np.diff(catalogue.part_starts)
             if not np.array_equal(sizes, self._sizes[group]):
                 wrong = int(np.flatnonzero(sizes != self._sizes[group])[0])

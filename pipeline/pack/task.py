@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -42,6 +42,8 @@ class PackTask:
     format: str
     pairs: bool = False
     """Whether the rows are preference pairs."""
+    weights: bool = False
+    """Whether the rows have `loss_weights`."""
 
     @property
     def destination(self) -> Store:
@@ -55,7 +57,7 @@ class PackTask:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the shard."""
-        return PREFERENCE if self.pairs else packed_schema(unpadded=self.alignment.unpadded)
+        return PREFERENCE if self.pairs else packed_schema(unpadded=self.alignment.unpadded, weights=self.weights)
 
     def __str__(self) -> str:
         return f"{self.prefix}, shard {self.shard.index} (rows {self.shard.first_row:,} to {self.shard.last_row:,})"
@@ -82,6 +84,8 @@ class PackResult:
     record: str
     """Name of the record of this result."""
     seconds: float
+    weights_by: dict[int, float] = field(default_factory=dict)
+    """Sums of the loss weights of trained labels, by source; empty without weights."""
 
 
 def pack_shard(task: PackTask) -> PackResult:
@@ -111,7 +115,8 @@ def pack_shard(task: PackTask) -> PackResult:
     rows = task.shard.last_row - task.shard.first_row
     shard = ShardRecord(name, put.bytes, put.hash, put.sha256, rows, account.tokens, account.trained, account.max_docs)
     trained, heads, padding, written = account.totals
-    result = PackResult(shard, trained, heads, padding, written, task.record, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    result = PackResult(shard, trained, heads, padding, written, task.record, seconds, account.weights)
     data = seal(msgspec.json.encode(result))
     if not store.put_bytes(task.record, data):
         there = unseal(store.read(task.record))

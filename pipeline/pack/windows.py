@@ -105,12 +105,24 @@ class Window:
     """(D,)"""
     sections: Sections
     """The sections to plan; `sections.documents` are indices within D."""
+    labels: NDArray[np.int64] | None = None
+    """(D,) trained labels of one copy, before a strategy cuts it; None unless loss weights depend on them, as the next
+    two."""
+    copies: NDArray[np.int64] | None = None
+    """(D,) how often each document is packed."""
+    conversations: NDArray[np.int64] | None = None
+    """(D,) see `Catalogue.conversations`."""
 
 
 class Gathering:
-    """Builds a window, chunk by chunk."""
+    """Builds a window, chunk by chunk.
 
-    def __init__(self) -> None:
+    Args:
+        labels: whether the window needs the labels of its documents.
+    """
+
+    def __init__(self, labels: bool = False) -> None:
+        self._labels = labels
         self._columns: dict[str, list[NDArray[Any]]] = {}
         self._parts: list[PartPlace] = []
         self._sizes: dict[str, list[NDArray[np.int64]]] = {"parts": [], "segments": [], "documents": []}
@@ -138,6 +150,11 @@ class Gathering:
             "section_lengths": sections.lengths,
             "section_repeats": sections.repeats if sections.repeated is not None else np.zeros(0, np.int32),
         }
+        if self._labels:
+            columns["labels"] = chunk.chosen.labels()[kept]
+            columns["copies"] = chunk.chosen.selection.copies[kept].astype(np.int64)
+            if catalogue.conversations is not None:
+                columns["conversations"] = catalogue.conversations[kept]
         if sections.repeated is not None and not self._repeated:
             # earlier chunks had none
             self._repeated = True
@@ -174,6 +191,9 @@ class Gathering:
                 joined("section_lengths"),
                 joined("section_repeats") if self._repeated else None,
             ),
+            joined("labels", np.int64) if self._labels else None,
+            joined("copies", np.int64) if self._labels else None,
+            joined("conversations", np.int64) if "conversations" in self._columns else None,
         )
 
     def _joined(self, name: str, kind: type[np.generic] = np.int32) -> NDArray[Any]:

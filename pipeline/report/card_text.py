@@ -38,7 +38,7 @@ _COLUMNS = {
     "doc_starts": "at which of its tokens each document begins; 0 unless it was cut",
     "doc_ids": "a number for each document; pieces of one document share it",
     UNPADDED: "as `seq_lengths`, without the padding at the end of each document",
-    WEIGHTS: "weight of each token in the loss",
+    WEIGHTS: "how much each token counts in the loss; 0 where it is not trained",
     "prompt_ids": "token ids of the prompt",
     "chosen_ids": "token ids of the chosen completion, which continues the prompt",
     "rejected_ids": "token ids of the rejected completion, which continues the prompt",
@@ -163,12 +163,17 @@ def _trained(manifest: Manifest, config: RunConfig | None) -> str:
     ends = " End-of-turn tokens are left out." if not mask.train_end and mask.policy != "all" else ""
     thoughts = {"mask": " Thoughts are left out.", "last": " Of thoughts, only those of the last turn are trained."}
     calls = " Tool calls are left out." if mask.tool_calls == "mask" else ""
+    weights = (
+        f" Trained tokens have weights in `{WEIGHTS}` (`loss.normalize: {config.loss.normalize}`); a trainer that "
+        "ignores them trains another objective."
+    )
     return (
         f"Mask policy `{mask.policy}`: in conversations, {_TRAINED[mask.policy]}."
         f"{ends}{thoughts.get(mask.thoughts, '')}{calls} A plain text is trained as a "
         f"whole; of a prompt with its completion, the completion. {total.labels_trained:,} of {total.tokens_packed:,} "
         f"tokens are trained ({share(total.labels_trained / max(total.tokens_packed, 1))}). The first token of a "
         "document is never trained, so no document is trained to predict another."
+        + (weights if manifest.weighted else "")
     )
 
 

@@ -18,7 +18,7 @@ class Line:
 
     label: str
     """In words; a reason's key comes from the manifest."""
-    values: tuple[int, ...]
+    values: tuple[float, ...]
     """One for each column."""
     inner: bool = False
     """Whether it is a part of the line above that is not."""
@@ -35,11 +35,16 @@ def ledger_columns(ledger: Ledger, *, sources: bool = True) -> tuple[list[str], 
     return names, columns
 
 
+def _short(value: float) -> float:
+    """With six digits; whole numbers as such."""
+    return int(value) if value == int(value) else float(f"{value:.6g}")
+
+
 def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
     """Rows, examples, tokens and labels, each as a section of lines."""
     sections: list[list[Line]] = []
 
-    def add(label: str, values: Sequence[int], stress: Stress, inner: bool) -> None:
+    def add(label: str, values: Sequence[float], stress: Stress, inner: bool) -> None:
         if any(values):
             sections[-1].append(Line(label, tuple(values), inner, stress))
 
@@ -77,6 +82,10 @@ def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
     reasons("dropped", "tokens_dropped")
     part("packed", "tokens_packed")
     head("labels trained", "labels_trained", "trained")
+    weights = [column.weight_trained for column in columns]
+    add("sum of loss weights", [_short(one) for one in weights], "trained", inner=True)
+    whole = weights[-1] or 1.0  # the sum over all sources, or the only column
+    add("of the loss, in %", [_short(100 * one / whole) for one in weights], "trained", inner=True)
     part("lost at heads of pieces", "labels_head", "detail")
     part("masked", "labels_not_asked", "detail")
     outer("turns trained", "turns_trained")

@@ -11,19 +11,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import IntegrityError
+from ...schemas.config.hints import setting
+from ...schemas.errors import InputError, IntegrityError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ledger import Ledger
 from ...schemas.ragged import offsets_of, sums_of
 from ...stages.arrays import numbers, strings, view
-from ...stages.mask.policy import Mask, supervised_tokens
+from ...stages.mask.policy import Mask, label_weights, supervised_tokens
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart
 from ..pack.accounts import account_cuts
 from ..pack.documents import example_ids
-from ..pack.driver import opened, surveyor_of
+from ..pack.driver import opened, surveyor_of, weighs
 from ..pack.packed_task import lay_out_pieces
-from ..pack.planning import arrange, columns_of, inner_cuts
+from ..pack.planning import arrange, columns_of, inner_cuts, piece_scales
 from ..pack.segments import Segments
 from ..pack.survey import cuts_by_packing
 from ..pack.windows import Window, window_seed
@@ -63,6 +64,7 @@ class PlannedWindow:
         plan: LayoutPlan,
         doc_ids: NDArray[np.int64],
         pad_id: int,
+        weighted: bool,
     ) -> None:
         self.epoch, self.number = place
         self.certificate: Certificate = plan.certificate
@@ -73,7 +75,8 @@ class PlannedWindow:
         self._segments = Segments(
             (part.path for part in window.parts), (part.source for part in window.parts), Mask.of(config.mask)
         )
-        self._columns = columns_of(plan, window, slice(None))
+        scales = piece_scales(plan, window, config) if weighted else None
+        self._columns = columns_of(plan, window, slice(None), scales)
         document = window.sections.documents[plan.order]
         self._part = np.searchsorted(window.part_starts, document, side="right") - 1
         self._doc_ids = self._columns[0] = doc_ids[document]
@@ -82,7 +85,7 @@ class PlannedWindow:
         self._padded = self._alignment.padded(plan.lengths, plan.row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, plan.row_offsets)
         """(R,) tokens of each row, with alignment padding."""
-        self._asked, self._heads = self._count_asked()
+        self._asked, self._heads, self._weights = self._count_asked()
 
     @property
     def rows(self) -> int:
@@ -100,7 +103,8 @@ class PlannedWindow:
         columns, row_offsets = [column[here] for column in self._columns], self._row_offsets[first : last + 1]
         laid = lay_out_pieces(columns, row_offsets, self._segments, self._alignment, self._pad_id)
         # The ledger was closed on the planned numbers, so every piece must have as many labels as planned.
-        if not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
+        other = laid.weights is not None and not np.allclose(laid.weights, self._weights[here], rtol=1e-5, atol=0)
+        if other or not np.array_equal(laid.trained, self._asked[here] - self._heads[here]):
             raise IntegrityError(
                 f"rows {first} to {last - 1} of window {self.number}, epoch {self.epoch}, have other labels than "
                 "planned; the cache or its disk is damaged: delete the cache and start again"
@@ -146,21 +150,32 @@ class PlannedWindow:
             padding = written - int(self._lengths[mine].sum(dtype=np.int64))
             entry = ledger.sources[name]
             entry.labels_trained += trained
+            entry.weight_trained += float(self._weights[mine].sum())
             entry.labels_head += heads
             entry.labels_not_asked += written - trained - heads
             entry.tokens_packed += padding
             if padding:
                 entry.tokens_created["alignment"] = entry.tokens_created.get("alignment", 0) + padding
 
-    def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return (D,) how many tokens of each piece the mask selects here, and (D,) whether the first token is one of
-        them.
+    def _count_asked(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float64]]:
+        """Return (D,) how many tokens of each piece the mask selects here, (D,) whether the first token is one of
+        them, and (D,) the sum of the weights of its labels; zeros for rows without weights.
         """
-        segments, _, run_begins, run_counts = self._columns[4:]
+        segments, _, run_begins, run_counts, *scales = self._columns[4:]
         ends, supervised = self._segments.runs(segments, run_begins, run_counts)
-        fresh = self._starts + self._repeated
-        count, first = supervised_tokens(supervised, ends, offsets_of(run_counts), fresh, self._starts + self._lengths)
-        return count, first & (self._repeated == 0)
+        offsets, fresh, last = offsets_of(run_counts), self._starts + self._repeated, self._starts + self._lengths
+        count, first = supervised_tokens(supervised, ends, offsets, fresh, last)
+        head = first & (self._repeated == 0)
+        if not scales:
+            return count, head, np.zeros(len(count))
+        runs = self._segments.weights(segments, run_begins, run_counts)
+        weights = label_weights(runs, supervised, ends, offsets, fresh + (self._repeated == 0), last)
+        return count, head, weights * scales[0]
+
+
+def stream_weighs(config: RunConfig) -> bool:
+    """Whether the rows of a stream have `loss_weights`: as those of a run, but decided without looking at the data."""
+    return weighs(config) or any("weight" in source.keys for source in config.sources)
 
 
 def plan_window(
@@ -183,16 +198,23 @@ def plan_window(
         seed: the seed of the order.
 
     Raises:
-        InputError: a document is too long under `truncate.overlong: error`.
+        InputError: a document is too long under `truncate.overlong: error`; or messages or examples have weights, and
+            the configuration does not say so.
         IntegrityError: the ledger does not close.
     """
     surveyor = surveyor_of(config, encoded, Path())
     survey = surveyor.survey(opened(config, encoded), only=split)
+    weighted = stream_weighs(config)
+    if survey.weighted and not weighted:
+        raise InputError(
+            "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every batch "
+            f"has loss_weights, or none; set {setting('loss.column', 'always')}, or remove the weights"
+        )
     window = surveyor.window(np.arange(len(blocks)), split)
     plan = arrange(window.sections, config, window_seed(window_seed(seed, place[0]), place[1]))
     part = np.searchsorted(window.part_starts, np.arange(len(window.documents)), side="right") - 1
     doc_ids = (blocks[part] << DOC_BITS) + (window.documents - surveyor.starts[part])
-    planned = PlannedWindow(place, config, window, plan, doc_ids, pad_id)
+    planned = PlannedWindow(place, config, window, plan, doc_ids, pad_id, weighted)
     names, ledger = [source.name for source in config.sources], survey.ledger
     account_cuts(ledger, names, survey.cuts)
     account_cuts(ledger, names, cuts_by_packing(window, *inner_cuts(plan, window.sections), config, len(names)))

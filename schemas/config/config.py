@@ -12,13 +12,14 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, mo
 
 from .decontaminate import DecontaminateConfig
 from .formats import AUTO, CONVERSATIONAL, FORMAT_KEYS, PYTHON, STYLED
+from .loss_section import LossConfig, LossWeight
 from .pack_section import PackConfig
 from .run_section import RunSection
 from .section import ConfigModel, Paths, Size
 
 FormatKey = Literal[
     "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths",
+    "history", "chosen", "rejected", "ids", "labels", "mask", "lengths", "weight",
 ]  # fmt: skip
 """The columns that `keys` can rename; see `schemas.config.formats.FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
@@ -119,11 +120,14 @@ class SourceConfig(ConfigModel):
     Examples are repeated or left out, by the seed. The mix is as large as the `repeat` of the sources allows; if none
     has a `repeat`, the source with the most tokens for its weight is used once, and the others are repeated to match
     it. Held-out examples are not mixed."""
+    loss_weight: float | None = LossWeight
+    """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
+    seen. See `loss`."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
     keys: dict[FormatKey, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
-    formats with these columns are tried."""
+    formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
     style: Literal["plain", "chat"] | None = None
     """How a plain-text prompt and completion are rendered. `plain`: joined as they are. `chat`: a user's and an
     assistant's turn. Null: `chat` for `alpaca`, else `plain`. Rows of messages are conversations either way."""
@@ -185,7 +189,7 @@ class MaskConfig(ConfigModel):
     """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
     every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
     token. A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained.
-    Messages with `train: false` or a `weight` of 0 are never trained."""
+    Messages with `train: false` or a `weight` of 0 are never trained; other weights say how much they count."""
     train_end: bool = True
     """Train the end-of-turn token with its turn. `all` always does."""
     thoughts: Literal["train", "mask", "last"] = "train"
@@ -293,6 +297,7 @@ class RunConfig(ConfigModel):
         MaskConfig()
     )
     """Which tokens are trained. A policy alone is enough: `mask: assistant`."""
+    loss: LossConfig = LossConfig()
     keep_untrained: bool = False
     """Keep examples and pieces of split examples in which no token is trained, also if truncation removed the trained
     ones. They are counted either way."""
@@ -361,6 +366,8 @@ class RunConfig(ConfigModel):
                 del source[key]
             if source["format"] not in (AUTO, "apps"):
                 del source["apps"]
+            if source["loss_weight"] is None:
+                del source["loss_weight"]
         if data["pack"]["parallel"] is None:  # so that identities of earlier versions stay
             del data["pack"]["parallel"]
         for key in ("thoughts", "tool_calls"):
@@ -368,6 +375,8 @@ class RunConfig(ConfigModel):
                 del data["mask"][key]
         if data["mask"]["prove"] is None:
             del data["mask"]["prove"]
+        if self.loss == LossConfig():
+            del data["loss"]
         if data["decontaminate"] is None:
             del data["decontaminate"]
         else:

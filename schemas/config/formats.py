@@ -5,16 +5,16 @@ PYTHON = "python:"
 """Prefix of a user's own reader: `python:module:function`."""
 
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "tools"),
-    "sharegpt": ("conversations", "system", "tools"),
-    "alpaca": ("instruction", "input", "output", "history", "system"),
-    "prompt_completion": ("prompt", "completion", "tools"),
+    "messages": ("messages", "tools", "weight"),
+    "sharegpt": ("conversations", "system", "tools", "weight"),
+    "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
+    "prompt_completion": ("prompt", "completion", "tools", "weight"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
-    "tokenized": ("ids", "labels", "mask", "lengths"),
-    "text": ("text",),
-    "apps": (),
+    "tokenized": ("ids", "labels", "mask", "lengths", "weight"),
+    "text": ("text", "weight"),
+    "apps": ("weight",),
 }
-"""Keys that rename columns, for each format."""
+"""Keys that name columns, for each format. Only `weight` has no default name: without it, all weights are 1."""
 
 
 def default_name(format: str) -> str:

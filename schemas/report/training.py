@@ -37,6 +37,8 @@ class SourceShare:
     """Trained turns per example."""
     truncated: int = 0
     """Packed examples that were truncated or split because they are too long."""
+    weight: float | None = None
+    """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
 
 
 @dataclass(frozen=True, slots=True)

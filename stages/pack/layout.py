@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from ...schemas.rows import IGNORE_INDEX, packed_schema
 from ..arrays import lists
 
 NO_ALIGNMENT = Alignment()
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class PlannedPieces:
     """(runs,) whether the mask trains the run."""
     run_offsets: NDArray[np.int64]
     """(D + 1,) where the runs of each piece's document begin. A document with two pieces is listed twice."""
+    run_weights: NDArray[np.float32] | None = None
+    """(runs,) the loss weight of each run's tokens; None for rows without `loss_weights`."""
+    scales: NDArray[np.float64] | None = None
+    """(D,) what the weights of each piece are multiplied by; None for 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,15 @@ class LaidOut:
     """(D,) trained labels."""
     heads: NDArray[np.bool_]
     """(D,) whether the mask trains the piece's first token, which cannot have a label."""
+    weights: NDArray[np.float64] | None
+    """(D,) the sum of the weights of the piece's labels; None for rows without weights."""
 
 
 def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: int = 0) -> LaidOut:
     """Make the rows of `schemas.rows.packed_schema`.
 
-    Padding has the input id `pad_id`, no label, and positions that continue the piece's.
+    Padding has the input id `pad_id`, no label, and positions that continue the piece's. Rows have `loss_weights` if
+    the pieces have `run_weights`: 0 where there is no label.
     """
     count = len(pieces.lengths)
     padded = alignment.padded(pieces.lengths, pieces.row_offsets)
@@ -66,12 +74,9 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: 
     positions = np.arange(total, dtype=np.int32)
     positions -= np.repeat(begins.astype(np.int32), padded)
 
-    supervised = np.repeat(*_clipped_runs(pieces))
-    if alignment.pads:
-        real = positions < np.repeat(pieces.lengths, padded)
-        spread = np.zeros(total, dtype=np.bool_)
-        spread[real] = supervised
-        supervised = spread
+    sizes = _clipped_runs(pieces)
+    real = positions < np.repeat(pieces.lengths, padded) if alignment.pads else None
+    supervised = _spread(np.repeat(pieces.run_supervised, sizes), real)
     if pieces.repeated.any():
         supervised &= positions >= np.repeat(pieces.repeated, padded)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
@@ -95,9 +100,14 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment = NO_ALIGNMENT, pad_id: 
     ]
     if alignment.unpadded:
         columns.append((pieces.row_offsets, pieces.lengths))
-    schema = packed_schema(unpadded=alignment.unpadded)
+    sums = None
+    if pieces.run_weights is not None:
+        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(_run_weights(pieces), sizes), real), np.float32(0))
+        sums = np.add.reduceat(weights, begins, dtype=np.float64) if count else np.empty(0)
+        columns.append((token_offsets, weights))
+    schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.run_weights is not None)
     arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, schema, strict=True)]
-    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads)
+    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads, sums)
 
 
 def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int) -> Sequence[NDArray[np.int32]]:
@@ -113,11 +123,30 @@ def _with_padding(pieces: PlannedPieces, padded: NDArray[np.int32], pad_id: int)
     return out
 
 
-def _clipped_runs(pieces: PlannedPieces) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-    """Return the runs' flags, and how many tokens of its piece each run covers (0 outside the piece)."""
+def _run_weights(pieces: PlannedPieces) -> NDArray[np.float32]:
+    """Return (runs,) the runs' weights with the scales of their pieces."""
+    assert pieces.run_weights is not None
+    if pieces.scales is None:
+        return pieces.run_weights
+    scales = np.repeat(pieces.scales, np.diff(pieces.run_offsets))
+    return (pieces.run_weights * scales).astype(np.float32)
+
+
+def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None) -> NDArray[_T]:
+    """Return the values of real tokens with zeros where there is padding."""
+    if real is None:
+        return values
+    out = np.zeros(len(real), dtype=values.dtype)
+    out[real] = values
+    return out
+
+
+def _clipped_runs(pieces: PlannedPieces) -> NDArray[np.int32]:
+    """Return (runs,) how many tokens of its piece each run covers (0 outside the piece)."""
     runs = np.diff(pieces.run_offsets)
     begins = begins_of(pieces.run_ends, pieces.run_offsets)
     low = np.repeat(pieces.starts, runs)
     high = low + np.repeat(pieces.lengths, runs)
     sizes = np.minimum(pieces.run_ends, high) - np.maximum(begins, low)
-    return pieces.run_supervised, np.maximum(sizes, 0)
+    out: NDArray[np.int32] = np.maximum(sizes, 0)
+    return out

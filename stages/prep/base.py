@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import Example
 from .rowjson import TOO_DEEP, check_depth, pruned
+from .weights import check_weight
 
 PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text", "preference", "tokenized", "any"]
 """The columns of an example written for other tools (see `public_row`)."""
@@ -21,6 +22,8 @@ PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text
 PLACE = {"place": True}
 """Marks an option that holds a location; such options are not part of `Options.payload`."""
 
+_WEIGHT = "weight_of_row"
+"""The field of a row's weight."""
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -30,9 +33,13 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 class Options:
     """Options that decide a format's examples: plain hashable values, without paths except under `PLACE`."""
 
+    weight_key: str | None = None
+    """The column of the loss weights of rows, which all examples of a row get. None: 1."""
+
     def payload(self) -> dict[str, Any]:
-        """The options that enter a part's cache key."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != PLACE}
+        """The options that enter a part's cache key. Without `weight_key` it is that of earlier versions."""
+        named = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != PLACE}
+        return {key: value for key, value in named.items() if key != "weight_key" or value is not None}
 
     def _refuse(self, key: str, why: str) -> None:
         raise ConfigError(f"prep option {key}={getattr(self, key)!r}: {why}")
@@ -99,8 +106,8 @@ class Format(ABC, Generic[OptionsT, RowT]):
         """
         self.options = options
         self._nested = nested
-        self._row_type = row_type
-        self._decoder = msgspec.json.Decoder(row_type)
+        self._row_type = row_type if options.weight_key is None else _weighted(row_type, options)
+        self._decoder = msgspec.json.Decoder(self._row_type)
 
     def __reduce__(self) -> tuple[Any, tuple[OptionsT]]:
         return type(self), (self.options,)
@@ -122,6 +129,18 @@ class Format(ABC, Generic[OptionsT, RowT]):
             RowRejectedError: a value of the row cannot be used.
             RowFilteredError: the row is well formed but filtered out.
         """
+
+    def weighted(self, row: RowT, line: int, skipped: Counter[str] | None = None) -> list[Example]:
+        """See `examples`; with the weight of the row.
+
+        Raises:
+            RowRejectedError, RowFilteredError: as `examples`, and `weight`.
+        """
+        key = self.options.weight_key
+        if key is None:
+            return self.examples(row, line, skipped)
+        weight = check_weight(getattr(row, _WEIGHT), key)
+        return [one._replace(weight=weight * one.weight) for one in self.examples(row, line, skipped)]
 
     def decode(self, line: bytes) -> RowT:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
@@ -196,7 +215,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
                     continue
             rows += 1
             try:
-                examples += self.examples(parse(item), line, skipped)
+                examples += self.weighted(parse(item), line, skipped)
             except RowRejectedError as error:
                 rejects.append((line, error.reason, error.detail))
                 rejected_bytes += size
@@ -204,6 +223,28 @@ class Format(ABC, Generic[OptionsT, RowT]):
                 filtered[error.reason] += 1
                 filtered_bytes += size
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes)
+
+
+def _weighted(row_type: type[RowT], options: Options) -> type[RowT]:
+    """The type of rows that also have a weight.
+
+    Raises:
+        ConfigError: the format itself reads that column.
+    """
+    try:
+        made = msgspec.defstruct(
+            row_type.__name__,
+            [(_WEIGHT, Any)],
+            bases=(row_type,),
+            rename={_WEIGHT: str(options.weight_key)},
+            kw_only=True,
+        )
+    except ValueError:
+        raise ConfigError(
+            f"prep option weight_key={options.weight_key!r}: the format reads this column as something else; name "
+            "another one"
+        ) from None
+    return cast(type[RowT], made)
 
 
 def _rejected(error: Exception, line: bytes) -> RowRejectedError:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
 from .rowjson import decode_json
+from .weights import check_weight
 
 Style: TypeAlias = Literal["plain", "chat"]
 """How a plain-text prompt and completion are rendered: joined as they are, or as two turns."""
@@ -90,22 +91,15 @@ def _check_instead(message: Message, where: str) -> None:
 
 
 def _flagged(message: Message, where: str) -> Message:
-    """The message with its `weight` converted to `train`."""
-    train, weight = message.get("train"), message.get("weight")
+    """The message with a `weight` of 0 converted to `train`."""
+    train = message.get("train")
     if not isinstance(train, bool | None):
         # Any text would count as true, even "false", and train what the user excluded.
         raise _wrong(message, where, "train", "true or false")
-    if weight is None:
-        return message
-    if not isinstance(weight, int | float) or weight not in (0, 1):
-        shown = repr(weight)
-        raise RowRejectedError(
-            "weight",
-            f"`{where}.weight` is {shown if len(shown) < 40 else type(weight).__name__}: a turn is trained (1) or not "
-            "(0), nothing in between; round the weights, or leave them out",
-        )
-    if train is not None and train != bool(weight):
-        raise RowRejectedError("weight", f"`{where}` says train: {str(train).lower()} and weight: {weight}; say one")
+    weight = check_weight(message.get("weight"), f"{where}.weight")
+    if train is not None and train != bool(weight) and message.get("weight") is not None:
+        said = f"train: {str(train).lower()} and weight: {message['weight']}"
+        raise RowRejectedError("weight", f"`{where}` says {said}; say one")
     return message if weight else {**message, "train": False}
 
 

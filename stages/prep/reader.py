@@ -25,6 +25,7 @@ from .rowjson import unmarked
 from .sharegpt import ShareGPTFormat, ShareGPTOptions
 from .text import TextFormat
 from .tokenized import MASKS, TokenizedFormat
+from .weights import check_weight
 
 Reader = Callable[[dict[str, Any]], Any]
 
@@ -138,7 +139,7 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
                 "missing_key", f"a row has one of {', '.join(f'`{form[0]}`' for form in _FORMS)}; this has {keys}"
             )
         decisive, name, others = found
-        known = {decisive, *others, "group"}
+        known = {decisive, *others, "group"} | ({"weight"} if name != "preference" else set())
         for key in row:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, n=1)
@@ -148,8 +149,9 @@ class ReaderFormat(Format[ReaderOptions, dict[str, Any]]):
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
         form = self._forms[name]
-        made = form.examples(form.typed({key: value for key, value in row.items() if key != "group"}), line, skipped)
-        return [one._replace(group=group) for one in made] if group else made
+        own = form.typed({key: value for key, value in row.items() if key not in ("group", "weight")})
+        weight, made = check_weight(row.get("weight"), "weight"), form.examples(own, line, skipped)
+        return [one._replace(group=group or one.group, weight=weight) for one in made] if group or weight != 1 else made
 
     def _complaint(self, error: BaseException) -> str:
         """The error with its line and function in the module."""

@@ -189,7 +189,7 @@ class Renderer:
         for key in self._unseen:
             if key in message:
                 extra -= 1
-        return extra == 0 and trained(message)
+        return extra == 0 and loss_weight(message) == 1
 
     def _marked(
         self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
@@ -205,7 +205,7 @@ class Renderer:
         else:
             dropped = self._keeper.check(messages, tools, text, (), ())
         roles: list[Any] = [message.get("role") for message in messages]
-        flags = [trained(message) for message in messages]
+        flags = [loss_weight(message) for message in messages]
         calls = [index for index, one in enumerate(messages) if one.get("tool_calls") or one.get("function_call")]
         cut, count = len(prompt), len(messages)
         heads: dict[int, str] = {}
@@ -267,11 +267,12 @@ class Renderer:
             if len(set(flags[cut:])) > 1:
                 raise RowRejectedError(
                     "train_flags",
-                    "some messages of the completion say `train: false` and others do not, and the template does not "
+                    "messages of the completion have different `train` flags or weights, and the template does not "
                     f"show where each of them lies ({error.reason}); split the row",
                 ) from None
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            runs = unproved_runs(begin, len(text), min(cut, count - 1), all(flags[:cut]), all(flags[cut:]))
+            before, after = min(flags[:cut], default=True), min(flags[cut:], default=True)
+            runs = unproved_runs(begin, len(text), min(cut, count - 1), before, after)
             return Rendered(
                 text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
             )
@@ -350,9 +351,14 @@ def _chosen(text: str) -> bool:
     return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0
 
 
-def trained(message: Message) -> bool:
-    """Whether a message is trained. It is not if it says `train: false` or has a `weight` of 0."""
-    return message.get("train") is not False and message.get("weight") != 0
+def loss_weight(message: Message) -> float:
+    """How much a message counts in the loss: False (not at all) if it says `train: false` or has a `weight` of 0, its
+    `weight` if that is another number than 1, else True.
+    """
+    weight = message.get("weight")
+    if message.get("train") is False or weight == 0:
+        return False
+    return True if weight is None or weight == 1 else float(weight)
 
 
 def same(first: Rendered, second: Rendered) -> bool:

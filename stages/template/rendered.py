@@ -28,7 +28,8 @@ class Runs(NamedTuple):
     """Values of `schemas.rows.RunKind`."""
     turns: tuple[int, ...]
     """Index of each run's message."""
-    trains: tuple[bool, ...]
+    trains: tuple[float, ...]
+    """How much each run counts in the loss: True (1), False (not trained), or a weight."""
 
 
 class Rendered(NamedTuple):
@@ -109,7 +110,7 @@ def runs_of(
     length: int,
     prompt: int,
     roles: Sequence[str],
-    flags: Sequence[bool],
+    flags: Sequence[float],
     words: Sequence[Word],
 ) -> Runs:
     """The runs of a text whose turns are known.
@@ -117,8 +118,8 @@ def runs_of(
     Args:
         begin: where the completion begins.
         prompt: how many of the messages are the prompt.
-        flags: the train flag of each message. Text that the template wrote between two messages is trained only if both
-        messages are.
+        flags: the train flag or weight of each message. Text that the template wrote between two messages has the
+            smaller of their weights, so that it is trained only if both messages are.
         words: words of the text, sorted; used only if flags differ.
     """
     everywhere = flags[0] if flags else True
@@ -129,10 +130,10 @@ def runs_of(
         ends, kinds, indices = zip(*pieces, strict=True)
         return Runs(ends, kinds, indices, (everywhere,) * len(ends))
     done = 0
-    out: list[tuple[int, int, int, bool]] = []
+    out: list[tuple[int, int, int, float]] = []
     for end, kind, index in pieces:
         if kind in ASSISTANT_KINDS:
-            stretches: Iterable[tuple[int, bool]] = ((end, flags[index]),)
+            stretches: Iterable[tuple[int, float]] = ((end, flags[index]),)
         else:
             stretches = _flagged(done, end, flags, words)
         for stretch, train in stretches:
@@ -175,7 +176,7 @@ def _pieces(
     return out
 
 
-def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) -> Iterable[tuple[int, bool]]:
+def _flagged(low: int, high: int, flags: Sequence[float], words: Sequence[Word]) -> Iterable[tuple[int, float]]:
     """Yield (end, flag) of the stretches that fill low..high: the words of a message, or the text between them."""
     done, before = low, -1
     for begin, end, code in words:
@@ -187,20 +188,20 @@ def _flagged(low: int, high: int, flags: Sequence[bool], words: Sequence[Word]) 
             continue
         if begin >= high:
             between = flags[max(before, 0) : owner + 1]
-            yield high, all(between)
+            yield high, min(between, default=True)
             return
-        yield min(max(begin, done), high), all(flags[max(before, 0) : owner + 1])
+        yield min(max(begin, done), high), min(flags[max(before, 0) : owner + 1], default=True)
         yield min(end, high), flags[owner]
         done, before = max(done, end), owner
     if done < high:
-        yield high, all(flags[max(before, 0) :])
+        yield high, min(flags[max(before, 0) :], default=True)
 
 
-def unproved_runs(begin: int, length: int, prompt: int, before: bool = True, after: bool = True) -> Runs:
+def unproved_runs(begin: int, length: int, prompt: int, before: float = True, after: float = True) -> Runs:
     """Return the two runs of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
-        before, after: the train flags of prompt and completion.
+        before, after: the train flags or weights of prompt and completion.
     """
     ends, kinds, indices, trains = [], [], [], []
     if begin:
@@ -236,7 +237,7 @@ def prompt_apart(runs: Runs, begin: int, prompt: int, words: Sequence[Word]) -> 
     if not late:
         return runs
     late.reverse()
-    out: list[tuple[int, int, int, bool]] = []
+    out: list[tuple[int, int, int, float]] = []
     done = 0
     for end, kind, turn, train in zip(*runs, strict=True):
         for low, high, owner in late if kind in _NOT_COMPLETION else ():

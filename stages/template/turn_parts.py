@@ -107,7 +107,7 @@ def divided(
     Returns:
         The runs, and why the first mixed turn is mixed, or "".
     """
-    out: list[tuple[int, int, int, bool]] = []
+    out: list[tuple[int, int, int, float]] = []
     done, mixed, before = 0, "", (-1, -1)
     for end, kind, turn, train in zip(*runs, strict=True):
         kinds = _KINDS.get(kind)
@@ -127,7 +127,7 @@ def whole(runs: Runs) -> Runs:
     """The inverse of `divided`: the runs of whole turns."""
     if not PART_KINDS.intersection(runs.kinds):
         return runs
-    out: list[tuple[int, int, int, bool]] = []
+    out: list[tuple[int, int, int, float]] = []
     for end, kind, turn, train in zip(*runs, strict=True):
         kind = _WHOLE.get(kind, kind)
         if out and kind in _KINDS and out[-1][1:] == (kind, turn, train):

@@ -18,23 +18,19 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.ragged import lengths_of, offsets_of
-from ...schemas.rows import ENCODED, Example, RunKind
-from ..arrays import digests as binary
-from ..arrays import lists, numbers, strings
+from ...schemas.ragged import offsets_of
+from ...schemas.rows import Example, RunKind
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
 from .encode_counts import EncodeCounts
+from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
 from .engines import Engine, EngineTokens
 from .prompts_alone import PromptAlone, prompts_alone
-from .token_runs import RunBatch, token_lists
+from .token_runs import RunBatch
 from .token_spans import locate_boundaries
 
-BATCH_CHARACTERS = 1 << 20
-"""Characters encoded at once; their tokens still fit into a core's cache."""
-BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is returned for comparison with the reference tokenizer."""
 NO_TURN = -1
@@ -120,7 +116,7 @@ class Encoder:
                 `prove`.
         """
         batch = Batch()
-        tokens = _TokenBatch()
+        tokens = TokenBatch()
         for example in examples:
             if example.ids is not None:
                 if batch.texts:  # examples stay in the order of rows
@@ -131,12 +127,12 @@ class Encoder:
                 except RowRejectedError as error:
                     refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 if tokens.full:
-                    yield tokens.finish(counts)
-                    tokens = _TokenBatch()
+                    yield counts.given(tokens.finish())
+                    tokens = TokenBatch()
                 continue
             if tokens.examples:
-                yield tokens.finish(counts)
-                tokens = _TokenBatch()
+                yield counts.given(tokens.finish())
+                tokens = TokenBatch()
             try:
                 batch.add(example, self.rendered(example, batch, counts))
             except RowRejectedError as error:
@@ -146,7 +142,7 @@ class Encoder:
                 yield self.finish(batch, counts, samples, alone)
                 batch = Batch()
         if tokens.examples:
-            yield tokens.finish(counts)
+            yield counts.given(tokens.finish())
         if batch.texts:
             yield self.finish(batch, counts, samples, alone)
 
@@ -242,7 +238,7 @@ class Encoder:
         counts.straddles += int(straddles.sum())
         if alone is not None and self.renderer is not None:
             alone[:] = prompts_alone(batch.examples, hashes, self.renderer, self.engine, every=self.prove)
-        return _record_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
+        return encoded_batch(batch.examples, ids, offsets, runs, hashes, straddles, batch.rewritten)
 
     def _put_around(
         self, texts: list[str], plain: list[bool], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -289,11 +285,13 @@ class Batch:
     def add(self, example: Example, rendered: Rendered) -> None:
         """Append an example."""
         text, begin, runs = rendered[:3]
+        if example.weight != 1:
+            runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
         self.texts.append(text)
         self.runs.add(runs)
         self.characters += len(text)
-        if False in runs.trains:  # the same text with other flags is another example
+        if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
         self.rewritten.append(rendered.rewritten)
@@ -306,83 +304,6 @@ class Batch:
     def plain(self) -> list[bool]:
         """Return whether each example is a plain text; the tokenizer adds its own tokens around these."""
         return [one.prompt is None or isinstance(one.prompt, str) for one in self.examples]
-
-
-@dataclass(slots=True)
-class _TokenBatch:
-    """Examples that were given as tokens."""
-
-    examples: list[Example] = field(default_factory=list)
-    ids: list[NDArray[np.int32]] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, example: Example, vocabulary: int) -> None:
-        """Append an example.
-
-        Raises:
-            RowRejectedError: `bad_ids`, for an id that the tokenizer does not have; `bad_trained`.
-        """
-        ids = np.array(example.ids, dtype=np.int64)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < vocabulary):
-            wrong = next(one for one in ids.tolist() if not 0 <= one < vocabulary)
-            raise RowRejectedError("bad_ids", f"the tokenizer has no id {wrong:,}: its ids are 0 to {vocabulary - 1:,}")
-        if example.trained is not None and len(example.trained) != len(ids):
-            raise RowRejectedError(
-                "bad_trained", f"{len(ids):,} ids, but {len(example.trained):,} flags that say which are trained"
-            )
-        self.examples.append(example)
-        self.ids.append(ids.astype(np.int32))
-        self.size += len(ids)
-
-    @property
-    def full(self) -> bool:
-        """Whether enough examples were collected for a record batch."""
-        return self.size >= BATCH_CHARACTERS // 4 or len(self.examples) >= BATCH_EXAMPLES
-
-    def finish(self, counts: EncodeCounts) -> pa.RecordBatch:
-        """The record batch."""
-        lengths = lengths_of(self.ids)
-        offsets = offsets_of(lengths)
-        trained = [example.trained for example in self.examples]
-        hashes = [
-            xxhash.xxh3_128_digest(ids.tobytes() + bytes(flags or b""), seed=1 + (flags is not None))
-            for ids, flags in zip(self.ids, trained, strict=True)
-        ]
-        counts.examples += len(lengths)
-        counts.tokens += int(offsets[-1])
-        runs = token_lists(trained, lengths)
-        return _record_batch(
-            self.examples,
-            np.concatenate(self.ids),
-            offsets,
-            runs,
-            hashes,
-            np.zeros(len(lengths), np.int64),
-            [False] * len(lengths),
-        )
-
-
-def _record_batch(
-    examples: list[Example],
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    runs: pa.ListArray,
-    hashes: list[bytes],
-    straddles: NDArray[np.int64],
-    rewritten: list[bool],
-) -> pa.RecordBatch:
-    """A batch of `schemas.rows.ENCODED`."""
-    arrays = [
-        lists(offsets, ids, ENCODED.field("input_ids").type),
-        runs,
-        strings([example.group for example in examples]),
-        binary(hashes, 16),
-        numbers(np.array([example.line for example in examples], np.int32)),
-        numbers(np.array([example.sub for example in examples], np.int32)),
-        numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
-        numbers(np.array(rewritten, np.bool_)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)
 
 
 def differing(reference: Engine, samples: Sequence[EngineSample]) -> EngineSample | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 
 @dataclass(slots=True)
 class EncodeCounts:
@@ -34,3 +36,9 @@ class EncodeCounts:
     """Conversations with a turn whose thoughts or tool calls could not be located in it."""
     mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line, example of the row or -1, why) of the first of them."""
+
+    def given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Count a batch of examples that were given as tokens, and return it."""
+        self.examples += batch.num_rows
+        self.tokens += len(batch.column("input_ids").values)
+        return batch

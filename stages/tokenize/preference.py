@@ -79,11 +79,11 @@ class PairEncoder:
             side = example._replace(completion=completion, rejected=None)
             rendered = self.encoder.rendered(side, batch, unused)
             text, begin, runs = rendered[:3]
-            if not all(train for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
+            if not all(train == 1 for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
                 raise RowRejectedError(
                     "train_flags",
-                    "a message of a completion says `train: false` or has a `weight` of 0, but a preference loss is "
-                    "over whole completions; remove the flag, or the row",
+                    "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
+                    "whole completions, all tokens alike; remove it, or the row",
                 )
             out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
         for what in unused.dropped:  # located with either completion
@@ -152,6 +152,7 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
         numbers(places["sub"]),
         numbers(straddles[0::2] + straddles[1::2]),
         numbers(np.zeros(count, np.bool_)),
+        lists(np.zeros(count + 1, np.int64), np.zeros(0, np.float32), ENCODED.field("weights").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from ..template.assistant_turns import ASSISTANT
-from ..template.render import Renderer, trained
+from ..template.render import Renderer, loss_weight
 from .engines import Engine
 
 SAMPLE = 0x7F
@@ -49,7 +49,7 @@ def chosen_turns(example: Example, digest: bytes, *, every: bool) -> Iterator[in
     turns = [
         index
         for index, message in enumerate([*prompt, *completion])
-        if message.get("role") == ASSISTANT and trained(message)
+        if message.get("role") == ASSISTANT and loss_weight(message)
     ]
     if every:
         yield from turns

@@ -37,10 +37,9 @@ IS_SAID = kind_table((RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS))
 """Assistant turns without end-of-turn tokens."""
 
 
-def parts_of_turn(
-    kind: NDArray[np.int8], turn: NDArray[np.integer[Any]], train: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """(runs,) whether each run and the next one are two parts of a turn with the same flag; false for the last."""
+def parts_of_turn(kind: NDArray[np.int8], turn: NDArray[np.integer[Any]], train: NDArray[Any]) -> NDArray[np.bool_]:
+    """(runs,) whether each run and the next one are two parts of a turn with the same flag or weight; false for the
+    last."""
     out = np.zeros(len(kind), dtype=np.bool_)
     said = IS_SAID[kind]
     out[:-1] = said[:-1] & said[1:] & (turn[:-1] == turn[1:]) & (train[:-1] == train[1:])

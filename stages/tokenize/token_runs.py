@@ -5,6 +5,7 @@ it belongs to the later of two parts of a turn. Those between parts of one turn 
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,13 @@ from .token_spans import Boundaries
 _MAX_TURN = int(np.iinfo(np.int16).max)
 
 
+class RunLists(NamedTuple):
+    """Two columns of `schemas.rows.ENCODED` for N documents."""
+
+    runs: pa.ListArray
+    weights: pa.ListArray
+
+
 @dataclass(slots=True)
 class RunBatch:
     """The runs of N documents, one after another: each ends before character `ends` of its document."""
@@ -27,7 +35,7 @@ class RunBatch:
     ends: list[int] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    trains: list[bool] = field(default_factory=list)
+    trains: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     """(N,) number of runs of each document, at least one."""
 
@@ -53,14 +61,14 @@ class RunBatch:
     @property
     def divisions(self) -> int:
         """How many places only divide parts of a turn."""
-        kinds, turns, trains = np.array(self.kinds, np.int8), np.array(self.turns), np.array(self.trains, np.bool_)
+        kinds, turns, weights = np.array(self.kinds, np.int8), np.array(self.turns), np.array(self.trains, np.float32)
         inner = np.ones(len(kinds), dtype=np.bool_)
         inner[np.cumsum(self.counts) - 1] = False
-        return int((parts_of_turn(kinds, turns, trains) & inner).sum())
+        return int((parts_of_turn(kinds, turns, weights) & inner).sum())
 
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]
-    ) -> tuple[pa.ListArray, NDArray[np.int64]]:
+    ) -> tuple[RunLists, NDArray[np.int64]]:
         """Return the runs over tokens, and (N,) how many tokens of each document span a boundary.
 
         Args:
@@ -77,8 +85,8 @@ class RunBatch:
 
         crossing = np.zeros(total, dtype=np.bool_)
         crossing[inner] = found.straddles
-        turns, trains = np.minimum(self.turns, _MAX_TURN), np.array(self.trains, dtype=np.bool_)
-        counted = crossing & ~(parts_of_turn(kinds, turns, trains) & inner)
+        turns, weights = np.minimum(self.turns, _MAX_TURN), np.array(self.trains, dtype=np.float32)
+        counted = crossing & ~(parts_of_turn(kinds, turns, weights) & inner)
         straddles = np.bincount(owner[counted], minlength=len(counts))
 
         places = np.zeros(total, dtype=np.int64)
@@ -99,18 +107,18 @@ class RunBatch:
             places = np.insert(places, at, prefix[has])
             kinds = np.insert(kinds, at, RunKind.SPECIAL)
             turns = np.insert(turns, at, -1)
-            trains = np.insert(trains, at, True)
+            weights = np.insert(weights, at, weights[at])
             counts = counts + has
-        return _lists(places, kinds, turns, trains, counts), straddles
+        return _lists(places, kinds, turns, weights, counts), straddles
 
 
 def _lists(
     places: NDArray[np.int64],
     kinds: NDArray[np.int8],
     turns: NDArray[np.int64],
-    trains: NDArray[np.bool_],
+    weights: NDArray[np.float32],
     counts: NDArray[np.int64],
-) -> pa.ListArray:
+) -> RunLists:
     """Runs as Arrow lists, without empty ones; an empty document keeps its last run."""
     offsets = offsets_of(counts)
     keep = places > begins_of(places, offsets)
@@ -122,15 +130,30 @@ def _lists(
             numbers(places[keep].astype(np.int32)),
             numbers(kinds[keep]),
             numbers(turns[keep].astype(np.int16)),
-            numbers(trains[keep]),
+            numbers(weights[keep] > 0),
         ],
         fields=list(ENCODED.field("runs").type.value_type),
     )
-    return lists(offsets, structs, ENCODED.field("runs").type)
+    return RunLists(lists(offsets, structs, ENCODED.field("runs").type), _weight_lists(weights[keep], offsets))
 
 
-def token_lists(trained: list[list[bool] | None], lengths: NDArray[np.int64]) -> pa.ListArray:
-    """The runs of N documents given as tokens, from flags of which tokens are trained (None: all)."""
+def _weight_lists(weights: NDArray[np.float32], offsets: NDArray[np.int64]) -> pa.ListArray:
+    """The runs' weights as Arrow lists, empty for documents without another weight than 0 and 1."""
+    sizes = np.zeros(len(offsets) - 1, dtype=np.int64)
+    odd = (weights != 0) & (weights != 1)
+    if odd.any():
+        has = np.logical_or.reduceat(odd, offsets[:-1])
+        sizes[has] = np.diff(offsets)[has]
+        weights = weights[np.repeat(has, np.diff(offsets))]
+    else:
+        weights = weights[:0]
+    return lists(offsets_of(sizes), weights, ENCODED.field("weights").type)
+
+
+def token_lists(trained: list[list[bool] | None], weights: list[float], lengths: NDArray[np.int64]) -> RunLists:
+    """The runs of N documents given as tokens, from flags of which tokens are trained (None: all), and the weight of
+    each document.
+    """
     places: list[NDArray[np.int64]] = []
     kinds: list[NDArray[np.int8]] = []
     for flags, length in zip(trained, lengths.tolist(), strict=True):
@@ -144,4 +167,5 @@ def token_lists(trained: list[list[bool] | None], lengths: NDArray[np.int64]) ->
         kinds.append(np.where(values[ends - 1], RunKind.COMPLETION, RunKind.PROMPT).astype(np.int8))
     counts = np.fromiter(map(len, places), np.int64, len(places))
     flat = np.concatenate(places)
-    return _lists(flat, np.concatenate(kinds), np.full(len(flat), -1), np.ones(len(flat), np.bool_), counts)
+    each = np.repeat(np.array(weights, dtype=np.float32), counts)
+    return _lists(flat, np.concatenate(kinds), np.full(len(flat), -1), each, counts)

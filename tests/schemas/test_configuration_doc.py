@@ -72,7 +72,8 @@ BEHIND = {
 SMALLEST = {
     "out": "out",
     "tokenizer": {"path": "tokenizer"},
-    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl"}],
+    "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0}],
+    "loss": {"column": "always"},
     "decontaminate": {"against": "test.jsonl"},
     "mask": {"thoughts": "mask", "tool_calls": "mask", "prove": "sampling"},
     "pack": {"parallel": {"cp": 1, "layout": "ring"}},

@@ -75,6 +75,8 @@ TOLD = {
     "template_dropped",
     "prompts_rewritten",
     "examples_contaminated",
+    "weight_trained",
+    "turns_sampled",
 }
 
 

@@ -61,6 +61,10 @@ def pipeline_tree(
     thoughts = {"mask": ", thoughts left out", "last": ", thoughts of the last turn only"}.get(config.mask.thoughts, "")
     calls = ", tool calls left out" if config.mask.tool_calls == "mask" else ""
     tree.add(Text(f"mask: {config.mask.policy}{ends}{thoughts}{calls}{untrained}"))
+    weights = {source.name: source.loss_weight for source in config.sources if source.loss_weight is not None}
+    if weights or config.loss.divides:
+        each = "".join(f", {name} {weight:g}" for name, weight in weights.items())
+        tree.add(Text(f"loss: by {config.loss.normalize}{each}"))
     cut = config.truncate
     how = f"at {cut.split.at}, overlap {cut.split.overlap:,}" if cut.overlong == "split" else f"keep {cut.keep}"
     limits = "".join(
@@ -178,6 +182,8 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
         say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
     for line in advice:
         say(console, line, "yellow")
+    if manifest.weighted:
+        say(console, "it has loss_weights: a trainer that ignores them trains another objective", "yellow")
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
         console.print(
             Text(

@@ -79,6 +79,7 @@ def _share(
         completions=_logarithmic(spread.completions, exact_runs, most) if spread is not None else None,
         turns_each=spread.turns.even(exact=exact_runs) if spread is not None and spread.turns.count else None,
         truncated=entry.examples_truncated + entry.examples_split,
+        weight=entry.weight_trained or None,
     )
 
 
@@ -103,6 +104,8 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
     if total.turns_trained:
         words[0] += f" in {plural(total.turns_trained, 'turn')} of the assistant"
     words[0] += f" (mask: {policy})." if policy else "."
+    if total.weight_trained:
+        words.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
     if heads.more:
         words.append("This still counts first tokens of the pieces that the strategy cuts, which are never trained.")
     if total.turns_without_end:

@@ -81,11 +81,11 @@ class LedgerLine:
     reason: str | None
     label: str
     """The line's name in words."""
-    a: int
-    b: int
+    a: float
+    b: float
 
     @property
-    def change(self) -> int:
+    def change(self) -> float:
         """B minus A."""
         return self.b - self.a
 

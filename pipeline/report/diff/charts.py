@@ -18,7 +18,7 @@ _BAR = 34
 """Height of a bar, in pixels."""
 
 
-def token_changes(lines: Sequence[LedgerLine]) -> list[tuple[str, int]]:
+def token_changes(lines: Sequence[LedgerLine]) -> list[tuple[str, float]]:
     """Return the ledger lines that changed the number of packed tokens, largest first. They add up to the total change.
 
     Args:
@@ -31,7 +31,7 @@ def token_changes(lines: Sequence[LedgerLine]) -> list[tuple[str, int]]:
     return sorted(changes, key=lambda one: -abs(one[1]))
 
 
-def plain_change(change: int) -> str:
+def plain_change(change: float) -> str:
     """Write a change as `▲ +1,234`, `▼ −5` or `0`."""
     return signed(0, change).partition(" (")[0] if change else "0"
 

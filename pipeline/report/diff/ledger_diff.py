@@ -42,6 +42,7 @@ LABELS = {
     "template_dropped": "left out by the template",
     "prompts_rewritten": "prompts rendered differently alone",
     "turns_sampled": "sampling proof of turns",
+    "weight_trained": "sum of loss weights",
 }
 """Words for each field of `SourceLedger`, in the order of a diff."""
 

@@ -52,9 +52,11 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     drawn = sources[:MOST_BARS]
     places = list(range(len(drawn)))
     whole = max(sum(one.tokens for one in sources), 1)
+    weight = sum(one.weight or 0 for one in sources)
     tips = [
         f"{plain_label(one.source)}<br>{one.tokens:,} tokens, {share(one.tokens / whole)} of all<br>"
         f"{one.labels:,} trained ({share(_part(one))})"
+        + (f"<br>{share((one.weight or 0) / weight)} of the loss, by loss weights" if weight else "")
         for one in drawn
     ]
     most = max(one.tokens for one in drawn) or 1
@@ -94,9 +96,12 @@ def _shares(sources: Sequence[SourceShare]) -> Chart:
     )
     rows = [
         [one.source, f"{one.tokens:,}", share(one.tokens / whole), f"{one.labels:,}", share(_part(one))]
+        + ([f"{one.weight or 0:,.6g}", share((one.weight or 0) / weight)] if weight else [])
         for one in sources
     ]
-    grid = Grid("Tokens by source", ["source", "packed", "of all packed", "trained", "of its own"], rows)
+    head = ["source", "packed", "of all packed", "trained", "of its own"]
+    head += ["loss weights", "of the loss"] if weight else []
+    grid = Grid("Tokens by source", head, rows)
     title = "Trained share by source"
     if len(sources) > len(drawn):
         title += f": the {len(drawn)} largest of {len(sources):,}"

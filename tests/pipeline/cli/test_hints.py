@@ -21,7 +21,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("run mix.yaml --dryrun", 2, "No such option: --dryrun. Did you mean --dry-run?"),
     ("run mix.yaml --set trunkate.max_length=5", 2, "there is no such key; did you mean truncate?"),
     ("run mix.yaml --set truncate.max_lenght=5", 2, "there is no such key; did you mean max_length?"),
-    ("run mix.yaml --set pack.strategy=bdf", 2, "pack.strategy: input should be 'bfd', 'bfd_split'"),
+    ("run mix.yaml --set pack.strategy=bdf", 2, "pack.strategy: input should be 'bfd', 'tight', 'bfd_split'"),
     ("run mix.yaml --set sources.0.format=mesages", 2, "did you mean messages?"),
     ("run mix.yaml --set run.wait=soon", 2, "run.wait: 'soon' is not a duration; write 90s, 15min, 1h30m"),
     ("run mix.yaml --set run.memory=much", 2, "run.memory: 'much' is not a size; write 256MiB, 2GiB"),

@@ -623,7 +623,7 @@ def test_verify_finds_what_is_broken(configure: Configure, tmp_path: Path) -> No
         made = [*rows[:2], {**rows[2], **change}, *rows[3:]]
         with pa.OSFile(str(tmp_path / "out" / shard.name), "wb") as sink, pa.ipc.new_stream(sink, PREFERENCE) as writer:
             writer.write_batch(pa.RecordBatch.from_pylist(made, PREFERENCE))
-        found = module._check_shard(honest, shard, 2048, module._RowSizes(honest, honest.manifest.splits["train"]))
+        found, _ = module._check_shard(honest, shard, 2048, module._RowSizes(honest, honest.manifest.splits["train"]))
         with pytest.raises(IntegrityError, match=match):
             raise IntegrityError("; ".join(map(str, found)))
         if "doc_ids" not in change:

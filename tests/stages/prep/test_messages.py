@@ -97,16 +97,14 @@ def content(value: Any) -> dict[str, Any]:
             "`messages[1]` `content` is null and nothing replaces it; it has `role`, `content`, `tool_calls`",
         ),
         (
-            {"messages": [USER, ASSISTANT | {"weight": 0.5}]},
+            {"messages": [USER, ASSISTANT | {"weight": -0.5}]},
             "weight",
-            "`messages[1].weight` is 0.5: a turn is trained (1) or not (0), nothing in between; round the weights, or "
-            "leave them out",
+            "`messages[1].weight` is -0.5: a weight is 0 (not trained), or a number from 1e-06 to 1,000,000",
         ),
         (
             {"messages": [USER, ASSISTANT | {"weight": "1"}]},
             "weight",
-            "`messages[1].weight` is '1': a turn is trained (1) or not (0), nothing in between; round the weights, or "
-            "leave them out",
+            "`messages[1].weight` is '1': a weight is 0 (not trained), or a number from 1e-06 to 1,000,000",
         ),
         (
             {"messages": [USER, ASSISTANT | {"weight": 1, "train": False}]},

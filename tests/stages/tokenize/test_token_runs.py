@@ -42,7 +42,9 @@ def runs_of(documents: list[tuple[list[tuple[int, RunKind]], list[int]]], prefix
     lengths = np.array([len(tokens) for _, tokens in documents], np.int64) + prefix
     where = Boundaries(np.array(found, np.int64), np.array(crossing, np.bool_), np.ones(len(documents), np.bool_))
     lists, straddles_per = batch.tokens(where, lengths, np.array(prefix, np.int64))
-    return [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()], straddles_per.tolist()
+    return [
+        [(run["end"], RunKind(run["kind"])) for run in row] for row in lists.runs.to_pylist()
+    ], straddles_per.tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_a_token_of_two_parts_of_a_turn_belongs_to_the_later_one() -> None:
     batch.add(runs)
     where = Boundaries(np.array([1, 2, 4]), np.array([False, True, False]), np.array([True]))
     lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
-    assert [(run["end"], RunKind(run["kind"])) for run in lists.to_pylist()[0]] == [(1, P), (2, T), (4, A), (5, E)]
+    assert [(run["end"], RunKind(run["kind"])) for run in lists.runs.to_pylist()[0]] == [(1, P), (2, T), (4, A), (5, E)]
     assert (straddles.tolist(), batch.divisions) == ([0], 1)
     # The same between an answer and a call; but a call that begins another turn is counted, as is another flag.
     for turns, trains, counted in (
@@ -117,11 +119,31 @@ def test_a_token_of_two_parts_of_a_turn_belongs_to_the_later_one() -> None:
         batch = RunBatch()
         batch.add(Runs((2, 5, 8, 9), (P, A, TC, E), turns, trains))
         lists, straddles = batch.tokens(where, np.array([5]), np.array([0]))
-        assert [run["end"] for run in lists.to_pylist()[0]] == [1, 2, 4, 5]
+        assert [run["end"] for run in lists.runs.to_pylist()[0]] == [1, 2, 4, 5]
         assert (straddles.tolist(), batch.divisions) == ([counted], 1 - counted)
 
 
 def test_rows_of_tokens() -> None:
-    lists = token_lists([[True, False, False], None, [], None], np.array([3, 2, 0, 0], np.int64))
-    wanted = [[(1, C), (3, P)], [(2, C)], [(0, C)], [(0, C)]]
+    flags, lengths = [[True, False, False], None, [], None, [False, True]], np.array([3, 2, 0, 0, 2], np.int64)
+    lists, weights = token_lists(flags, [1, 0.5, 1, 1, 0], lengths)
+    wanted = [[(1, C), (3, P)], [(2, C)], [(0, C)], [(0, C)], [(1, P), (2, C)]]
     assert [[(run["end"], RunKind(run["kind"])) for run in row] for row in lists.to_pylist()] == wanted
+    assert [[run["train"] for run in row] for row in lists.to_pylist()] == [
+        [True] * 2,
+        [True],
+        [True],
+        [True],
+        [False] * 2,
+    ]
+    assert weights.to_pylist() == [[], [0.5], [], [], []]
+
+
+def test_weights_stand_beside_the_runs_that_they_belong_to() -> None:
+    batch = RunBatch()
+    batch.add(Runs((2, 4, 4, 6), (P, A, A, E), (0, 1, 1, 1), (True, 0.25, 3.0, 2.0)))
+    batch.add(Runs((1, 2), (P, A), (0, 1), (True, False)))
+    bounds = Boundaries(np.array([2, 4, 1]), np.zeros(3, np.bool_), np.ones(2, np.bool_))
+    (runs, weights), _ = batch.tokens(bounds, np.array([6, 2]), np.zeros(2, np.int64))
+    assert [[run["end"] for run in row] for row in runs.to_pylist()] == [[2, 4, 6], [1, 2]]
+    assert [[run["train"] for run in row] for row in runs.to_pylist()] == [[True] * 3, [True, False]]
+    assert weights.to_pylist() == [[1.0, 0.25, 2.0], []]

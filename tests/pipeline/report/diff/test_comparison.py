@@ -559,7 +559,7 @@ def ledgers() -> st.SearchStrategy[Ledger]:
 @given(ledgers(), ledgers())
 def test_changes_add_up(a: Ledger, b: Ledger) -> None:
     lines = ledger_change(a, b)
-    sums: Counter[tuple[str, str | None]] = Counter()
+    sums: defaultdict[tuple[str, str | None], float] = defaultdict(float)
     for line in lines:
         assert line.b == line.a + line.change
         if line.source != "all":
@@ -577,7 +577,7 @@ def test_changes_add_up(a: Ledger, b: Ledger) -> None:
 @examples(30)
 @given(ledgers(), ledgers())
 def test_back_is_the_negative_of_there(a: Ledger, b: Ledger) -> None:
-    def changes(one: Ledger, other: Ledger) -> dict[Any, int]:
+    def changes(one: Ledger, other: Ledger) -> dict[Any, float]:
         return {(line.source, line.name, line.reason): line.change for line in ledger_change(one, other)}
 
     assert changes(b, a) == {key: -change for key, change in changes(a, b).items()}
