@@ -47,6 +47,16 @@ def probe(
         Path | None,
         typer.Option(help="A packed dataset: also probe with documents as long as its longest.", metavar="PACKED"),
     ] = None,
+    ulysses: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            metavar="N",
+            help="Also check that N devices can share attention heads (sequence parallelism).",
+            show_default="what pack.parallel of --data says",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
@@ -66,7 +76,7 @@ def probe(
         raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
     try:
         report, applied, made = probe_model(
-            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
+            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data, ulysses=ulysses
         )
     except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
         if as_json:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
+from ...schemas.parallel import Parallel
 from ...schemas.units import size
 from ..attention.apply import Applied, refuse_foreign_attention, use_packed
 from ..order.concat import ConcatRows
@@ -36,6 +37,7 @@ def probe_model(
     random: bool = False,
     tiny: bool = False,
     data: Path | None = None,
+    ulysses: int | None = None,
 ) -> tuple[ProbeReport, Applied, str]:
     """Build the model and probe it as the trainer would.
 
@@ -45,7 +47,9 @@ def probe_model(
         dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
         random: use random weights, even if the folder has weights.
         tiny: use a tiny model of the same architecture, with random weights.
-        data: a packed dataset; the probe also tests documents and rows as long as its longest.
+        data: a packed dataset; the probe also tests documents and rows as long as its longest, and whether the
+            devices of its `pack.parallel` can share attention heads.
+        ulysses: the number of devices that are to share attention heads; by default what `data` says.
 
     Returns:
         The report, the attention that was applied, and a description of how the model was made.
@@ -74,6 +78,7 @@ def probe_model(
         raise ConfigError(f"{folder}/config.json: {first_line(error)}") from error
     refuse_foreign_attention(config, folder / "config.json")
     weights = has_weights(folder)
+    whole = config
     if tiny:
         try:
             config = shrink(config)
@@ -104,6 +109,8 @@ def probe_model(
         model,
         tokens=None if rows is None else rows.max_length,
         longest=None if rows is None else ConcatRows([rows]).longest(None if limit is None else limit.tokens),
+        parallel=Parallel(ulysses, layout="ulysses") if ulysses else None if rows is None else rows.manifest.parallel,
+        config=whole,
     )
     return report, applied, f"{made}, {dtype} on {place.type}"
 

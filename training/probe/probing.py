@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
+from ...schemas.parallel import Parallel
 from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import unwrap
 from ..attention.calls import count_calls, expected_calls, is_compiled
@@ -17,6 +18,7 @@ from .diagnosis import diagnose
 from .documents import Call, Make, RandomDocuments, to_device
 from .equivalence import compare
 from .gradient import NoGradientError, influence
+from .heads import heads_check
 from .limits import document_limit, row_limit
 from .outputs import first_line
 from .perturbation import perturb
@@ -26,7 +28,7 @@ from .static import attention_checks, batch_check, dropout_check, layers_check, 
 
 DOCUMENTS = (17, 23, 9)
 """Lengths of the documents: odd, so that none is a multiple of a kernel's tile."""
-_STATIC = ("batch", "layers", "dropout", "length", "stretch")
+_STATIC = ("batch", "layers", "dropout", "length", "stretch", "heads")
 """Checks that do not run the model."""
 
 
@@ -42,6 +44,8 @@ def probe(
     longest: int | None = None,
     dtype: torch.dtype | None = None,
     explain: bool = True,
+    parallel: Parallel | None = None,
+    config: Any = None,
 ) -> ProbeReport:
     """Find out whether packed documents see each other, and whether each is computed as it would be alone.
 
@@ -62,6 +66,8 @@ def probe(
         dtype: dtype of the forward pass, if autocast differs from the weights; by default the dtype that attention
         gets, or that of the weights. It decides how much rounding to expect.
         explain: if there is a leak, find the setting at fault (takes more passes).
+        parallel: the devices that share a row; with layout `ulysses`, also check that they can share attention heads.
+        config: the configuration that counts heads, if `model` is a smaller copy; by default that of the model.
 
     Raises:
         ConfigError: there are fewer than two documents, or the model is not from transformers.
@@ -80,6 +86,7 @@ def probe(
     batch = made.packed()
     checks = [*attention_checks(model), dropout_check(model), layers_check(model, batch), batch_check(batch)]
     checks += length_checks(model, tokens, longest)
+    checks += heads_check(config or bare.config, parallel)
     shown = (max(documents), sum(documents))
     calls: int | None = None
     matrix: tuple[tuple[float, ...], ...] = ()
@@ -222,6 +229,7 @@ def _fix_of(check: Check) -> str:
         "batch": "take the batches of PackedLoader as they come",
         "length": "take fewer rows a step, or a shorter max_length",
         "stretch": "pack with a smaller truncate.max_length, or take another model",
+        "heads": "take such a cp in pack.parallel and in your trainer, or a layout that divides no heads: ring or thd",
         "dropout": "set attention dropout to 0 in the model's config.json",
         "layers": "install the kernels and pass seq_idx, if the architecture supports that; else pad documents with "
         "PackedLoader(unpacked=True)",

@@ -16,7 +16,7 @@ class Check:
 
     name: str
     """`attention`, `layers`, `batch`, `runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`,
-    `at length`, `dropout`, `length` or `stretch`."""
+    `at length`, `dropout`, `length`, `stretch` or `heads`."""
     passed: bool
     value: str
     """The measured result."""
@@ -54,6 +54,8 @@ class ProbeReport:
             return "not shown: the model's outputs are not numbers (NaN or infinite), so isolation cannot be tested"
         if any(check.name == "runs" for check in self.checks):
             return "not shown: the model does not run"
+        if self._failed() == {"heads"}:
+            return "NOT divisible: documents are apart, but devices cannot share this model's attention heads equally"
         if not self.isolated:
             return "NOT isolated: this model must not be trained on packed rows in this way"
         document, row = self.shown
@@ -88,8 +90,13 @@ class ProbeReport:
         )
         raise LeakError(f"{self._opening()}: {failed}. At fault: {self.fault or 'unknown'}. {self._fix()}")
 
+    def _failed(self) -> set[str]:
+        return {check.name for check in self.checks if not check.passed}
+
     def _opening(self) -> str:
-        names = {check.name for check in self.checks if not check.passed}
+        names = self._failed()
+        if names == {"heads"}:
+            return f"{self.model} has attention heads that the devices cannot share equally"
         if self.fault == NOT_NUMBERS:
             return f"{self.model} computes outputs that are not numbers (NaN or infinite), before any training"
         if "runs" in names:
