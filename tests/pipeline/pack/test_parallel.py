@@ -220,6 +220,32 @@ def _pad_id(batch: pa.RecordBatch) -> int:
     return int(view(batch.column("input_ids").flatten())[int(lengths[: first + 1].sum()) - 1])
 
 
+# --- other readers ---
+
+
+def test_trls_collator_needs_lengths_with_padding(made: Make) -> None:
+    """Its positions and bounds come from `seq_lengths` alone, so these must add up to the row.
+
+    With lengths that leave the padding out, it fails, or gives positions that are shifted against the tokens.
+    """
+    collator = pytest.importorskip("trl.trainer.sft_trainer").DataCollatorForLanguageModeling
+    rows = list(pytest.importorskip("datasets").load_from_disk(str(made("thd", {"parallel": THD})))["train"])[:4]
+    shorter = [row | {"seq_lengths": row[UNPADDED]} for row in rows]
+    flat = collator(pad_token_id=0, padding_free=True)
+    batch = flat(rows)
+    assert batch["position_ids"].tolist() == [[place for row in rows for place in row["position_ids"]]]
+    lengths = [length for row in rows for length in row["seq_lengths"]]
+    assert batch["cu_seq_lens_q"].tolist() == np.cumsum([0, *lengths]).tolist()
+    assert batch["labels"].tolist() == [[label for row in rows for label in row["labels"]]]
+    with pytest.raises(IndexError, match="shape of the mask"):
+        flat(shorter)
+    padded = collator(pad_token_id=0, return_position_ids=True)
+    for row, right, wrong in zip(rows, padded(rows)["position_ids"], padded(shorter)["position_ids"], strict=True):
+        count = len(row["position_ids"])
+        assert right.tolist()[:count] == row["position_ids"]
+        assert wrong.tolist()[:count] != row["position_ids"]
+
+
 # --- damage, and configurations that cannot be ---
 
 

@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.parallel import ParallelLayout
+from packtrain.training.attention import use_packed
 from packtrain.training.loader.context_parallel import ContextPart, context_places
 from packtrain.training.loader.loader import PackedLoader
+from torch.distributed.tensor.experimental._context_parallel import _HeadTailLoadBalancer
 
 from tests.support import warm
 from tests.training.conftest import MakePacked
+from tests.training.loader.context_rank import model_of
 
 LAYOUTS: tuple[ParallelLayout, ...] = ("thd", "ring", "ulysses")
 TWO = {"cp": 2, "layout": "thd"}
@@ -96,6 +99,25 @@ def test_parts_of_every_batch_make_the_whole_batch(make_packed: MakePacked, stat
         assert bool((unpadded < padded).any())
 
 
+@pytest.mark.parametrize("parallel", [TWO, {"cp": 4, "layout": "ring"}], ids=["thd", "ring"])
+def test_no_token_sees_padding(make_packed: MakePacked, parallel: dict[str, Any]) -> None:
+    """Other padding changes nothing of what the documents' own tokens give, to the bit, and none of it is trained."""
+    folder = make_packed("context" if parallel is TWO else "context-ring", 120, parallel=parallel)
+    batch = next(iter(PackedLoader(folder, rows_per_step=4, rank=0, world_size=1, num_workers=0)))
+    bounds, own = batch["cu_seq_lens_q"], batch["cu_seq_lens_unpadded"].diff()
+    places = torch.arange(int(bounds[-1])) - bounds[:-1].repeat_interleave(bounds.diff())
+    padding = places >= own.repeat_interleave(bounds.diff())
+    assert 0 < int(padding.sum()) < len(places) // 4
+    assert set(batch["labels"][0, padding].tolist()) == {-100}
+    model = model_of(int(batch["input_ids"].max()) + 1)
+    use_packed(model)
+    other = {**batch, "input_ids": torch.where(padding, batch["input_ids"] + 1, batch["input_ids"])}
+    with torch.no_grad():
+        one, two = (model(**each).logits[0] for each in (batch, other))
+    assert torch.equal(one[~padding], two[~padding])
+    assert not torch.equal(one[padding], two[padding])
+
+
 def test_a_state_goes_on_with_other_groups(make_packed: MakePacked) -> None:
     folder = make_packed("context", 120, parallel=TWO)
     alone = PackedLoader(folder, rows_per_step=2, rank=0, world_size=1)
@@ -135,20 +157,26 @@ def test_neighbouring_ranks_are_a_group(monkeypatch: pytest.MonkeyPatch) -> None
         context_places(None, None, 1, 2)
 
 
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6))
+def test_torch_divides_a_document_in_the_same_way(chunks: list[int], size: int) -> None:
+    """Within each document, rank r holds the r-th part of the order of torch's own context parallelism."""
+    lengths = [2 * size * chunk for chunk in chunks]
+    parts = held([0, *np.cumsum(lengths).tolist()], size, "thd")
+    begin = 0
+    for length in lengths:
+        order = _HeadTailLoadBalancer(length, size, "cpu")._generate_indices()[0]
+        for rank, expected in enumerate((order + begin).reshape(size, -1).tolist()):
+            assert [token for token in parts[rank] if begin <= token < begin + length] == expected
+        begin += length
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "size"), [("thd", 2), ("ring", 2), ("ulysses", 2), ("ring", 4)])
 def test_a_group_computes_what_one_device_computes(
     make_packed: MakePacked, tmp_path: Path, layout: str, size: int
 ) -> None:
     folder = make_packed(f"group-{layout}-{size}", 60, max_length=128, parallel={"cp": size, "layout": layout})
-    program = Path(__file__).with_name("context_rank.py")
-    where = [layout, str(tmp_path / "rendezvous"), str(folder), str(tmp_path)]
-    ranks = [
-        subprocess.Popen([sys.executable, program, str(rank), str(size), *where], env=warm.python())
-        for rank in range(size)
-    ]
-    assert [rank.wait(240) for rank in ranks] == [0] * size
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
+    found = ranks_of("context_rank.py", size, [str(size), layout], folder, tmp_path)
     for name, alone in found[0]["alone"].items():
         shared = sum(one["shared"][name] for one in found)
         torch.testing.assert_close(shared, alone, rtol=1e-6, atol=1e-6 * float(alone.abs().max()))
@@ -156,3 +184,24 @@ def test_a_group_computes_what_one_device_computes(
     assert len(leaks) > 3
     assert bool((leaks.diagonal() > 0).all())
     assert float(leaks.fill_diagonal_(0).max()) == 0.0
+
+
+@pytest.mark.slow
+def test_torchs_own_context_parallelism(make_packed: MakePacked, tmp_path: Path) -> None:
+    """Two processes with torch's attention by documents compute the loss of one; Megatron divides documents alike."""
+    found = ranks_of("torch_context_rank.py", 2, [], make_packed("context", 120, parallel=TWO), tmp_path)
+    alone = found[0]["alone"]
+    assert float(alone) > 1
+    torch.testing.assert_close(sum(one["shared"] for one in found), alone, rtol=1e-6, atol=0)
+    for one in found:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one["loader"], one["torch"], strict=True))
+        assert one["document"] == one["megatron"] or one["megatron"] is None
+
+
+def ranks_of(program: str, size: int, arguments: list[str], folder: Path, out: Path) -> list[dict[str, Any]]:
+    """What each of `size` processes saved."""
+    where = [*arguments, str(out / "rendezvous"), str(folder), str(out)]
+    command = [sys.executable, str(Path(__file__).with_name(program))]
+    ranks = [subprocess.Popen([*command, str(rank), *where], env=warm.python()) for rank in range(size)]
+    assert [rank.wait(240) for rank in ranks] == [0] * size
+    return [torch.load(out / f"{rank}.pt") for rank in range(size)]
