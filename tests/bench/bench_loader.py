@@ -1,6 +1,6 @@
 """Compares the loader with other loaders and with the speed of memory, and measures it at a billion rows.
 
-    python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed wait train] [--rounds 5]
+    python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed divide wait train] [--rounds 5]
 
 Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata grain`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
@@ -17,6 +17,9 @@ the real shards again and again; each entry is opened as a shard of its own; the
 real rows. Places are random.
 
 memory: what the process holds for itself (RssAnon) after each of 20 epochs.
+
+divide: the same rows for two devices that share each batch (cp_size=2), beside one device alone. Both datasets are
+packed for it (`pack.parallel`); a step is that of the whole batch, which each device makes before it takes its part.
 
 wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
 compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
@@ -75,7 +78,7 @@ TRAIN_STEPS = ((1, 24), (8, 4))
 """Rows a step, and steps of one contender's turn."""
 
 
-def make_data(work: Path) -> Path:
+def make_data(work: Path, name: str = "loader-data", parallel: dict[str, Any] | None = None) -> Path:
     """A packed dataset of known sizes and random words; made once per work folder."""
     import packtrain
     from tokenizers import Tokenizer
@@ -95,14 +98,16 @@ def make_data(work: Path) -> Path:
                 left -= size
         rows.with_suffix(".part").rename(rows)
     config = {
-        "out": str(work / "loader-data"),
+        "out": str(work / name),
         "cache": str(work / "loader-cache"),
         "tokenizer": {"path": str(tokenizer)},
         "sources": [{"name": "words", "format": "text", "path": str(rows)}],
         "truncate": {"max_length": MAX_LENGTH},
+        "pack": {"parallel": parallel},
+        "run": {"report": False},
     }
     packtrain.run(config)
-    return work / "loader-data"
+    return work / name
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -377,6 +382,39 @@ def print_wait(folder: Path) -> None:
     print_table([*header, f"< {WAIT_LIMIT:.0%}"], table)
 
 
+def print_divide(work: Path, rounds: int) -> None:
+    """What a step of the loader takes if two devices share each batch."""
+    from packtrain.training import PackedLoader
+
+    table = []
+    for layout in ("thd", "ring"):
+        folder = make_data(work, f"loader-{layout}", {"cp": 2, "layout": layout})
+        for rows in ROWS_A_STEP:
+            times: dict[tuple[int, int], list[float]] = {(size, n): [] for n in (0, 1) for size in (1, 2)}
+            for _ in range(rounds):
+                for size, workers in times:
+                    place = {"rank": 0, "world_size": 1, "cp_rank": size - 1, "cp_size": size}
+                    options: dict[str, Any] = {"order": "sequential", "epochs": 100, "num_workers": workers, **place}
+                    batches = iter(PackedLoader(folder, rows_per_step=rows, **options))
+                    times[size, workers].append(step_time(batches) * 1e3)
+            for workers in (0, 1):
+                alone, shared = times[1, workers], times[2, workers]
+                ratio = median([two / one for one, two in zip(alone, shared, strict=True)])
+                table.append([layout, str(workers), str(rows), spread(alone, 3), spread(shared, 3), f"{ratio:.2f}"])
+    print_header(f"Batches divided between two devices, {rounds} rounds", ("packtrain", "torch", "numpy"))
+    print_table(["layout", "threads", "rows a step", "ms a step, alone", "ms, its part of it", "ratio"], table, left=1)
+
+
+def step_time(batches: Iterator[Batch]) -> float:
+    """Seconds of a step, over a moment. The first is not counted."""
+    next(batches)
+    began, steps = time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < MOMENT:
+        next(batches)
+        steps += 1
+    return took / steps
+
+
 def wait_times(batches: Iterator[Batch], rate: int, seconds: float = 4.0) -> tuple[list[float], float]:
     """Seconds in each next() but the first, and seconds slept in all."""
     waits: list[float] = []
@@ -465,7 +503,7 @@ def main() -> None:
     """Runs the benchmark."""
     parser = make_parser(__doc__)
     # Memory first, while the process holds nothing of the peers.
-    names = ("memory", "first", "wait", "train", "speed")
+    names = ("memory", "first", "wait", "divide", "train", "speed")
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -475,6 +513,7 @@ def main() -> None:
             "memory": lambda: print_memory(folder),
             "first": lambda: print_first(folder, work),
             "wait": lambda: print_wait(folder),
+            "divide": lambda: print_divide(work, arguments.rounds),
             "train": lambda: print_train(folder, arguments.rounds),
             "speed": lambda: print_speed(folder, work, arguments.rounds),
         }

@@ -19,6 +19,7 @@ from ...schemas.parallel import Parallel, ParallelLayout
 from ...schemas.ragged import ranges
 from ...schemas.rows import IGNORE_INDEX
 from ..order.rank import RankInfo, detect_rank
+from .collate import Take, fresh
 
 
 def context_places(
@@ -107,7 +108,7 @@ class ContextPart:
             )
 
     def tokens(self, cu_seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
-        """(T / size,) which tokens of the sequence this device holds, in its order.
+        """(T / size,) which tokens of the sequence this device holds, ascending.
 
         `thd`: every document has 2·size equal chunks, and rank r holds chunks r and 2·size - 1 - r of each, so that
         all have the same causal work (as TransformerEngine's `thd_get_partitioned_indices`). Other layouts: the r-th
@@ -132,18 +133,30 @@ class ContextPart:
         begins = np.stack([cu_seq_lens[:-1] + self.rank * chunk, cu_seq_lens[:-1] + (parts - 1 - self.rank) * chunk], 1)
         return ranges(begins.ravel(), np.repeat(chunk, 2))
 
-    def share(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def share(self, batch: dict[str, Any], take: Take = fresh) -> dict[str, Any]:
         """This device's part of a batch.
 
         Tensors with one value per token are divided. `shift_labels` is added: the label of each token's successor,
         which another device may hold. Everything else describes the whole sequence.
+
+        Args:
+            take: makes the int64 arrays, for example `Buffers.take`.
         """
-        index = torch.from_numpy(self.tokens(batch["cu_seq_lens_q"].numpy()))
-        labels = batch["labels"]
-        shifted = torch.full_like(labels, IGNORE_INDEX)
-        shifted[:, :-1] = labels[:, 1:]  # a document's first label is IGNORE_INDEX, so none reaches into another
-        whole = {**batch, "shift_labels": shifted}
-        return {
-            name: value[:, index] if isinstance(value, torch.Tensor) and value.dim() == 2 else value
-            for name, value in whole.items()
+        mine = self.tokens(batch["cu_seq_lens_q"].numpy())
+
+        def part(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
+            values = tensor.numpy()[0]
+            out = take(len(places)) if values.dtype == np.int64 else np.empty((1, len(places)), values.dtype)
+            # numpy is many times as fast here as indexing a tensor; "clip" because "raise" would copy once more
+            np.take(values, places, out=out[0], mode="clip")
+            return torch.from_numpy(out)
+
+        made = {
+            name: part(value, mine) if isinstance(value, torch.Tensor) and value.dim() == 2 else value
+            for name, value in batch.items()
         }
+        # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
+        shifted = part(batch["labels"], mine + 1)
+        if len(mine) and mine[-1] + 1 == batch["labels"].shape[1]:  # the sequence's last token, which is last here too
+            shifted[0, -1] = IGNORE_INDEX
+        return {**made, "shift_labels": shifted}

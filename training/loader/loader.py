@@ -319,8 +319,9 @@ class PackedLoader:
         if self.unpacked:
             batch = unpack(rows, self.pad_id)
         elif self.context is not None:
-            made = flatten if self.shape is None else partial(fix_shape, shape=self.shape)
-            batch = self.context.share(made(rows, seq_idx=self.seq_idx))
+            take = self._buffers.take
+            made = partial(flatten, take=take) if self.shape is None else partial(fix_shape, shape=self.shape)
+            batch = self.context.share(made(rows, seq_idx=self.seq_idx), take)
         elif self.shape is not None:
             batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx)
         else:

@@ -53,6 +53,7 @@ def test_every_token_is_on_one_device(chunks: list[int], size: int, layout: Para
     bounds = [0, *np.cumsum(np.array(chunks) * 2 * size).tolist()]
     parts = held(bounds, size, layout)
     assert sorted(token for part in parts for token in part) == list(range(bounds[-1]))
+    assert all(part == sorted(part) for part in parts)
     assert len({len(part) for part in parts}) == 1
     # causal work: pairs of a token and what it sees in its document are about the same for every device
     if layout == "thd":
@@ -91,6 +92,8 @@ def test_parts_of_every_batch_make_the_whole_batch(make_packed: MakePacked, stat
             index = ContextPart(rank, 2, "thd").tokens(bounds.numpy())
             for name in ("input_ids", "labels", "position_ids", "seq_idx"):
                 assert torch.equal(part[name], batch[name][:, index])
+            following = torch.cat([batch["labels"][:, 1:], torch.tensor([[-100]])], 1)
+            assert torch.equal(part["shift_labels"], following[:, index])
             for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens_unpadded"):
                 assert torch.equal(part[name], batch[name])
         unpadded, padded = batch["cu_seq_lens_unpadded"].diff(), bounds.diff()
