@@ -58,6 +58,8 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
             longest = int((cu[1:] - cu[:-1]).max())
         elif not isinstance(longest, int):  # reading a tensor waits; an int stays symbolic in compiled code
             longest = int(longest)
+        if not torch.compiler.is_compiling():
+            _refuse_others(cu, longest, length, who)
         return Bounds(cu, longest)
     positions = kwargs.get("position_ids")
     if positions is not None:
@@ -74,6 +76,17 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
         "both to the model, as PackedLoader's batches do. If you did, this model drops them: pad documents with "
         "PackedLoader(unpacked=True), or use a model that passes them to its layers"
     )
+
+
+def _refuse_others(cu: torch.Tensor, longest: int, length: int, who: str) -> None:
+    """Refuse bounds of another sequence, as far as that can be seen without waiting for a device."""
+    whole = int(cu[-1]) if cu.device.type == "cpu" else None
+    if longest > length or whole not in (None, length):
+        end = f"cu_seq_lens_q ends at {whole:,}" if whole is not None else f"max_length_q is {longest:,}"
+        raise AttentionError(
+            f"{who}: {end}, but there are {length:,} tokens. If this is a device's part of a batch (cp_size), it needs "
+            "attention that exchanges keys with the other devices; this one does not"
+        )
 
 
 def _of_positions(positions: torch.Tensor, rows: int) -> Bounds:
