@@ -18,6 +18,7 @@ from ...stages.pack.best_fit import rows_needed
 from ...stages.pack.bounds import size_counts
 from ...stages.pack.divisors import divisors, units_of
 from ...stages.pack.plan import plan_rows
+from ...stages.pack.row_count import tight_rows_and_bound
 from ...stages.select.sections import Sections
 from ..encode.parts import PartList
 from ..store.open import Store
@@ -113,9 +114,12 @@ def plan_window(
 def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
     """Count the rows that the pieces of a plan would need without padding, by the same strategy."""
     pack = config.pack
-    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "bfd_split"):
+    if pack.alignment.document == 1 or pack.strategy not in ("bfd", "tight", "bfd_split"):
         return len(plan.row_offsets) - 1
-    return rows_needed(size_counts(plan.lengths, config.truncate.max_length), pack.max_docs)
+    counts = size_counts(plan.lengths, config.truncate.max_length)
+    if pack.strategy == "tight":
+        return tight_rows_and_bound(plan.lengths, counts, pack.max_docs, None)[0]
+    return rows_needed(counts, pack.max_docs)
 
 
 def arrange(sections: Sections, config: "RunConfig", seed: int) -> LayoutPlan:

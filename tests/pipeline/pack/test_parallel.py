@@ -101,7 +101,7 @@ def pieces(rows: list[dict[str, Any]], own: str) -> list[tuple[Any, ...]]:
 
 packs = st.fixed_dictionaries(
     {
-        "strategy": st.sampled_from(["bfd", "bfd_split", "none", "wrapped"]),
+        "strategy": st.sampled_from(["bfd", "tight", "bfd_split", "none", "wrapped"]),
         "align": st.sampled_from([1, 2, 3, 8]),
         "max_docs": st.none() | st.integers(1, 4),
         "shuffle": st.booleans(),
@@ -307,7 +307,8 @@ def test_an_overlong_document_names_a_length_that_fits(configured: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("parallel", "strategy"), [(THD, "bfd"), ({"cp": 4}, "bfd_split"), (RING, "bfd"), (RING, "wrapped"), (THD, "none")]
+    ("parallel", "strategy"),
+    [(THD, "bfd"), ({"cp": 4}, "bfd_split"), (RING, "bfd"), (RING, "wrapped"), (THD, "tight"), (THD, "none")],
 )
 def test_the_cost_is_counted(
     made: Make,
