@@ -236,7 +236,7 @@ def _conversations(batch: pa.RecordBatch, before: int) -> NDArray[np.int64]:
     """
     rows = zip(batch.column("group").to_pylist(), view(batch.column("line")).tolist(), strict=True)
     numbers = (
-        xxhash.xxh3_64_intdigest(group, seed=line) >> 1 if group else -1 - before - index
+        xxhash.xxh3_64_intdigest(group.encode(), seed=line) >> 1 if group else -1 - before - index
         for index, (group, line) in enumerate(rows)
     )
     return np.fromiter(numbers, np.int64, batch.num_rows)
