@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.export.publish import EXTRAS, publish
+from packtrain.pipeline.export.verify import verify_export
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.card import is_untouched
 from packtrain.pipeline.report.markdown import split_front
@@ -83,6 +84,7 @@ def test_what_is_published_is_the_dataset(made: Made, hub: HubStandIn, tmp_path:
         assert rows[split]["input_ids"][:] == [row for batch in found for row in batch.column("input_ids").to_pylist()]
         assert rows[split]["doc_ids"][:] == [row for batch in found for row in batch.column("doc_ids").to_pylist()]
     assert puts(hub) == sum(name.endswith(".parquet") for name in held) >= 3
+    assert verify_export(tmp_path / "got", deep=True).sound, "who downloads it can check it"
     assert 'load_dataset("me/packed")' in held["README.md"].decode()
     assert not list((tmp_path / "cache" / "publish").iterdir())
 
@@ -326,6 +328,14 @@ def test_a_repository_with_something_else(made: Made, hub: HubStandIn, tmp_path:
     publish(made("wrapped"), HERE, workers=1, replace=True)
     rows = loaded(hub, tmp_path / "again")
     assert len(rows["train"]) == open_dataset(made("wrapped")).manifest.splits["train"].rows
+
+
+@pytest.mark.parametrize("manifest", [b"{}", b"[" * 100_000, b"\xff", b'{"hash": "0", "format": 1, "plan": {}}'])
+def test_a_repository_with_a_manifest_of_another_kind(made: Made, hub: HubStandIn, manifest: bytes) -> None:
+    hub.create("me/packed", {"export.json": manifest, "\x1b]0;owned\x07": b""})
+    with pytest.raises(PacktrainError, match="something else") as failed:
+        publish(made("bfd"), HERE, workers=1)
+    assert failed.value.exit_code == 2
 
 
 def test_rows_that_someone_added_are_noticed_and_files_beside_them_stay(made: Made, hub: HubStandIn) -> None:
