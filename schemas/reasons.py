@@ -40,7 +40,7 @@ UNUSABLE = {
     "prompt_rewritten": "The chat template renders the prompt differently alone than within the conversation; take "
     "another template, or `mask: {on_rewritten: train}`.",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
-    "train_flags": "Messages have different `train` flags or weights, but their turns cannot be located; split the "
+    "train_flags": "Messages or their parts have different `train` flags or weights, but cannot be located; split the "
     "row, or remove them.",
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",

@@ -18,7 +18,7 @@ class TokenFate(StrEnum):
     TRAINED = "trained"
     MASKED = "masked"
     """The mask leaves the token out."""
-    FLAGGED = "masked: its message says train: false"
+    FLAGGED = "masked: the data say train: false"
     HEAD = "head of a piece"
     """The mask selects the token, but it is the first in its piece, so it cannot have a label."""
     OVERLAP = "overlap"
@@ -55,7 +55,7 @@ Run = tuple[int, int, int, bool]
 
 
 def asked_for(runs: Sequence[Run], mask: Mask) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (T,) which tokens the mask selects, and (T,) which it would select without the train flags of messages."""
+    """Return (T,) which tokens the mask selects, and (T,) which it would select without the train flags of the data."""
     ends, kinds, turns, trains = (np.array(column) for column in zip(*runs, strict=True))
     offsets = np.array([0, len(runs)])
     sizes = np.diff(ends, prepend=0)

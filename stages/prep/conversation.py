@@ -127,6 +127,8 @@ def _check_parts(content: list[Any], where: str) -> None:
         if not isinstance(part, dict):
             got = type(part).__name__
             raise RowRejectedError("wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}")
+        if not isinstance(part.get("train"), bool | None):
+            raise _wrong(part, f"{where}[{index}]", "train", "true or false")
         kind = part.get("type", "text")
         if kind not in _TEXT_PARTS if isinstance(kind, str) else True:
             raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed")

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from ...schemas.rows import Example
+from ...schemas.rows import Example, Message
 from .conversation import is_silent
 
 
@@ -23,7 +23,7 @@ def per_turn(example: Example, start: int, skipped: Counter[str] | None) -> list
     assert isinstance(example.completion, list)
     messages = example.prompt + example.completion
     turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "assistant"]
-    wanted = [i for i in turns if messages[i].get("train") is not False]
+    wanted = [i for i in turns if messages[i].get("train") is not False or _has_trained_part(messages[i])]
     trained = [i for i in wanted if not is_silent(messages[i])]
     if not trained:
         return [example]
@@ -36,3 +36,8 @@ def per_turn(example: Example, start: int, skipped: Counter[str] | None) -> list
         example._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
         for sub, i in enumerate(trained)
     ]
+
+
+def _has_trained_part(message: Message) -> bool:
+    content = message.get("content")
+    return type(content) is list and any(isinstance(part, dict) and part.get("train") is True for part in content)

@@ -51,9 +51,13 @@ class TemplateCapabilities:
         self._template = template
         self.allowed = frozenset(allowed)
         self._parts: bool | None = None
+        self._prints = False  # whether lists are written as Python or JSON prints them
 
     def joined(self, messages: Messages, first: int = 0) -> Messages:
         """Return the messages; if the template cannot write lists of parts, they are joined to texts.
+
+        Parts with a `train` flag are spans of one text, and joined as they are; other parts stand on lines of their own,
+        as servers join them.
 
         Args:
             first: index of the first message in its conversation, for errors.
@@ -64,8 +68,12 @@ class TemplateCapabilities:
         out: dict[int, Message] = {}
         for index, message in enumerate(messages):
             content = message.get("content")
-            if type(content) is list and not self._takes_parts():
-                out[index] = {**message, "content": _joined(content, first + index, self._template.name)}
+            if type(content) is not list:
+                continue
+            spans = any(isinstance(part, dict) and part.get("train") is not None for part in content)
+            if not self._takes_parts() or (spans and self._prints):
+                said = _joined(content, first + index, self._template.name, "" if spans else "\n")
+                out[index] = {**message, "content": said}
         return [out.get(index, message) for index, message in enumerate(messages)] if out else messages
 
     def check(
@@ -197,6 +205,7 @@ class TemplateCapabilities:
                     for said in ("aa", "bb")
                 }
                 self._parts = len(texts) > 1
+                self._prints = any("'text'" in text or '"text"' in text for text in texts)
             except PacktrainError:
                 self._parts = False
         return self._parts
@@ -280,8 +289,8 @@ def _tool_name(tool: Any) -> str:
     return str(inner.get("name", "without a name"))
 
 
-def _joined(parts: list[Any], index: int, name: str) -> str:
-    """Return the texts of all parts, one per line, as servers join them for templates that cannot write lists."""
+def _joined(parts: list[Any], index: int, name: str, between: str) -> str:
+    """Return the texts of all parts, joined for templates that cannot write lists."""
     texts = []
     for part in parts:
         text = part if isinstance(part, str) else None
@@ -295,4 +304,4 @@ def _joined(parts: list[Any], index: int, name: str) -> str:
                 "contents that are lists",
             )
         texts.append(text)
-    return "\n".join(texts)
+    return between.join(texts)

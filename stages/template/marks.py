@@ -14,7 +14,7 @@ from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, REASONING, TOOLS, Word, code_of
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
 from .environment import GuardedNamespace, compile_template, make_environment
-from .tracked_str import TrackedStr, owned, words_of
+from .tracked_str import TrackedStr, owned, tracked, words_of
 from .tracking_environment import OwnedDict, TrackingEnvironment
 
 _WORDS_KEYS = ("content", *REASONING_KEYS)
@@ -83,15 +83,21 @@ class Marker:
         words = [word for word in words if word[2] > TOOLS]
         return Marked(str.__str__(text), words, environment.blocks, written)
 
-    def own(self, messages: Messages) -> Messages:
+    def own(self, messages: Messages, words: Mapping[int, tuple[Word, ...]] | None = None) -> Messages:
         """Messages as the template sees them, with tracked contents.
+
+        Args:
+            words: by index of a message, the words of its content if they have different codes.
 
         Raises:
             RowRejectedError: there is no message, or one is not a JSON object.
         """
         if not messages:
             raise self.template.rejected("there is no message to render")
-        return [self._message(message, index) for index, message in enumerate(messages)]
+        made = [self._message(message, index) for index, message in enumerate(messages)]
+        for index, several in (words or {}).items():
+            made[index] = {**made[index], "content": tracked(messages[index]["content"], several)}
+        return made
 
     def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once.

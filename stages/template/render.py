@@ -27,6 +27,7 @@ from .profile import learn_profile
 from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
 from .symbolic_str import TraceAbortedError
 from .trace import Trace, Tracer
+from .train_flags import flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
 from .turn_parts import divided, has_parts
 
 PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
@@ -146,7 +147,7 @@ class Renderer:
         Raises:
             RowRejectedError, TemplateError: see `__call__`.
         """
-        marker, joined = self._marker, self._keeper.joined(messages)
+        marker, joined = self._marker, without_flags(self._keeper.joined(messages))
         text = self.template.render(joined, tools, add_generation_prompt=True)
         marked = marker.render(marker.own(joined), marker.tools(tools), add_generation_prompt=True)
         followed = marked.text == text
@@ -195,9 +196,12 @@ class Renderer:
         self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
     ) -> Rendered:
         marker, manner = self._marker, self.manner
-        messages = self._keeper.joined(prompt + completion)
+        given = prompt + completion
+        flagged = part_flags(given)
+        messages = without_flags(self._keeper.joined(given))
         truth = self.template.render(messages, tools) if exact else ""
-        chat, own_tools = marker.own(messages), marker.tools(tools)
+        chat = marker.own(messages, joined_words(given, messages, flagged))
+        own_tools = marker.tools(tools)
         marked = marker.render(chat, own_tools)
         text, words = truth if exact else marked.text, marked.words
         if marked.text == text:
@@ -264,15 +268,16 @@ class Renderer:
             begin, rewritten = len(text) if cut else 0, False
             if 0 < cut < count:
                 begin, rewritten = completion_start(text, words, cut, count, [], *own_text(), manner)
-            if len(set(flags[cut:])) > 1:
+            after = flags_among(flags[cut:], flagged, range(cut, count))
+            if len(after) > 1:
                 raise RowRejectedError(
                     "train_flags",
-                    "messages of the completion have different `train` flags or weights, and the template does not "
-                    f"show where each of them lies ({error.reason}); split the row",
+                    "messages of the completion, or parts of them, have different `train` flags or weights, and the "
+                    f"template does not show where each of them lies ({error.reason}); split the row",
                 ) from None
             where = f"message {error.message + 1}: " if error.message >= 0 else ""
-            before, after = min(flags[:cut], default=True), min(flags[cut:], default=True)
-            runs = unproved_runs(begin, len(text), min(cut, count - 1), before, after)
+            before = min(flags_among(flags[:cut], flagged, range(cut)), default=True)
+            runs = unproved_runs(begin, len(text), min(cut, count - 1), before, min(after, default=True))
             return Rendered(
                 text, begin, prompt_apart(runs, begin, cut, words), where + error.reason, dropped, rewritten
             )
@@ -282,6 +287,8 @@ class Renderer:
                 text, runs, words, messages, manner.thoughts, self.template.source,
                 lambda index, kind: self._keeper.writes(messages, tools, text, index, kind),
             )  # fmt: skip
+        if flagged:
+            runs = flag_parts(text, runs, words, flags, flagged, self.template.name)
         return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten, mixed)
 
     def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
@@ -349,16 +356,6 @@ def _chosen(text: str) -> bool:
     size = len(text)
     looked = text[size >> 1 : (size >> 1) + _LOOKED].encode("utf-8", "surrogatepass")
     return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0
-
-
-def loss_weight(message: Message) -> float:
-    """How much a message counts in the loss: False (not at all) if it says `train: false` or has a `weight` of 0, its
-    `weight` if that is another number than 1, else True.
-    """
-    weight = message.get("weight")
-    if message.get("train") is False or weight == 0:
-        return False
-    return True if weight is None or weight == 1 else float(weight)
 
 
 def same(first: Rendered, second: Rendered) -> bool:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from ..template.assistant_turns import ASSISTANT
-from ..template.render import Renderer, loss_weight
+from ..template.render import Renderer
+from ..template.train_flags import loss_weight
 from .engines import Engine
 
 SAMPLE = 0x7F

@@ -158,6 +158,22 @@ def test_thoughts_and_calls_are_masked_from_the_cache(packed: Packed, mask: dict
     assert {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")} == parts
 
 
+def test_parts_with_flags_are_masked_and_shown(packed: Packed, program: Callable[..., Any]) -> None:
+    """The space before the masked word is part of its token, so it goes with the later part."""
+    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "three", "train": False}]
+    answer = {"role": "assistant", "content": [*parts, {"type": "text", "text": " four"}]}
+    (packed.folder / "rows.jsonl").write_text(json.dumps({"messages": [THOUGHTS[0], answer]}) + "\n")
+    packed.run("out", "assistant")
+    assert packed.trained("out") == [f"two four{END}"]
+    cached = {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")}
+    packed.run("short", {"policy": "assistant", "train_end": False})
+    assert packed.trained("short") == ["two four"]
+    assert {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")} == cached
+    shown = program("inspect", packed.folder / "out", "--id", "rows/rows:1").out
+    assert "masked: the data say train: false" in shown
+    assert f"⟦two⟧ three⟦ four⟧⟦{END}⟧" in shown
+
+
 def test_thoughts_that_cannot_be_located_are_rejected_only_where_that_matters(packed: Packed) -> None:
     hiding = THINKING.replace("'<think>' + m.reasoning_content + '</think>'", "'(%s)' % m.reasoning_content")
     chats = [{"messages": THOUGHTS}, {"messages": [THOUGHTS[0], {"role": "assistant", "content": "four"}]}]

@@ -86,6 +86,11 @@ def content(value: Any) -> dict[str, Any]:
         ({"messages": [{}]}, "wrong_type", "`messages[0].role` must be a string, got none"),
         ({"messages": [USER, {"role": 1}]}, "wrong_type", "`messages[1].role` must be a string, got int"),
         (
+            {"messages": [USER | {"content": [{"type": "text", "text": "a", "train": 1}]}]},
+            "wrong_type",
+            "`messages[0].content[0].train` must be true or false, got int",
+        ),
+        (
             {"messages": [USER | {"train": "false"}]},
             "wrong_type",
             "`messages[0].train` must be true or false, got str",

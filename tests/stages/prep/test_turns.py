@@ -96,3 +96,13 @@ def test_every_turn_is_the_completion_of_one_example(turns: list[tuple[dict[str,
     else:
         (only,) = made
         assert (only.prompt or []) + (only.completion or []) == chat  # type: ignore[operator]
+
+
+def test_a_turn_of_which_only_a_part_is_trained_gives_an_example() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "train": True}]
+    chat = [said("user", "A"), said("assistant", "a") | {"content": parts, "train": False}]
+    chat += [said("user", "B"), said("assistant", "b") | {"train": False}]
+    skipped: Counter[str] = Counter()
+    (made,) = messages(*chat, skipped=skipped)
+    assert made.completion == [chat[1]]
+    assert skipped == {"not_trained": 1}
