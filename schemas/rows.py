@@ -135,10 +135,10 @@ ENCODED = pa.schema(
 A part does not depend on its file or run, so that runs can share it: `line` counts from the start of the block. `runs`
 cover the tokens from the left without gaps: each ends before token `end`, belongs to message `turn` (counted from 0; -1
 outside of conversations), and has the message's `train` flag. A token that straddles two runs belongs to the
-assistant's run if there is one, else to the later run; it is counted in `straddles`. `digest` covers the rendered text,
-the beginning of the completion, the `train` flags and the weights. `rewritten` means that the chat template renders the
-prompt differently alone than within the conversation. `weights` has the loss weight of each run (message times example;
-0 where `train` is false), or is empty if all are 1.
+assistant's run if there is one, else to the later run; it is counted in `straddles`, unless it only straddles parts of
+a turn. `digest` covers the rendered text, the beginning of the completion, the `train` flags and the weights.
+`rewritten` means that the chat template renders the prompt differently alone than within the conversation. `weights`
+has the loss weight of each run (message times example; 0 where `train` is false), or is empty if all are 1.
 
 A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.

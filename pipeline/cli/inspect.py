@@ -119,7 +119,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
     padded = UNPADDED in dataset.manifest.schema
     shown = []
     for piece in documents:
-        runs = list(piece.weighed())
+        runs = [(weight, run) for weight, _, run in piece.stretches()]
         texts_of = decoder.spans([run for _, run in runs]) if decoder is not None else [None] * len(runs)
         shown.append(
             {

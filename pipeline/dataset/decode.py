@@ -1,24 +1,28 @@
 """Prints a packed row as text for `inspect`, document by document, with trained tokens in colour."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from ...schemas.errors import InputError
+from ...schemas.errors import InputError, PacktrainError
 from ...schemas.escape import escape, escape_line
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
+from .cached_parts import open_parts
 from .open import Finished
 from .packed_documents import PackedDocuments
 
 TRAINED = "bold green"
 MASKED = "dim"
 WEIGHT = "cyan"
+COLOURS = {"thought": "yellow", "tool call": "blue"}
+"""Colours of parts of the assistant's turns; bold if trained, faint if not."""
 _PAIR_PARTS = (
     ("prompt_ids", "prompt", "dim"),
     ("chosen_ids", "chosen", "bold green"),
@@ -40,6 +44,8 @@ class Piece:
     """Tokens of padding behind `ids`, if the dataset says so."""
     weights: list[float] | None = None
     """The loss weight of each label; None if all are 1."""
+    kinds: list[str] = field(default_factory=list)
+    """"thought", "tool call" or "" for each of `ids`; empty if unknown."""
 
     @property
     def trained(self) -> int:
@@ -47,17 +53,18 @@ class Piece:
         return sum(label != IGNORE_INDEX for label in self.labels)
 
     def spans(self) -> Iterator[tuple[bool, list[int]]]:
-        """Yield (whether trained, ids) of each run of tokens."""
-        for weight, ids in self.weighed():
+        """Yield (whether trained, ids) of each run of tokens with one loss weight."""
+        for weight, _, ids in replace(self, kinds=[]).stretches():
             yield weight > 0, ids
 
-    def weighed(self) -> Iterator[tuple[float, list[int]]]:
-        """Yield (loss weight, ids) of each run of tokens; 0 for those that are not trained."""
+    def stretches(self) -> Iterator[tuple[float, str, list[int]]]:
+        """Yield (loss weight, kind, ids) of each run of tokens; the weight is 0 for those that are not trained."""
         begin = 0
-        flags = self.weights or [float(label != IGNORE_INDEX) for label in self.labels]
+        weights = self.weights or [float(label != IGNORE_INDEX) for label in self.labels]
+        flags = list(zip(weights, self.kinds or [""] * len(weights), strict=True))
         for index in range(1, len(flags) + 1):
             if index == len(flags) or flags[index] != flags[begin]:
-                yield flags[begin], self.ids[begin:index]
+                yield *flags[begin], self.ids[begin:index]
                 begin = index
 
 
@@ -78,6 +85,17 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
         out.append(Piece(doc_id, start, ids, labels, length - tokens, weights))
         begin += length
     return out
+
+
+def with_kinds(dataset: Finished, found: list[Piece]) -> list[Piece]:
+    """Return the pieces with the kinds of their tokens, if the cache still has their documents."""
+    try:
+        cached = open_parts(dataset)
+        if isinstance(cached, str):
+            return found
+        return [replace(one, kinds=cached.said_kinds(one.doc_id, one.start, one.ids)) for one in found]
+    except (PacktrainError, OSError, ValueError, pa.ArrowException):
+        return found
 
 
 def load_decoder(folder: Path) -> "Decoder":
@@ -157,6 +175,8 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         _show_pair(console, dataset, row, split, names_of(dataset, [doc_id])[doc_id], decoder, ids)
         return
     found = pieces(dataset, row, split)
+    if has_colour(console):
+        found = with_kinds(dataset, found)
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
     used = sum(len(piece.ids) + piece.padding for piece in found)
@@ -179,6 +199,8 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
     ]
     if dataset.manifest.weighted:
         legend += [" · ", ("×2 ", WEIGHT), "loss weight of what follows, if it is not 1"]
+    shown = {kind for piece in found for kind in piece.kinds}
+    legend += [part for kind, colour in COLOURS.items() if kind in shown for part in (" · ", (kind, colour))]
     console.print(Text.assemble(*legend))
     for piece in found:
         count = piece.trained
@@ -238,10 +260,10 @@ def has_colour(console: Console) -> bool:
 def _body(piece: Piece, decoder: Decoder | None, ids: bool, left: str, right: str) -> RenderableType:
     # Without colours, brackets show what is trained.
     text = Text()
-    texts = decoder.spans([run for _, run in piece.weighed()]) if decoder is not None else []
-    for number, (weight, run) in enumerate(piece.weighed()):
+    texts = decoder.spans([run for *_, run in piece.stretches()]) if decoder is not None else []
+    for number, (weight, kind, run) in enumerate(piece.stretches()):
         flag = weight > 0
-        style = TRAINED if flag else MASKED
+        style = f"{'bold' if flag else 'dim'} {COLOURS[kind]}" if kind else TRAINED if flag else MASKED
         if weight not in (0, 1):
             text.append(f"×{weight:.4g} ", WEIGHT)
         text.append(left if flag else "", style)

@@ -11,7 +11,7 @@ from .histogram import Histogram
 from .overlap import Overlap, OverlapCount, OverlapPiece, ShownOverlap
 from .packing import Packing, PaddingCost, RankBalance, Saving, SplitPacking
 from .shape import ReportShape
-from .training import ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
+from .training import KindCount, ShownDocument, ShownPair, ShownPiece, ShownRow, ShownText, SourceShare, Training
 from .trust import Input, Stage, Trust
 from .whole import FORMAT, Report, Sample
 
@@ -24,6 +24,7 @@ __all__ = [
     "Flow",
     "Histogram",
     "Input",
+    "KindCount",
     "LedgerFlow",
     "Link",
     "Overlap",

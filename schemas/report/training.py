@@ -6,6 +6,16 @@ from .histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True)
+class KindCount:
+    """Tokens of one kind in packed examples, before any cut."""
+
+    kind: str
+    tokens: int
+    selected: int
+    """Those that the mask selects."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceShare:
     """What a source contributes to the rows."""
 
@@ -39,6 +49,8 @@ class SourceShare:
     """Packed examples that were truncated or split because they are too long."""
     weight: float | None = None
     """Sum of the loss weights of the trained labels; None in datasets without weights, and before packing."""
+    kinds: list[KindCount] = field(default_factory=list)
+    """Tokens by kind; empty if unknown. Of a sample if not all parts were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,8 @@ class ShownPiece:
     text: str
     trained: bool
     tokens: int
+    kind: str = ""
+    """"thought" or "tool call"; "" for all else, and if the cache is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class TemplateCapabilities:
     def joined(self, messages: Messages, first: int = 0) -> Messages:
         """Return the messages; if the template cannot write lists of parts, they are joined to texts.
 
-        Parts with a `train` flag are spans of one text, and joined as they are; other parts stand on lines of their own,
-        as servers join them.
+        Parts with a `train` flag are spans of one text, and joined as they are; others stand on lines of their own, as
+        servers join them.
 
         Args:
             first: index of the first message in its conversation, for errors.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ....schemas.ledger import Ledger, SourceLedger
-from ....schemas.report import Histogram, SourceShare, Training
+from ....schemas.report import Histogram, KindCount, SourceShare, Training
 from ....schemas.units import plural, share
 from .flow import asked_left, is_packed
 from .lengths.histograms import Tally
@@ -80,6 +80,7 @@ def _share(
         turns_each=spread.turns.even(exact=exact_runs) if spread is not None and spread.turns.count else None,
         truncated=entry.examples_truncated + entry.examples_split,
         weight=entry.weight_trained or None,
+        kinds=[KindCount(kind, *both) for kind, both in spread.kinds.items() if both[0]] if spread is not None else [],
     )
 
 

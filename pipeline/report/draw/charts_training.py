@@ -22,6 +22,11 @@ from .text_rows import pairs_markup, rows_markup
 MOST_BARS = 20
 READABLE = 0.15
 """On a phone, a number does not fit into its bar if the bar is shorter than this share of the longest one."""
+_KINDS = (
+    "The tokens of packed examples before any cut, and how many of them the mask trains. The tag that closes a thought "
+    "counts as an answer."
+)
+"""Text that explains the table of kinds."""
 _COUNTED = (
     "From a turn without an end token the model does not learn to stop. A turn is cut if its example's length limit "
     "falls inside it. Boundaries separate trained from untrained text; a token that lies across one is trained."
@@ -35,7 +40,8 @@ def training_blocks(training: Training) -> list[Block]:
     blocks: list[Block] = []
     if sources:
         blocks.append(_shares(sources))
-        blocks += [*_lengths(sources), Fold("Turns and boundaries", [_counts(sources), Words(_COUNTED)])]
+        blocks += [*_kinds(sources), *_lengths(sources)]
+        blocks.append(Fold("Turns and boundaries", [_counts(sources), Words(_COUNTED)]))
     blocks.append(Heading("Packed rows as text" if not training.pairs else "Pairs as text"))
     if training.rows or training.pairs:
         blocks.append(Markup(rows_markup(training.rows) if training.rows else pairs_markup(training.pairs)))
@@ -132,6 +138,25 @@ def _lengths(sources: Sequence[SourceShare]) -> list[Block]:
         if plain:
             blocks.append(Words(f"Not drawn: prompts of {some(plain)}. Plain text has none; all of it is trained."))
     return [Fold("How long examples are", blocks)] if blocks else []
+
+
+def _kinds(sources: Sequence[SourceShare]) -> list[Block]:
+    grid = kind_grid(sources)
+    return [Fold("Thoughts, tool calls and answers", [grid, Words(_KINDS)])] if grid is not None else []
+
+
+def kind_grid(sources: Sequence[SourceShare]) -> Grid | None:
+    """The tokens of all sources by kind; None without conversations."""
+    counts: dict[str, list[int]] = {}
+    for source in sources:
+        for one in source.kinds:
+            both = counts.setdefault(one.kind, [0, 0])
+            both[0] += one.tokens
+            both[1] += one.selected
+    if not {"answers", "thoughts", "tool calls"} & counts.keys():
+        return None
+    rows = [[kind, *(f"{n:,}" for n in (whole, chosen, whole - chosen))] for kind, (whole, chosen) in counts.items()]
+    return Grid("Tokens by kind, before any cut", ["kind", "tokens", "trained", "masked"], rows)
 
 
 def _counts(sources: Sequence[SourceShare]) -> Grid:

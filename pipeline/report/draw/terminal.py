@@ -11,6 +11,7 @@ from ..collect.lengths.by_source import SOURCES_HEAD, lost, source_cells, source
 from ..collect.rows.balance import balance_note
 from ..collect.saving import STRATEGIES, beside_time
 from .blocks import Block, Grid, PageSection, Words
+from .charts_training import kind_grid
 from .choice_notes import own_way
 from .page import questions_of
 from .printing import print_blocks, print_section
@@ -117,7 +118,13 @@ def _training(training: Training) -> list[Block]:
         part = one.labels / whole if whole else 0.0
         trained = share(one.labels / one.tokens if one.tokens else 0.0, fixed=True)
         rows.append([one.source, f"{one.examples:,}", large(one.tokens), trained, bar(part), share(part, fixed=True)])
-    return [Grid("By source", ("source", "examples", "tokens", "trained", "", "share of training"), rows)]
+    blocks: list[Block] = [
+        Grid("By source", ("source", "examples", "tokens", "trained", "", "share of training"), rows)
+    ]
+    kinds = {one.kind for source in training.sources for one in source.kinds}
+    if kinds & {"thoughts", "tool calls"} and (grid := kind_grid(training.sources)) is not None:
+        blocks.append(grid)
+    return blocks
 
 
 def _packing(packing: Packing) -> list[Block]:

@@ -11,10 +11,20 @@ PIECE = 6_000
 _STRIPS = "<li>strips: each block is a document; its darker lower part is trained</li>"
 
 
+_CLASSES = {"thought": "thought", "tool call": "call"}
+"""Class of each kind of text that has a colour of its own."""
+
+
 def rows_markup(rows: Sequence[ShownRow]) -> str:
     """Write the rows as HTML, with a search field."""
     documents = sum(len(row.documents) for row in rows)
-    return _searched("documents", documents, [_row(at, row) for at, row in enumerate(rows)], _STRIPS)
+    kinds = {piece.kind for row in rows for document in row.documents for piece in document.pieces}
+    key = "".join(
+        f'<li><span class="{name}">{kind}s</span>: {how}</li>'
+        for (kind, name), how in zip(_CLASSES.items(), ("italic", "dashed line"), strict=True)
+        if kind in kinds
+    )
+    return _searched("documents", documents, [_row(at, row) for at, row in enumerate(rows)], key + _STRIPS)
 
 
 def pairs_markup(pairs: Sequence[ShownPair]) -> str:
@@ -109,7 +119,7 @@ def _document(name: str, place: int, document: ShownDocument) -> str:
     start = f", from its token {document.start:,} on" if document.start else ""
     counts = f"{plural(document.tokens, 'token')}{start}, {document.trained:,} trained"
     short = "; text left out" if document.shortened else ""
-    pieces = "".join(_piece(piece.text, piece.trained) for piece in document.pieces)
+    pieces = "".join(_piece(piece.text, piece.trained, piece.kind) for piece in document.pieces)
     return (
         f'<section class="doc-text" id="{name}" aria-labelledby="{name}-id"><h5><span>{place}</span>'
         f'<span class="id" id="{name}-id">{escaped(document.id, 300)}</span>'
@@ -118,8 +128,11 @@ def _document(name: str, place: int, document: ShownDocument) -> str:
     )
 
 
-def _piece(text: str, trained: bool) -> str:
+def _piece(text: str, trained: bool, kind: str = "") -> str:
     shown = escaped(text, PIECE)
+    if kind in _CLASSES:
+        hidden = f'<span class="hidden">[{kind}: </span>'
+        shown = f'<span class="{_CLASSES[kind]}">{hidden}{shown}<span class="hidden">]</span></span>'
     if not trained:
         return shown
     return f'<mark><span class="hidden">[trained: </span>{shown}<span class="hidden">]</span></mark>'

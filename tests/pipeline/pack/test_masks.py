@@ -1,5 +1,6 @@
 """Mask policies from the configuration to the shards: from the cache, counted, and refused where nothing is proved."""
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -7,14 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.dataset.decode import load_decoder
+from packtrain.pipeline.dataset.cached_parts import open_parts
+from packtrain.pipeline.dataset.decode import load_decoder, show_row
+from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.encode.task import load_encoder
 from packtrain.pipeline.execute import template_watchdog as watchdog
 from packtrain.pipeline.observer import Observer, Silent
+from packtrain.pipeline.report.collect.rows.look import look_at
+from packtrain.pipeline.report.collect.rows.shown import shown_rows
+from packtrain.pipeline.report.draw.text_rows import rows_markup
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.errors import InputError, TemplateError, TokenizerError
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
+from rich.console import Console
 
 from tests.support import warm
 
@@ -156,6 +163,42 @@ def test_thoughts_and_calls_are_masked_from_the_cache(packed: Packed, mask: dict
     packed.run("out", {"policy": "assistant", **mask}, chat_template=THINKING)
     assert packed.trained("out") == [trained]
     assert {path: path.stat().st_mtime_ns for path in (packed.folder / "cache" / "encoded").rglob("*.arrow")} == parts
+
+
+def test_thoughts_and_calls_are_counted_and_shown(packed: Packed, program: Callable[..., Any]) -> None:
+    """In the report's numbers, on its page, and in the colours of a terminal."""
+    (packed.folder / "rows.jsonl").write_text(json.dumps({"messages": THOUGHTS}) + "\n")
+    packed.run("out", {"policy": "assistant", "thoughts": "mask"}, chat_template=THINKING)
+    dataset = open_dataset(packed.folder / "out")
+    (row,) = packed.read_rows(packed.folder / "out")
+    cached = open_parts(dataset)
+    assert not isinstance(cached, str)
+    kinds = cached.said_kinds(0, 0, row["input_ids"])
+    assert cached.said_kinds(0, 0, row["input_ids"][1:]) == []
+    texts = {
+        kind: packed.decoder.text([one for one, name in zip(row["input_ids"], kinds, strict=True) if name == kind])
+        for kind in ("thought", "tool call")
+    }
+    assert texts == {"thought": "<think>add<think>done", "tool call": '[add{"a": 2}]'}
+
+    report = json.loads(program("report", packed.folder / "out", "--json").out)
+    (source,) = report["training"]["sources"]
+    counts = {one["kind"]: (one["tokens"], one["selected"]) for one in source["kinds"]}
+    assert counts["thoughts"] == (kinds.count("thought"), 0)
+    assert counts["tool calls"] == (kinds.count("tool call"),) * 2
+    assert counts["ends of turns"] == (2, 2)
+    assert sum(tokens for tokens, _ in counts.values()) == len(row["input_ids"])
+    assert sum(chosen for _, chosen in counts.values()) == len([one for one in row["labels"] if one != IGNORE_INDEX])
+
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
+    show_row(console, dataset, 0, "train", packed.decoder, False)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2;33m<think>add\x1b[0m" in shown
+    assert '\x1b[1;34m[add{"a": 2}]\x1b[0m' in shown
+    look = look_at(dataset, dataset.manifest.splits["train"])
+    html = rows_markup(shown_rows(dataset, "train", look, 1, cut=False).rows)
+    assert '<span class="thought"><span class="hidden">[thought: </span>&lt;think&gt;add<' in html
+    assert '<mark><span class="hidden">[trained: </span><span class="call">' in html
 
 
 def test_parts_with_flags_are_masked_and_shown(packed: Packed, program: Callable[..., Any]) -> None:

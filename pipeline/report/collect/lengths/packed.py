@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .....schemas.errors import PacktrainError
-from .....schemas.rows import RunKind
+from .....schemas.ragged import begins_of
+from .....schemas.rows import ASSISTANT_KINDS, CALL_KINDS, COMPLETION_KINDS, END_KINDS, THOUGHT_KINDS, RunKind
 from .....stages.arrays import view
 from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ....dataset.cached_parts import CachedParts, open_parts
@@ -24,6 +25,17 @@ LOOKED_INTO = 500_000
 """Maximum number of documents whose runs are read, in a few seconds; beyond it, evenly chosen parts."""
 
 
+GROUPS: dict[str, frozenset[RunKind]] = {
+    "thoughts": frozenset(THOUGHT_KINDS),
+    "tool calls": frozenset(CALL_KINDS),
+    "ends of turns": frozenset(END_KINDS),
+    "answers": frozenset(ASSISTANT_KINDS).difference(THOUGHT_KINDS, CALL_KINDS, END_KINDS),
+    "completions": frozenset(COMPLETION_KINDS).difference(ASSISTANT_KINDS),
+    "texts": frozenset({RunKind.TEXT}),
+}
+"""Kinds of tokens as the report names them; all others are `prompts`."""
+
+
 @dataclass(slots=True)
 class Spread:
     """Length statistics of one source's packed examples."""
@@ -32,6 +44,8 @@ class Spread:
     prompts: Tally = field(default_factory=Tally)
     completions: Tally = field(default_factory=Tally)
     turns: Tally = field(default_factory=Tally)
+    kinds: dict[str, list[int]] = field(default_factory=dict)
+    """(tokens, selected by the mask) of each group of `GROUPS`."""
 
 
 @dataclass(slots=True)
@@ -123,6 +137,32 @@ def part_spread(path: Path, packed: NDArray[np.bool_], spread: Spread, mask: Mas
         spread.prompts.add((lengths - supervised)[here])
         spread.completions.add(supervised[here])
         spread.turns.add(turns[here])
+        _add_kinds(spread, structs, ends, offsets, supervised_flag, here)
+
+
+def _add_kinds(
+    spread: Spread,
+    structs: pa.StructArray,
+    ends: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    selected: NDArray[np.bool_],
+    here: NDArray[np.bool_],
+) -> None:
+    """Count the tokens of some documents' runs by kind.
+
+    Args:
+        ends, selected: (runs,) where each run ends in its document, and whether the mask trains it.
+        offsets: (N + 1,) where each document's runs begin.
+        here: (N,) which documents to count.
+    """
+    sizes = np.where(np.repeat(here, np.diff(offsets)), ends - begins_of(ends, offsets), 0)
+    kind = view(structs.field("kind"))
+    counts = [np.bincount(kind, weights, max(RunKind) + 1).astype(np.int64) for weights in (sizes, sizes * selected)]
+    for one in RunKind:
+        name = next((name for name, kinds in GROUPS.items() if one in kinds), "prompts")
+        both = spread.kinds.setdefault(name, [0, 0])
+        for place, count in enumerate(counts):
+            both[place] += int(count[one])
 
 
 def _pairs(documents: PackedDocuments, cached: CachedParts, out: Spreads, looked_into: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from .....schemas.errors import IntegrityError, PacktrainError
 from .....schemas.report import ShownDocument, ShownPair, ShownPiece, ShownRow
-from ....dataset.decode import Decoder, Piece, load_decoder, pieces
+from ....dataset.decode import Decoder, Piece, load_decoder, pieces, with_kinds
 from ....dataset.open import Finished
 from ....dataset.output_folder import tokenizer_folder
 from ....dataset.packed_documents import PackedDocuments
@@ -56,7 +56,7 @@ def shown_rows(dataset: Finished, split: str, look: RowLook, wanted: int, *, cut
         documents = PackedDocuments(dataset)
         chosen = _chosen(dataset, documents, split, look, wanted, cut=cut)
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // len(chosen)), LEAST_CHARACTERS)
-        found = [pieces(dataset, row, split) for row in chosen]
+        found = [with_kinds(dataset, pieces(dataset, row, split)) for row in chosen]
         names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
         rows = [
@@ -130,17 +130,18 @@ def _documents(
 
 def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece], bool]:
     """A document's stretches as text, and whether text was left out."""
-    spans = list(piece.spans())
+    spans = list(piece.stretches())
     if len(piece.ids) <= room:
-        texts = decoder.spans([ids for _, ids in spans])
+        texts = decoder.spans([ids for *_, ids in spans])
         if sum(map(len, texts)) <= room:
-            return [ShownPiece(text, flag, len(ids)) for (flag, ids), text in zip(spans, texts, strict=True)], False
+            each_text = zip(spans, texts, strict=True)
+            return [ShownPiece(text, weight > 0, len(ids), kind) for (weight, kind, ids), text in each_text], False
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
     each = max(room // len(kept), 40)
-    out = [ShownPiece(short_text(decoder, ids, each), flag, len(ids)) for flag, ids in kept]
+    out = [ShownPiece(short_text(decoder, ids, each), weight > 0, len(ids), kind) for weight, kind, ids in kept]
     if len(kept) < len(spans):
-        left = sum(len(ids) for _, ids in spans[half:-half])
+        left = sum(len(ids) for *_, ids in spans[half:-half])
         out.insert(half, ShownPiece(_GAP, False, left))
     return out, True
 
