@@ -50,7 +50,7 @@ def rendered(template: str, *messages: dict[str, Any], cut: int = 1) -> Rendered
     return exact
 
 
-def flagged(one: Rendered, *kinds: RunKind) -> list[tuple[str, bool]]:
+def flagged(one: Rendered, *kinds: RunKind) -> list[tuple[str, float]]:
     """(text, flag) of the runs of some kinds; of turns if none is named."""
     kinds = kinds or (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.END)
     out, done = [], 0
