@@ -7,7 +7,10 @@ from typing import Any
 
 from .errors import IntegrityError
 
-_LATER = ("template_dropped", "prompts_rewritten", "examples_contaminated", "turns_sampled", "weight_trained")
+_LATER = (
+    *("template_dropped", "prompts_rewritten", "examples_contaminated"),
+    *("turns_sampled", "turns_stop_next", "weight_trained"),
+)
 """Counters of `SourceLedger` that manifests of the first version lack."""
 
 
@@ -41,6 +44,8 @@ class SourceLedger:
     """Assistant turns of packed examples that the mask trains, before any cut."""
     turns_without_end: int = 0
     """Trained turns after which the template writes no end-of-turn token."""
+    turns_stop_next: int = 0
+    """Trained turns whose stop token stands in the next message's header, and is trained by `mask: {stop: auto}`."""
     turns_cut: int = 0
     """Cuts through a trained turn of a packed example: its halves are trained separately, or one is lost."""
     tokens_encoded: int = 0

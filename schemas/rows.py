@@ -84,6 +84,11 @@ class RunKind(IntEnum):
     """Tool calls of the assistant in the completion, with what the template writes around them."""
     HISTORY_CALL = 15
     """The same before the completion."""
+    STOP_IN_NEXT_HEADER = 16
+    """For templates that do not end turns themselves: the token with which the header after a turn of the completion
+    begins, and space before it. A model that generates it has ended its turn. `turn` and `train` are the turn's."""
+    HISTORY_STOP_IN_NEXT_HEADER = 17
+    """The same before the completion."""
     MIXED = 18
     """An assistant turn in the completion whose thoughts or tool calls could not be located in it. Treated like
     ASSISTANT, but masks that treat parts of turns differently refuse such documents."""
@@ -100,10 +105,12 @@ PART_KINDS = MIXED_KINDS.union(THOUGHT_KINDS, CALL_KINDS)
 """Parts of assistant turns that have a kind of their own."""
 ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS, *PART_KINDS)
 """Assistant turns, including end-of-turn tokens."""
+NEXT_STOP_KINDS = (RunKind.HISTORY_STOP_IN_NEXT_HEADER, RunKind.STOP_IN_NEXT_HEADER)
+"""Stop tokens outside of the turns that they end."""
 UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
 COMPLETION_KINDS = (
     *(RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION),
-    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
+    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED, RunKind.STOP_IN_NEXT_HEADER),
 )
 """Kinds after a prompt."""
 

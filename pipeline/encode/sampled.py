@@ -38,10 +38,15 @@ class SampledTurns:
 
 
 def sampled_turns(record: PartRecord, mask: MaskConfig) -> Counter[str]:
-    """The outcomes of the turns that a mask's policy trains. `all` trains headers too, so nothing is compared."""
+    """The outcomes of the turns that a mask's policy trains. `all` trains headers too, so nothing is compared.
+
+    With `stop: auto`, a turn is exact if its stop token stands in the next header.
+    """
     found = Counter[str]()
     if mask.policy != "all":
         found.update(record.sampled)
     if mask.policy == "assistant":
         found.update(record.sampled_earlier)
+    if mask.stop == "auto" and mask.train_end and found[Outcome.NEXT_HEADER]:
+        found[Outcome.EXACT] += found.pop(Outcome.NEXT_HEADER)
     return found

@@ -1,7 +1,7 @@
 """Says what the sampling proof found in a run, and where stop tokens disagree."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
@@ -13,7 +13,7 @@ from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.scan import InputFile
 from .driver import Encoded
 from .sampled import sampled_turns
-from .task import EncodeSpec, stop_tokens
+from .task import EncodeSpec, make_renderer, stop_tokens
 
 _SAID = {
     Outcome.PREFIX: "another text stands before {} than the prompt that a model would be given",
@@ -41,14 +41,14 @@ def check_sampling(mask: MaskConfig, files: Sequence[InputFile], encoded: Encode
         said.append(_SAID[outcome].format(plural(count, "turn") + verb))
     tried = plural(found.total(), "turn")
     what = f"of {tried} of the assistant" + ("" if mask.prove else " in a sample") + f": {'; '.join(said)}"
-    return f"{what}. The first: {_first(mask, files, encoded)}. {_advice(mask, found)}"
+    return f"{what}. The first: {_first(mask, files, encoded, found)}. {_advice(mask, found)}"
 
 
-def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str:
+def _first(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded, found: Counter[str]) -> str:
     blocks = [(file, block) for file in files for block in file.blocks]
     for (file, block), record in zip(blocks, encoded.records, strict=True):
         for line, _, message, outcome, earlier in record.sampled_rows:
-            if outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
+            if found[outcome] and outcome != Outcome.UNPROVED and (mask.policy == "assistant" or not earlier):
                 file, number = file.at(block, line)
                 return f"{file.shown}, line {number}, message {message + 1}: {outcome}"
     raise AssertionError("a turn was counted, but none is noted")
@@ -62,6 +62,8 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
         out.append(f"For an example of each turn, with the prompt that a model would be given: {own}")
         if mask.policy == "assistant":
             out[0] += f" with {setting('mask', 'completion')}"
+    if found[Outcome.NEXT_HEADER]:
+        out.append(f"To train a stop token in the next header: {setting('mask.stop', 'auto')}")
     if found[Outcome.MISSING]:
         out.append("A stop that the template does not write cannot be trained: take a template that writes one")
     if not mask.prove:
@@ -69,20 +71,32 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     return ". ".join(out)
 
 
-def check_stops(spec: EncodeSpec) -> str | None:
-    """Say that the template ends turns with tokens at which a generation would not stop; None if there are none."""
-    if spec.template is None or nests_values(spec.template):  # such a template is not rendered in this process
-        return None
+def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
+    """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
+    stop.
+    """
+    if spec.template is None or mask.policy == "all" or nests_values(spec.template):
+        return  # a template that nests values is not rendered in this process
+    header = make_renderer(spec, spec.template).manner.header_stops
+    if header and mask.train_end:
+        tokens = " or ".join(escape_line(name) for name in header)
+        what = (
+            f"the chat template '{spec.template_name}' ends no turn of the assistant; {tokens} in the next message's "
+        )
+        if mask.stop == "auto":
+            yield f"{what}header does, and is trained there. A last turn has no header after it, and so no stop token"
+        else:
+            yield f"{what}header does, and is not trained there. To train it: {setting('mask.stop', 'auto')}"
     stops = stop_tokens(spec)
     if not stops.unnamed:
-        return None
+        return
     names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}
     own = ", ".join(escape_line(names[id]) for id in stops.unnamed)
     others = stops.generation or (stops.eos,)
     place = "its generation_config.json names" if stops.generation else "its end-of-sequence token is"
     stop = ", ".join(escape_line(names.get(id or 0, f"id {id}")) for id in others)
     ids = ", ".join(str(id) for id in stops.unnamed)
-    return (
+    yield (
         f"the chat template '{spec.template_name}' ends turns of the assistant with {own}, at which a "
         f"generation with this model would not stop: {place} {stop}. The template is believed; add {ids} to "
         "eos_token_id in the model's generation_config.json"

@@ -168,6 +168,7 @@ class _Documents:
             self.add("examples_packed", chosen.packed & which, split)
         self.add("examples_without_labels", self.unlabelled)
         self.add("turns_trained", np.where(chosen.packed, chosen.catalogue.turns, 0))
+        self.add("turns_stop_next", np.where(chosen.packed, chosen.catalogue.next_stops, 0))
         self.add("turns_without_end", np.where(chosen.packed, chosen.catalogue.turns_without_end, 0))
         if chosen.split is not None:
             # A split document may have only one piece left, if the others are untrained.

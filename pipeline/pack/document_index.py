@@ -13,7 +13,7 @@ from ...schemas.ragged import offsets_of
 from ...stages.arrays import booleans, view
 from ...stages.mask.policy import Mask, supervised_tokens, supervised_turns, unlocated_documents
 from ...stages.select.truncate import Limits, Overlong
-from ...stages.tokenize.run_kinds import completion_starts
+from ...stages.tokenize.run_kinds import IS_NEXT_STOP, completion_starts
 from ..encode.parts import EncodedPart, PartPlace, Segment
 
 if TYPE_CHECKING:  # workers import this to read parts, and should not import pydantic
@@ -71,6 +71,8 @@ class Catalogue:
     """(N,) whether some trained token has another loss weight than 1."""
     conversations: NDArray[np.int64] | None
     """(N,) equal for neighbours of one part that were made from one conversation; None if that is not needed."""
+    next_stops: NDArray[np.int32]
+    """(N,) number of trained turns whose stop token is trained in the next message's header."""
     digests: NDArray[np.uint64] | None
     """(N, 2) the halves of each digest; None if duplicates are kept."""
 
@@ -128,7 +130,7 @@ def read_catalogue(
         part = EncodedPart(place.path)
         documents = 0
         for batch, segment in zip(part.batches, part.segments(mask), strict=True):
-            found = _read_segment(batch, segment, limits)
+            found = _read_segment(batch, segment, limits, mask)
             found["held_out"] = _held_out(batch, names[place.source], holdout)
             if digests:
                 found["digests"] = digest_halves(batch).copy()
@@ -170,11 +172,12 @@ def read_catalogue(
         turns_without_end=joined("turns_without_end", np.int32),
         weighted=joined("weighted", np.bool_),
         conversations=joined("conversations", np.int64) if conversations else None,
+        next_stops=joined("next_stops", np.int32),
         digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
     )
 
 
-def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> dict[str, NDArray[Any]]:
+def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits, mask: Mask) -> dict[str, NDArray[Any]]:
     """Return the columns of a segment's documents, from their runs."""
     supervised_flag = segment.runs >= 0
     ends = np.where(supervised_flag, segment.runs, ~segment.runs)
@@ -187,7 +190,10 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
     supervised, head = supervised_tokens(supervised_flag, ends, run_offsets)
     structs = batch.column("runs").values
     kind = view(structs.field("kind"))
-    turns, turns_without_end = supervised_turns(kind, view(structs.field("turn")), supervised_flag, run_offsets)
+    next_stops = supervised_flag & IS_NEXT_STOP[kind] & mask.next_stops
+    turns, turns_without_end = supervised_turns(
+        kind, view(structs.field("turn")), supervised_flag, run_offsets, next_stops=mask.next_stops
+    )
     if boundaries is None and limits.overlong is not Overlong.TRUNCATE:
         supervised_kept, head_kept = supervised, head
     else:
@@ -209,6 +215,7 @@ def _read_segment(batch: pa.RecordBatch, segment: Segment, limits: Limits) -> di
         "turns": turns,
         "turns_without_end": turns_without_end,
         "weighted": segment.weighted,
+        "next_stops": np.add.reduceat(next_stops, run_offsets[:-1], dtype=np.int32) if len(lengths) else turns,
     }
     if stretch.prompt_cut is not None:
         found["prompt_cut"] = stretch.prompt_cut

@@ -90,6 +90,7 @@ def ledger_sections(columns: Sequence[SourceLedger]) -> list[list[Line]]:
     part("masked", "labels_not_asked", "detail")
     outer("turns trained", "turns_trained")
     part("without an end-of-turn token", "turns_without_end", "detail")
+    part("ended by the next header", "turns_stop_next", "detail")
     outer("cuts through trained turns", "turns_cut")
     outer("tokens across a boundary", "straddles")
     reasons("left out by the template", "template_dropped")

@@ -69,9 +69,9 @@ def encode_inputs(
         said = check(config.mask, prepared.joined, encoded)
         if said is not None:
             work.observer.note(said)
-    said = check_stops(encoded.spec) if any(needs_template(one.options) for one in prepared.formats.values()) else None
-    if said is not None:
-        work.observer.note(said)
+    if any(needs_template(one.options) for one in prepared.formats.values()):
+        for said in check_stops(encoded.spec, config.mask):
+            work.observer.note(said)
     return encoded
 
 

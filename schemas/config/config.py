@@ -208,6 +208,9 @@ class MaskConfig(ConfigModel):
     message only before the last question. With `train`, training then begins at the assistant's own words, so that
     nothing of the prompt is trained, and the ledger counts the conversation. With `reject`, it is left out and listed
     in rejects.jsonl."""
+    stop: Literal["turn", "auto"] = "turn"
+    """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
+    token with the turn before it. `turn` does not."""
     prove: Literal["sampling"] | None = None
     """`sampling`: for every turn of the assistant, compare what is trained with what a model would sample there, and
     count the outcomes in the ledger. Null: only for a sample of the turns. Encodes again."""
@@ -373,6 +376,8 @@ class RunConfig(ConfigModel):
         for key in ("thoughts", "tool_calls"):
             if data["mask"][key] == "train":
                 del data["mask"][key]
+        if data["mask"]["stop"] == "turn":
+            del data["mask"]["stop"]
         if data["mask"]["prove"] is None:
             del data["mask"]["prove"]
         if self.loss == LossConfig():

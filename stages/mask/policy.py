@@ -9,8 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import begins_of
-from ...schemas.rows import ASSISTANT_KINDS, CALL_KINDS, COMPLETION_KINDS, END_KINDS, THOUGHT_KINDS, RunKind
-from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_MIXED, IS_UNPROVED, kind_table
+from ...schemas.rows import (
+    ASSISTANT_KINDS,
+    CALL_KINDS,
+    COMPLETION_KINDS,
+    END_KINDS,
+    NEXT_STOP_KINDS,
+    THOUGHT_KINDS,
+    RunKind,
+)
+from ..tokenize.run_kinds import IS_ASSISTANT, IS_END, IS_MIXED, IS_NEXT_STOP, IS_UNPROVED, kind_table
 
 if TYPE_CHECKING:
     from ...schemas.config.config import MaskConfig
@@ -53,11 +61,14 @@ class Mask:
     thoughts: Thoughts = Thoughts.TRAIN
     tool_calls: bool = True
     """Whether tool calls are trained with their turns."""
+    next_stops: bool = False
+    """Whether a stop token in the next message's header is trained with the turn that it ends."""
 
     @classmethod
     def of(cls, config: "MaskConfig") -> "Mask":
         """The mask that the configuration describes."""
-        return cls(Policy(config.policy), config.train_end, Thoughts(config.thoughts), config.tool_calls == "train")
+        thoughts, calls = Thoughts(config.thoughts), config.tool_calls == "train"
+        return cls(Policy(config.policy), config.train_end, thoughts, calls, config.stop == "auto")
 
     @classmethod
     def of_plan(cls, mask: Mapping[str, Any]) -> "Mask":
@@ -67,6 +78,7 @@ class Mask:
             mask["train_end"],
             Thoughts(mask.get("thoughts", "train")),
             mask.get("tool_calls", "train") == "train",
+            mask.get("stop") == "auto",
         )
 
     @property
@@ -108,6 +120,13 @@ def supervised_runs(
         offsets: (N + 1,) where each document's runs begin. A document has at least one run.
     """
     table = kind_table(_SUPERVISED[mask.policy])
+    if (borrowed := IS_NEXT_STOP[kind]).any():
+        if mask.next_stops and mask.train_end and mask.policy is not Policy.ALL:
+            table[list(NEXT_STOP_KINDS)] = True
+            table[RunKind.HISTORY_STOP_IN_NEXT_HEADER] = mask.policy is not Policy.COMPLETION
+        else:  # it is a header like any other, so the next message's flag counts too
+            train = train.copy()
+            train[:-1] &= ~borrowed[:-1] | train[1:]
     if not mask.train_end and mask.policy is not Policy.ALL:
         table[list(END_KINDS)] = False
     if not mask.tool_calls:
@@ -120,7 +139,7 @@ def supervised_runs(
         supervised |= (kind == RunKind.COMPLETION) & (turn < 0) & train
     by_last = kind_table(THOUGHT_KINDS if mask.thoughts is Thoughts.LAST else ())
     if mask.policy is Policy.LAST_ASSISTANT:
-        by_last = IS_ASSISTANT
+        by_last = IS_ASSISTANT | IS_NEXT_STOP
     if by_last.any() and len(offsets) > 1:
         last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
         supervised &= ~by_last[kind] | (turn == np.repeat(last, np.diff(offsets)))
@@ -145,12 +164,15 @@ def supervised_turns(
     turn: NDArray[np.int16],
     supervised: NDArray[np.bool_],
     offsets: NDArray[np.integer],
+    *,
+    next_stops: bool = False,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return (N,) the number of trained assistant turns of each document, and (N,) how many of them lack an end-of-turn
     token.
 
     Args:
         asked: (runs,) from `supervised_runs`.
+        next_stops: whether trained stop tokens in the next header are end-of-turn tokens.
     """
     documents = max(len(offsets) - 1, 0)
     said = IS_ASSISTANT[kind]
@@ -163,7 +185,8 @@ def supervised_turns(
         return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
     # Runs between two turns are counted with the earlier one; they belong to no turn.
     wanted = np.logical_or.reduceat(supervised & said, begins)
-    ended = np.logical_or.reduceat(IS_END[kind], begins)
+    ends = IS_END[kind] | (IS_NEXT_STOP[kind] & supervised) if next_stops else IS_END[kind]
+    ended = np.logical_or.reduceat(ends, begins)
     owner = np.searchsorted(offsets, begins, side="right") - 1
     return (
         np.bincount(owner[wanted], minlength=documents).astype(np.int32),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
 from ...schemas.rows import RunKind
-from ..tokenize.run_kinds import IS_ASSISTANT
+from ..tokenize.run_kinds import IS_ASSISTANT, IS_NEXT_STOP
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,4 +109,8 @@ class RunIndex:
         inner = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
         after = np.zeros(len(self.ends), dtype=np.bool_)
         after[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
-        return begins[inner & (self.kind == RunKind.USER)], begins[inner & after]
+        user = self.kind == RunKind.USER
+        stop = np.append(IS_NEXT_STOP[self.kind[:-1]] & user[1:], False)  # such a message begins with this token
+        user[1:] &= ~stop[:-1]
+        user |= stop
+        return begins[inner & user], begins[inner & after]

@@ -23,6 +23,7 @@ from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS
 from ..arrays import view
 from ..tokenize.prompts_alone import PromptAlone
+from ..tokenize.run_kinds import IS_NEXT_STOP
 
 
 class Outcome(StrEnum):
@@ -54,13 +55,19 @@ class Proof(NamedTuple):
 
 
 def outcome_of(
-    ids: NDArray[np.int32], begin: int, end: int, prompt: NDArray[np.int32] | None, stops: Collection[int]
+    ids: NDArray[np.int32],
+    begin: int,
+    end: int,
+    prompt: NDArray[np.int32] | None,
+    stops: Collection[int],
+    after: int | None = None,
 ) -> Outcome:
     """Compare one turn with what a model would sample.
 
     Args:
         ids: (T,) all tokens of the conversation.
         begin, end: the turn is `ids[begin:end]`.
+        after: one past the token of the next header that may end the turn; None: it is one token.
         prompt: the tokens of the messages before it with a generation prompt; None if the template refuses them.
         stops: ids that end a generation.
     """
@@ -70,7 +77,8 @@ def outcome_of(
     first = next((place for place, id in enumerate(turn, 1) if id in stops), 0)
     if first:
         return Outcome.EXACT if first == len(turn) else Outcome.PAST_STOP
-    return Outcome.NEXT_HEADER if end < len(ids) and int(ids[end]) in stops else Outcome.MISSING
+    after = min(end + 1, len(ids)) if after is None else after
+    return Outcome.NEXT_HEADER if after > end and int(ids[after - 1]) in stops else Outcome.MISSING
 
 
 def prove(batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: Collection[int]) -> Iterator[Proof]:
@@ -92,7 +100,9 @@ def prove(batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: Collection
         outcome = Outcome.UNPROVED
         if len(own):
             text = tokens[starts[document] : starts[document + 1]]
-            outcome = outcome_of(text, int(begins[own[0]]), int(ends[own[-1]]), prompt, stops)
+            follower = own[-1] + 1
+            after = int(ends[follower]) if follower < high and IS_NEXT_STOP[kinds[follower]] else None
+            outcome = outcome_of(text, int(begins[own[0]]), int(ends[own[-1]]), prompt, stops, after)
         yield Proof(document, message, earlier, outcome)
 
 

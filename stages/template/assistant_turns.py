@@ -15,6 +15,7 @@ template's own markers.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -80,6 +81,8 @@ class Turn(NamedTuple):
     stop_end: int
     end: int
     """One past its last character. Only a generation block has characters after the end-of-turn token."""
+    next_stop: int = 0
+    """One past the token of the next message's header that ends it; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,9 @@ class TemplateProfile:
     header_stops: tuple[str, ...] = ()
     """If the template writes no token at the end of a turn: the special tokens with which what follows a turn may
     begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
+    ending: str = ""
+    """The special token that ends an answer, with those right after it that the template writes after every answer; ""
+    if there is none."""
 
 
 def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
@@ -251,28 +257,32 @@ def _begin_by_head(
 
 
 class _Closing:
-    """Find what ends a turn, from the last turn of the conversation."""
+    """Find what ends a turn, from the last turn of the conversation and from the profile."""
 
     def __init__(
         self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
     ) -> None:
         self._text = text
-        self._stops = manner.stops
         self._words = words
         self._last = last
+        self._headers = stop_pattern(manner.header_stops)
+        self._final = final if final == messages - 1 else -1
+        self._stops = manner.stops
         place = last.get(final)
         if place is None:
             raise UnprovedError("the template drops all of its text", final)
-        self._by_call = False
-        tail = manner.closing
-        if final == messages - 1:
-            self._by_call = bool(words[place][2] & CALL)
+        tail, called = manner.closing, False
+        if self._final >= 0:
+            called = bool(words[place][2] & CALL)
             tail = text[words[place][1] :] if place == len(words) - 1 else None
         if tail is None:
             raise UnprovedError("nothing shows how the template ends a turn", final)
-        found = self._stops.search(tail) if self._stops is not None else None
-        self._token = found.group() if found is not None else ""
-        self._before = tail[: found.start()] if found is not None else tail
+        self._before, self._token = _ending(tail, manner)
+        self._call_token = manner.call_stop or self._token
+        if called:
+            self._call_token = manner.call_stop if manner.call_stop in tail else self._token
+            if manner.closing is not None:
+                self._before, self._token = _ending(manner.closing, manner)
 
     def of(self, index: int, done: int, high: int) -> tuple[int, int]:
         """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
@@ -281,22 +291,59 @@ class _Closing:
             high: where the next message's words begin.
         """
         text, token, before = self._text, self._token, self._before
-        by_call = self._by_call or bool(self._words[self._last[index]][2] & CALL)
-        if not token:
-            if not text.startswith(before, done) or done + len(before) > high:
-                raise UnprovedError("it does not end as the last turn does", index)
-            return done + len(before), done + len(before)
-        if not by_call and text.startswith(before + token, done) and done + len(before) + len(token) <= high:
+        if self._words[self._last[index]][2] & CALL:  # text that closes the call lies between the words and the token
+            if self._call_token:
+                stop = text.find(self._call_token, done, high)
+                if stop >= 0:
+                    return stop, stop + len(self._call_token)
+            elif self._headers is not None and (found := self._headers.search(text, done, high)) is not None:
+                return found.start(), found.start()
+            elif index == self._final:
+                return len(text), len(text)
+        elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
             stop = done + len(before)
             return stop, stop + len(token)
-        if by_call:  # text that closes a call lies between the words and the token, so only the token must agree
-            assert self._stops is not None
-            found = self._stops.search(text, done, high)
-            if found is not None and found.group() == token:
-                return found.start(), found.end()
-        elif not before:
-            return done, done  # the template writes no token after the words here
+        elif token and not before:
+            return done, done  # the template writes no such token after the words here
         raise UnprovedError("it does not end as the last turn does", index)
+
+
+def _ending(tail: str, manner: TemplateProfile) -> tuple[str, str]:
+    """Return the end-of-turn token that a text after a turn has, or "", and what stands before it."""
+    found = manner.stops.search(tail) if manner.stops is not None else None
+    if found is None:
+        return tail, ""
+    ending = manner.ending if tail.startswith(manner.ending, found.start()) else ""
+    return tail[: found.start()], ending or found.group()
+
+
+def with_next_stops(
+    text: str, words: Sequence[Word], roles: Sequence[str], turns: Sequence[Turn], manner: TemplateProfile
+) -> list[Turn]:
+    """The turns, with the stop tokens that stand in the headers after them.
+
+    A header of the assistant's own ends no turn: a model is not asked to generate two turns.
+    """
+    headers = stop_pattern(manner.header_stops)
+    if headers is None:
+        return list(turns)
+    begins = [begin for begin, _, code in words if code >= 0]
+    out = []
+    for number, turn in enumerate(turns):
+        follower = turn.message + 1
+        if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
+            place = turn.end
+            while place < len(text) and text[place].isspace():
+                place += 1
+            found = headers.match(text, place)
+            place = bisect_left(begins, turn.end)
+            high = begins[place] if place < len(begins) else len(text)
+            if number + 1 < len(turns):
+                high = min(high, turns[number + 1].begin)
+            if found is not None and found.end() <= high and turn.end < high:
+                turn = turn._replace(next_stop=found.end())
+        out.append(turn)
+    return out
 
 
 def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: TemplateProfile) -> list[Turn]:
@@ -345,56 +392,7 @@ def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], mann
         tail = plain[inside - 1][1] if inside > place else begin
         found = manner.stops.search(text, tail, end) if manner.stops is not None else None
         stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
+        if found is not None and manner.ending and text.startswith(manner.ending, stop):
+            stop_end = min(stop + len(manner.ending), end)
         turns.append(Turn(index, begin, stop, stop_end, end))
     return turns
-
-
-def completion_start(
-    text: str,
-    words: Sequence[Word],
-    cut: int,
-    count: int,
-    turns: Sequence[Turn],
-    head: str,
-    said: int,
-    manner: TemplateProfile,
-) -> tuple[int, bool]:
-    """Return where the completion begins, and whether the prompt alone is rendered differently than within the
-    conversation.
-
-    It begins where the text departs from the prompt's own rendering with a generation prompt. If the two already differ
-    among the prompt's words, it begins after the generation prompt, if that occurs once between the words of prompt and
-    completion; else with the completion's words.
-
-    Args:
-        words: empty if they could not be followed. cut, count: number of messages in the prompt and in the
-        conversation.
-        turns: the turns that were located.
-        head: the prompt's own text.
-        said: where the words in `head` end; ignored if the text begins with all of `head`.
-    """
-    turn = next((turn for turn in turns if turn.message == cut), None)
-    shared, own = common_prefix(head, text), code_of(cut)
-    if turn is not None:
-        anchor = turn.begin
-        if shared == len(head) >= anchor and not manner.generation:
-            return anchor, False
-    else:
-        anchor = min((begin for begin, _, code in words if code >= own), default=len(text))
-    low = max(
-        *(end for _, end, code in words if 0 <= code < own and end <= anchor),
-        *(earlier.end for earlier in turns if earlier.message < cut),
-        0,
-        0,
-    )
-    if turn is not None and not manner.generation:
-        return anchor, shared < max(low, said)
-    if shared >= max(low, said) or shared >= anchor:
-        return max(shared if turn is None else min(shared, anchor), low), False
-    before = text[low:anchor]
-    complete = (
-        len({code >> MESSAGE for _, _, code in words if code >= 0}) == count
-    )  # otherwise there may be words that were not followed
-    if turn is None and complete and manner.opening and before.count(manner.opening) == 1:
-        return low + before.index(manner.opening) + len(manner.opening), True
-    return anchor, True

@@ -13,6 +13,7 @@ from .thought_style import ThoughtStyle
 
 _ASKED: Message = {"role": "user", "content": "a"}
 _SAID: Message = {"role": "assistant", "content": "b"}
+_AGAIN: Message = {"role": "user", "content": "c"}
 _CALL_ID = "abcdefghi"
 """Some templates ask for ids of nine letters."""
 _TOOLS: list[dict[str, Any]] = [
@@ -37,7 +38,7 @@ def learn_profile(
         others: its other added tokens, in case the template ends turns with one of them.
     """
     special = [v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str)]
-    opening, closing = "", None
+    opening, closing, ending = "", None, ""
     found = stop_pattern((*stops, *special))
     try:
         alone = template.render([_ASKED])
@@ -53,12 +54,15 @@ def learn_profile(
                     found = more
     except PacktrainError:
         pass  # it refuses even a plain conversation, so only rows can show it
-    call_stop = _call_stop(marker, found, closing)
+    if found is not None and closing:
+        ending = _ending(marker, found, closing)
+    call_stop = _call_stop(marker, found, ending)
     header_stops: tuple[str, ...] = ()
     if found is not None and closing is not None and not found.search(closing) and not call_stop:
         header_stops = tuple(sorted(set(_header_stops(marker, found))))
     thoughts = _thoughts(template, marker)
-    return TemplateProfile(opening, closing, found, template.marks_generation, thoughts, call_stop, header_stops)
+    marks = template.marks_generation
+    return TemplateProfile(opening, closing, found, marks, thoughts, call_stop, header_stops, ending)
 
 
 def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
@@ -77,10 +81,12 @@ def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
     return ThoughtStyle()
 
 
-def _rendered(marker: Marker, messages: Messages) -> tuple[str, list[Word]] | None:
+def _rendered(
+    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS
+) -> tuple[str, list[Word]] | None:
     """The text of messages and its words; None if the template refuses them."""
     try:
-        marked = marker.render(marker.own(messages), marker.tools(_TOOLS))
+        marked = marker.render(marker.own(messages), marker.tools(tools))
     except PacktrainError:
         return None
     return marked.text, [word for word in marked.words if word[2] >= 0]
@@ -94,30 +100,47 @@ def _calls() -> Iterator[Message]:
         yield {"role": "assistant", "tool_calls": [call]}
 
 
-def _call_stop(marker: Marker, stops: re.Pattern[str] | None, closing: str | None) -> str:
+def _ending(marker: Marker, stops: re.Pattern[str], closing: str) -> str:
+    """The special token that ends an answer, with those right after it that stand there after earlier answers too."""
+    first = stops.search(closing)
+    if first is None:
+        return ""
+    made = _rendered(marker, [_ASKED, _SAID, _AGAIN], None)
+    done = max((end for _, end, code in made[1] if code >> MESSAGE == 1), default=0) if made is not None else 0
+    between = made[0][done:] if made is not None and done else ""
+    end = first.end()
+    while (more := stops.match(closing, end)) is not None and between.startswith(closing[: more.end()]):
+        end = more.end()
+    return closing[first.start() : end]
+
+
+def _call_stop(marker: Marker, stops: re.Pattern[str] | None, ending: str) -> str:
     """The special token that ends a turn with a tool call at the end of a conversation; "" if there is none.
 
-    It is the one that ends an answer, if that comes after the call; else the last one, because the text that closes a
-    call may have special tokens too.
+    It is what ends an answer, if that comes after the call; else the last one, because the text that closes a call may
+    have special tokens too.
+
+    Args:
+        ending: see `TemplateProfile`.
     """
     if stops is None:
         return ""
-    plain = stops.search(closing) if closing else None
     for said in _calls():
         made = _rendered(marker, [_ASKED, said])
         if made is None or not made[1] or not made[1][-1][2] & CALL:
             continue
-        tail = [found.group() for found in stops.finditer(made[0], made[1][-1][1])]
-        if not tail:
-            return ""
-        return plain.group() if plain is not None and plain.group() in tail else tail[-1]
+        done = made[1][-1][1]
+        if ending and made[0].find(ending, done) >= 0:
+            return ending
+        tail = [found.group() for found in stops.finditer(made[0], done)]
+        return tail[-1] if tail else ""
     return ""
 
 
 def _header_stops(marker: Marker, stops: re.Pattern[str]) -> Iterator[str]:
     """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
     answer: Message = {"role": "tool", "content": "c", "tool_call_id": _CALL_ID, "name": "f"}
-    for said, then in ((_SAID, {"role": "user", "content": "c"}), *((said, answer) for said in _calls())):
+    for said, then in ((_SAID, _AGAIN), *((said, answer) for said in _calls())):
         made = _rendered(marker, [_ASKED, said, then])
         if made is None:
             continue

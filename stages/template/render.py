@@ -18,8 +18,9 @@ import xxhash
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
-from .assistant_turns import TemplateProfile, UnprovedError, Word, completion_start
+from .assistant_turns import TemplateProfile, UnprovedError, Word
 from .chat_template import ChatTemplate
+from .completion_start import completion_start
 from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
 from .marks import Marker, is_plain
@@ -167,8 +168,11 @@ class Renderer:
     def stop_tokens(self) -> tuple[str, ...]:
         """The tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
         manner = self.manner
-        own = {self.stop or "", manner.call_stop, *manner.header_stops}
-        return tuple(sorted(own - {""}))
+        own = set(manner.header_stops)
+        if (stops := manner.stops) is not None:
+            for ending in (manner.ending, manner.call_stop):
+                own.update([found.group() for found in stops.finditer(ending)][-1:])
+        return tuple(sorted(own))
 
     @property
     def stop(self) -> str | None:

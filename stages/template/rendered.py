@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from ...schemas.rows import ASSISTANT_KINDS, RunKind
+from ...schemas.rows import ASSISTANT_KINDS, NEXT_STOP_KINDS, RunKind
 from .assistant_turns import (
     GENERATION,
     MESSAGE,
@@ -13,10 +13,11 @@ from .assistant_turns import (
     UnprovedError,
     Word,
     code_of,
-    completion_start,
     find_turns,
     generated_turns,
+    with_next_stops,
 )
+from .completion_start import completion_start
 
 
 class Runs(NamedTuple):
@@ -101,7 +102,7 @@ def locate(
         begin, rewritten = completion_start(text, words, prompt, len(roles), turns, *own_text(), manner)
     if any(turn.begin < begin < turn.end for turn in turns):
         raise UnprovedError("the completion begins within a turn")
-    return turns, begin, rewritten
+    return with_next_stops(text, words, roles, turns, manner), begin, rewritten
 
 
 def runs_of(
@@ -132,7 +133,7 @@ def runs_of(
     done = 0
     out: list[tuple[int, int, int, float]] = []
     for end, kind, index in pieces:
-        if kind in ASSISTANT_KINDS:
+        if kind in ASSISTANT_KINDS or kind in NEXT_STOP_KINDS:
             stretches: Iterable[tuple[int, float]] = ((end, flags[index]),)
         else:
             stretches = _flagged(done, end, flags, words)
@@ -152,7 +153,7 @@ def _pieces(
     """Divide a text at its turns and where the completion begins; yield (end, kind, message) of each piece."""
     out: list[tuple[int, int, int]] = []
     done = following = 0
-    for message, start, stop, stop_end, end in (*turns, (len(roles), length, length, length, length)):
+    for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
         if start > done:
             index = min(following, message, len(roles) - 1)
             if done < begin:
@@ -172,6 +173,10 @@ def _pieces(
         if end > done:
             out.append((end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message))
             done = end
+        if next_stop > done and not done < begin < next_stop:
+            later = RunKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else RunKind.STOP_IN_NEXT_HEADER
+            out.append((next_stop, later, message))
+            done = next_stop
         following = message + 1
     return out
 

@@ -24,7 +24,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import Any
 
-from ...schemas.rows import MIXED_KINDS, PART_KINDS, Message, RunKind
+from ...schemas.rows import MIXED_KINDS, NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
 from .assistant_turns import CALL, MESSAGE, REASONING, Word
 from .chat_template import REASONING_KEYS
 from .rendered import Runs
@@ -124,11 +124,13 @@ def divided(
 
 
 def whole(runs: Runs) -> Runs:
-    """The inverse of `divided`: the runs of whole turns."""
-    if not PART_KINDS.intersection(runs.kinds):
+    """The inverse of `divided`: the runs of whole turns, and of whole headers after them."""
+    if not PART_KINDS.union(NEXT_STOP_KINDS).intersection(runs.kinds):
         return runs
     out: list[tuple[int, int, int, float]] = []
     for end, kind, turn, train in zip(*runs, strict=True):
+        if kind in NEXT_STOP_KINDS:
+            continue  # its characters belong to the run after it
         kind = _WHOLE.get(kind, kind)
         if out and kind in _KINDS and out[-1][1:] == (kind, turn, train):
             out.pop()

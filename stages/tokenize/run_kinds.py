@@ -12,6 +12,7 @@ from ...schemas.rows import (
     COMPLETION_KINDS,
     END_KINDS,
     MIXED_KINDS,
+    NEXT_STOP_KINDS,
     PART_KINDS,
     UNPROVED_KINDS,
     RunKind,
@@ -32,6 +33,7 @@ IS_ASSISTANT = kind_table(ASSISTANT_KINDS)
 IS_COMPLETION = kind_table(COMPLETION_KINDS)
 IS_END = kind_table(END_KINDS)
 IS_UNPROVED = kind_table(UNPROVED_KINDS)
+IS_NEXT_STOP = kind_table(NEXT_STOP_KINDS)
 IS_MIXED = kind_table(MIXED_KINDS)
 IS_SAID = kind_table((RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS))
 """Assistant turns without end-of-turn tokens."""

@@ -15,7 +15,7 @@ from ...schemas.ragged import begins_of, offsets_of, starts_of
 from ...schemas.rows import ENCODED, RunKind
 from ..arrays import lists, numbers
 from ..template.rendered import Runs, solid
-from .run_kinds import IS_ASSISTANT, parts_of_turn
+from .run_kinds import IS_ASSISTANT, IS_NEXT_STOP, parts_of_turn
 from .token_spans import Boundaries
 
 _MAX_TURN = int(np.iinfo(np.int16).max)
@@ -60,11 +60,11 @@ class RunBatch:
 
     @property
     def divisions(self) -> int:
-        """How many places only divide parts of a turn."""
+        """How many places only divide parts of a turn, or of the header after it."""
         kinds, turns, weights = np.array(self.kinds, np.int8), np.array(self.turns), np.array(self.trains, np.float32)
         inner = np.ones(len(kinds), dtype=np.bool_)
         inner[np.cumsum(self.counts) - 1] = False
-        return int((parts_of_turn(kinds, turns, weights) & inner).sum())
+        return int(((parts_of_turn(kinds, turns, weights) | IS_NEXT_STOP[kinds]) & inner).sum())
 
     def tokens(
         self, found: Boundaries, lengths: NDArray[np.int64], prefix: NDArray[np.int64]

@@ -77,6 +77,7 @@ TOLD = {
     "examples_contaminated",
     "weight_trained",
     "turns_sampled",
+    "turns_stop_next",
 }
 
 

@@ -58,6 +58,8 @@ RUN: dict[str, tuple[str, ...]] = {
     "mask.thoughts": ("train", "mask", "last"),
     "mask.tool_calls": ("train", "mask"),
     "mask.on_unproved": ("reject", "error"),
+    "mask.stop": ("turn", "auto"),
+    "mask.prove": ("sampling",),
     "mask.on_rewritten": ("train", "reject"),
     "loss.normalize": ("token", "document", "conversation"),
     "loss.column": ("auto", "always"),

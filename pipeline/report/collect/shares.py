@@ -112,6 +112,9 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
     if total.turns_without_end:
         what = "of them has" if total.turns_without_end == 1 else "of them have"
         words.append(f"{total.turns_without_end:,} {what} no end-of-turn token, so the model does not learn to stop.")
+    if total.turns_stop_next:
+        ended = plural(total.turns_stop_next, "turn")
+        words.append(f"The stop token of {ended} begins the next message's header, and is trained there.")
     if total.turns_cut:
         words.append(f"{plural(total.turns_cut, 'cut')} went through trained turns.")
     dropped = sum(total.examples_dropped.get(reason, 0) for reason in _UNTRAINED)

@@ -36,6 +36,7 @@ LABELS = {
     "asked_dropped": "supervised tokens dropped",
     "turns_trained": "turns trained",
     "turns_without_end": "turns without an end-of-turn token",
+    "turns_stop_next": "turns ended by the next header",
     "turns_cut": "cuts through trained turns",
     "straddles": "tokens across a boundary",
     "boundaries": "boundaries",

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packtrain.pipeline.dataset.decode import load_decoder
 from packtrain.pipeline.encode.generation_stops import NAME, generation_stops
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.rows import IGNORE_INDEX
+
+ReadRows = Callable[..., list[dict[str, Any]]]
 
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 CLOSED = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}" + OPEN
@@ -119,6 +123,30 @@ def test_stops_of_generation_config(proved: Proved) -> None:
     assert "with <|im_end|>" in said
     assert "generation_config.json names <|im_start|>" in said
     assert f"add {ids['<|im_end|>']} to" in said
+
+
+def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved, read_rows: ReadRows) -> None:
+    """As literal texts: what is trained of both conversations, and what is counted and said."""
+    decoder = load_decoder(proved.tokenizer)
+
+    def trained(name: str) -> list[str]:
+        labels = [[one for one in row["labels"] if one != IGNORE_INDEX] for row in read_rows(proved.folder / name)]
+        return sorted(decoder.text(one) for one in labels)
+
+    proved.run("own", UNCLOSED, "assistant")
+    assert trained("own") == ["twosixsix"], "both conversations share a row"
+    (said,) = [one for one in proved.observer.notes if "ends no turn" in one]
+    assert "<|im_start|> in the next message's header does, and is not trained there" in said
+    assert "stop: auto" in said or "stop=auto" in said
+    own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto", "prove": "sampling"})
+    assert trained("auto") == ["two<|im_start|>sixsix"]
+    entry = own.ledger.sources["rows"]
+    assert (entry.turns_trained, entry.turns_stop_next, entry.turns_without_end) == (3, 1, 2)
+    assert entry.turns_sampled == {"exact": 1, "stop_missing": 2}
+    (said,) = [one for one in proved.observer.notes if "ends no turn" in one]
+    assert "is trained there. A last turn has no header after it, and so no stop token" in said
+    proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
+    assert trained("closed") == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
 
 
 @pytest.mark.parametrize(

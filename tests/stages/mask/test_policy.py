@@ -145,7 +145,7 @@ def test_nobody_trains_what_a_person_took_out(policy: Policy, train_end: bool) -
 
 def test_every_policy_and_kind_is_known() -> None:
     """A kind that is added must be put somewhere by every policy, on purpose: count them here."""
-    assert len(RunKind) == 18
+    assert len(RunKind) == 20
     assert len(Policy) == 4
 
 
@@ -233,3 +233,40 @@ def test_the_whole_is_a_part(given_documents: Documents) -> None:
     whole = supervised_tokens(flags, ends, offsets)
     part = supervised_tokens(flags, ends, offsets, np.zeros_like(lengths), lengths)
     assert np.array_equal(whole, part)
+
+
+NS, HNS = RunKind.STOP_IN_NEXT_HEADER, RunKind.HISTORY_STOP_IN_NEXT_HEADER
+# hi | answer | <|user|> | header and question | answer | <|user|> | header: the turns of messages 1 and 3.
+BORROWED = [(P, 0), (H, 1), (HNS, 1), (U, 2), (A, 3), (NS, 3), (C, 4)]
+
+
+@pytest.mark.parametrize(
+    ("mask", "flags", "wanted"),
+    [
+        (Mask(Policy.ASSISTANT), "1111111", "0100100"),
+        (Mask(Policy.ASSISTANT, next_stops=True), "1111111", "0110110"),
+        (Mask(Policy.ASSISTANT, train_end=False, next_stops=True), "1111111", "0100100"),
+        (Mask(Policy.ASSISTANT, next_stops=True), "1110111", "0110110"),  # the question says `train: false`
+        (Mask(Policy.ASSISTANT, next_stops=True), "1001111", "0000110"),  # the answer says it
+        (Mask(Policy.LAST_ASSISTANT), "1111111", "0000100"),
+        (Mask(Policy.LAST_ASSISTANT, next_stops=True), "1111111", "0000110"),
+        (Mask(Policy.COMPLETION), "1111111", "0000111"),
+        (Mask(Policy.COMPLETION), "1111110", "0000100"),  # a header counts with the message that it begins
+        (Mask(Policy.COMPLETION, next_stops=True), "1111110", "0000110"),
+        (Mask(Policy.ALL), "1111111", "1111111"),
+        (Mask(Policy.ALL), "1110111", "1100111"),
+        (Mask(Policy.ALL, next_stops=True), "1110111", "1100111"),
+    ],
+)
+def test_stops_in_the_next_header(mask: Mask, flags: str, wanted: str) -> None:
+    kind = np.array([kind for kind, _ in BORROWED], np.int8)
+    turn = np.array([turn for _, turn in BORROWED], np.int16)
+    train = np.array([flag == "1" for flag in flags])
+    offsets = np.array([0, len(BORROWED)])
+    asked = supervised_runs(kind, turn, train, offsets, mask)
+    assert "".join(str(int(one)) for one in asked) == wanted
+    turns, endless = supervised_turns(kind, turn, asked, offsets, next_stops=mask.next_stops)
+    trained = wanted[1] + wanted[4]
+    assert turns[0] == trained.count("1")
+    if mask.next_stops and mask.train_end and mask.policy is not Policy.ALL:
+        assert endless[0] == 0
