@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ....schemas.errors import IntegrityError
 from ....schemas.ragged import ranges, starts_of
-from ....schemas.rows import IGNORE_INDEX
+from ....schemas.rows import IGNORE_INDEX, UNPADDED
 from ....schemas.splitmix import GOLDEN, mix
 from ....stages.arrays import view
 from ...dataset.open import Finished
@@ -74,7 +74,7 @@ class Digests:
         sums = [_array(self.count, np.uint64) for _ in range(4)]
         firsts = _array(self.count, np.int32)
         firsts[:] = np.iinfo(np.int32).max
-        aligned = self.dataset.manifest.plan["config"]["pack"]["align"] > 1
+        aligned = self.dataset.manifest.alignment.pads
         preference = self.dataset.manifest.preference
         for number, split in enumerate(self.splits):
             for shard in self.dataset.manifest.splits[split].shards:
@@ -163,8 +163,9 @@ class Digests:
             words = mix(words + np.repeat(pieces.salts, pieces.sizes))
         begins = starts_of(pieces.sizes)
         sizes = pieces.sizes
-        if aligned:  # positions after a document's last token are padding
-            real = pieces.positions < np.repeat(self.lengths[places], pieces.sizes)
+        if aligned:  # positions after a piece's last token are padding, or after its document's if that is not known
+            ends = self.lengths[places] if pieces.ends is None else pieces.ends
+            real = pieces.positions < np.repeat(ends, pieces.sizes)
             sizes = np.add.reduceat(real, begins, dtype=np.int64)
             words[~real] = 0
         trained = np.where(pieces.trained, words, np.uint64(0))
@@ -195,6 +196,10 @@ class _Pieces:
         self.tokens = flat["input_ids"]
         self.trained = flat["labels"] != IGNORE_INDEX
         self.positions = flat["position_ids"].astype(np.int64) + np.repeat(self.starts, self.sizes)
+        self.ends: NDArray[np.int64] | None = None
+        """(P,) the position after each piece's last token, if the rows say how long pieces are without padding."""
+        if UNPADDED in flat:
+            self.ends = flat[UNPADDED][there].astype(np.int64) + self.starts
 
 
 class _Pairs:
@@ -215,6 +220,7 @@ class _Pairs:
         self.starts = np.where(kinds[there] == 1, 0, 1).astype(np.int32)
         self.trained = np.repeat(kinds[there] > 0, self.sizes)
         self.positions = ranges(0, self.sizes)
+        self.ends: NDArray[np.int64] | None = None
 
 
 def _lots(batch: pa.RecordBatch, preference: bool) -> Iterator[pa.RecordBatch]:

@@ -390,12 +390,27 @@ def test_a_default_that_is_spelled_out_is_no_change(make: Make) -> None:
     assert "these mean the same" in found.sentence
 
 
-def test_padding_is_no_token(make: Make) -> None:
-    found = compare(make("base"), make("aligned", pack={"align": 8}))
+@pytest.mark.parametrize(
+    "pack",
+    [{"align": 8}, {"parallel": {"cp": 4}}, {"parallel": {"cp": 4, "layout": "ring"}}],
+    ids=["align", "thd", "ring"],
+)
+def test_padding_is_no_token(make: Make, pack: dict[str, Any]) -> None:
+    name = "-".join(map(str, pack.get("parallel", pack).values()))
+    found = compare(make("base"), make(f"padded-{name}", pack=pack))
     assert numbers(total(found)) == {"same": PAIRS + TEXTS}
     assert found.b.tokens > found.a.tokens
     assert found.lengths is not None
     assert found.lengths.a == found.lengths.b
+
+
+def test_padding_of_a_cut_document_is_no_token(make: Make) -> None:
+    """Rows that say how long pieces are without padding say it of cut documents, too."""
+    short = {"max_length": 256, "max_completion_length": 5}
+    pack = {"parallel": {"cp": 4}}
+    found = compare(make("short", truncate=short), make("short-thd", truncate=short, pack=pack))
+    assert numbers(total(found)) == {"same": PAIRS + TEXTS}
+    assert found.b.tokens > found.a.tokens
 
 
 def test_lengths_are_those_of_the_rows(make: Make, read_rows: Callable[..., list[Row]]) -> None:
