@@ -17,7 +17,7 @@ from packtrain.pipeline.explain.story import Story, story_json
 from packtrain.pipeline.explain.tokens import TokenFate
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import SourceLedger
-from packtrain.schemas.rows import IGNORE_INDEX, RunKind
+from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED, RunKind
 
 Row = dict[str, Any]
 Configure = Callable[..., Row]
@@ -128,13 +128,13 @@ def held_against_the_shards(dataset: Finished, stories: list[Story]) -> None:
         for row in range(record.rows):
             columns = dataset.row(row, split).to_pylist()[0]
             at = 0
-            for doc_id, start, size in zip(
-                columns["doc_ids"], columns["doc_starts"], columns["seq_lengths"], strict=True
-            ):
-                here = slice(at, at + size)
+            sizes = columns["seq_lengths"]
+            own = columns.get(UNPADDED, sizes)
+            for doc_id, start, size, tokens in zip(columns["doc_ids"], columns["doc_starts"], sizes, own, strict=True):
+                here = slice(at, at + tokens)
                 pieces[split, row, at, doc_id, start, *columns["input_ids"][here], "|", *columns["labels"][here]] += 1
                 at += size
-    align = dataset.manifest.plan["config"]["pack"]["align"]
+    align = 1 if UNPADDED in dataset.manifest.schema else dataset.manifest.plan["config"]["pack"]["align"]
     pad = dataset.manifest.plan["tokenizer"]["pad_id"]
     for story in stories:
         for one in story.standings:
@@ -202,6 +202,12 @@ def held_against_the_ledger(dataset: Finished, stories: list[Story]) -> None:
         {"pack": {"align": 8, "max_docs": 2, "shuffle": False}, "filter": {"min_tokens": 4, "max_tokens": 200}},
         {"keep_untrained": True, "duplicates": "drop", "pack": {"strategy": "none"}, "output": {"format": "parquet"}},
         {"pack": {"window_tokens": 200}, "truncate": {"max_length": 100}},
+        {"pack": {"parallel": {"cp": 4}}, "truncate": {"max_length": 64, "max_completion_length": 30}},
+        {
+            "mask": "all",
+            "pack": {"strategy": "wrapped", "parallel": {"cp": 7, "layout": "ring"}},
+            "truncate": {"max_length": 49},
+        },
     ],
     ids=lambda changes: ",".join(changes) or "default",
 )

@@ -524,6 +524,7 @@ def test_pairs_do_not_mix_with_others(configure: Configure, tmp_path: Path) -> N
         ({"pack": {"strategy": "none"}}, "pack.strategy: preference pairs are not packed"),
         ({"pack": {"max_docs": 2}}, "pack.max_docs: preference pairs are not packed"),
         ({"pack": {"align": 8}}, "pack.align: preference pairs are not packed"),
+        ({"pack": {"parallel": {"cp": 2}}}, "pack.parallel: preference pairs are not packed"),
         ({"pack": {"window_tokens": 9}}, "pack.window_tokens: preference pairs are not packed"),
         ({"mask": "assistant"}, "mask: a preference loss is over the two completions"),
         ({"keep_untrained": True}, "keep_untrained: a pair has two completions"),
