@@ -26,7 +26,9 @@ from .task import EncodeSpec, keep_engine, load_encoder, make_renderer
 SAMPLE_ROWS = 64
 """First rows of every source that the engine check encodes twice."""
 SAMPLE_CHARACTERS = 1 << 17
-"""Maximum number of characters of a source's sample: the reference needs a second for a few megabytes."""
+"""Maximum number of characters of a source's sample, and of one of its texts, which is cut: for a few megabytes, the
+reference needs a second, and hundreds of times the memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,12 @@ def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSour
 
 
 def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Path) -> tuple[list[str], int]:
-    """The sample's texts, and their number of input bytes."""
+    """The sample's texts, long ones cut, and their number of input bytes."""
     renderer = None
     if spec.template is not None:
         renderer = make_renderer(spec, spec.template)
     texts: list[str] = []
-    size = 0
+    size = 0.0
     for source in sources:
         if source.block.too_long:
             continue
@@ -129,18 +131,20 @@ def _sample_texts(sources: Sequence[SampleSource], spec: EncodeSpec, scratch: Pa
         row_bytes = (source.block.end - source.block.start) // max(source.block.lines, 1)
         characters = 0
         for item in [*(rows.lines or ()), *(rows.records or ())]:
-            size += len(item[1]) if rows.lines is not None else row_bytes
+            row_size, whole, before = len(item[1]) if rows.lines is not None else row_bytes, 0, characters
             prepared = form.prepare([item]) if rows.lines is not None else form.prepare_rows([item])
             with rows_of(source.path):
                 for example in prepared.examples:
                     note.note_row(source.block.first_line + example.line)
                     text = _text(example, renderer)
                     if text is not None:
-                        texts.append(text)
-                        characters += len(text)
+                        texts.append(text[:SAMPLE_CHARACTERS])
+                        characters += len(texts[-1])
+                        whole += len(text)
+            size += row_size * ((characters - before) / whole if whole else 1)
             if characters > SAMPLE_CHARACTERS:
                 break
-    return texts, size
+    return texts, int(size)
 
 
 def _text(example: Example, renderer: Renderer | None) -> str | None:

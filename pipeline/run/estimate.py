@@ -49,5 +49,5 @@ def estimate_run(prepared: Prepared, work: Workspace) -> RunEstimate:
         # columns.
         room_needed=max(0, int(1.2 * (new_tokens * 4 + tokens * (TOKEN_BYTES + 1))) - shards_written(work.out)),
         room_free=min(rooms),
-        memory=encoding_need((task.block for task in missing), prepared.spec.engine) if missing else None,
+        memory=encoding_need(missing, prepared.spec.engine) if missing else None,
     )

@@ -7,6 +7,7 @@ page cache, which the system frees when it needs memory.
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import psutil
@@ -62,19 +63,31 @@ class Need:
         return self.driver + self.worker
 
 
-def encoding_need(blocks: Iterable[Block], engine: str) -> Need:
+class BlockTask(Protocol):
+    """What is needed of a task to encode a block."""
+
+    @property
+    def block(self) -> Block: ...
+    def at(self, row: int) -> str:
+        """The file and the number of a row of the file, counted from 0, in words."""
+        ...
+
+
+def encoding_need(tasks: Iterable[BlockTask], engine: str) -> Need:
     """The memory that encoding needs, which depends on the longest row."""
-    count, longest = 0, 0
-    for block in blocks:
+    count, longest, of = 0, 0, None
+    for task in tasks:
         count += 1
-        if block.lines <= FEW_ROWS and not block.too_long:
-            longest = max(longest, block.end - block.start)
+        block, long = task.block, task.block.end - task.block.start
+        if block.lines <= FEW_ROWS and not block.too_long and long > longest:
+            longest, of = long, task
     factor = ENGINE_FACTOR.get(engine, _ENGINE_FACTOR)
     worker = max(WORKER_BYTES, WORKER_BYTES // 2 + factor * longest)
     why = ""
-    if worker > WORKER_BYTES:
+    if of is not None and worker > WORKER_BYTES:
+        row = of.at(of.block.first_line) + (" or just after it," if of.block.lines > 1 else "")
         why = (
-            f"a row has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
+            f"{row} has about {size(longest)}, and {engine} needs {factor} times as much to encode it; a "
             "smaller max_row_bytes for its source rejects such rows, and encodes the source again"
         )
     return Need(DRIVER_BYTES + PART_BYTES * count, worker, why)

@@ -33,6 +33,8 @@ from .token_spans import locate_boundaries
 
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is returned for comparison with the reference tokenizer."""
+SAMPLE_CHARACTERS = 1 << 20
+"""Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
 """The turn of runs outside of conversations."""
 _MAX_KEPT = 1_000
@@ -221,7 +223,7 @@ class Encoder:
             counts.text_bytes += len(data)
             hashes.append(xxhash.xxh3_128_digest(data, seed=seed))
         for index, digest in enumerate(hashes):
-            if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0:
+            if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0 and len(texts[index]) <= SAMPLE_CHARACTERS:
                 samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
 
         counts.examples += len(texts)

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -277,13 +278,20 @@ def test_too_little_memory_is_refused_with_what_would_do() -> None:
 
 
 def test_a_long_row_needs_larger_workers() -> None:
-    def block(size: int, lines: int) -> Block:
-        return Block(0, size, 0, lines, "")
+    @dataclass
+    class Task:
+        block: Block
+
+        def at(self, row: int) -> str:
+            return f"a.jsonl, row {row + 1}"
+
+    def block(size: int, lines: int) -> Task:
+        return Task(Block(0, size, 7, lines, ""))
 
     many = encoding_need([block(4 << 20, 3000)] * 10, "tokenizers")
     long = encoding_need([block(4 << 20, 3000), block(200 << 20, 1)], "tokenizers")
     assert count_workers(RunSection(memory=8 << 30, workers=8), many) == 8
-    with pytest.raises(ConfigError, match=r"a row has about 200 MiB.*max_row_bytes"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl, row 8 has about 200 MiB.*max_row_bytes"):
         count_workers(RunSection(memory=8 << 30, workers=8), long)
     assert long.worker > 30 * (200 << 20)
     assert encoding_need([block(200 << 20, 1)], "fastokens").worker < long.worker / 3
