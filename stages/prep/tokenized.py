@@ -15,6 +15,8 @@ from .base import Format, Options, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
+_STARTS = "seq_start_id"
+"""A column of Megatron-Bridge's packed rows."""
 _LARGEST = 2**31 - 1
 
 
@@ -69,6 +71,8 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         more = ("attention_mask", "seq_lengths")
         taken = (*taken, *self._masks, options.lengths_key or "")
         fields += [(name, list[int] | None, None) for name in more if name not in taken]
+        if _STARTS not in taken:
+            fields.append((_STARTS, Any, None))
         row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
         super().__init__(options, cast(type[TokenizedRow], row_type))
 
@@ -110,6 +114,12 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
+        if getattr(row, _STARTS, None) is not None and self._has_mask(row, "loss_mask"):
+            raise RowRejectedError(
+                "bad_mask",
+                f"`{_STARTS}` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
+                "before its token; give the data that it was packed from",
+            )
         trained = self._labelled(row)
         for index, name in enumerate(self._masks):
             mask = getattr(row, f"mask_{index}")
@@ -129,6 +139,9 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
             for sub, (begin, end) in enumerate(pairwise(bounds))
         ]
+
+    def _has_mask(self, row: TokenizedRow, name: str) -> bool:
+        return name in self._masks and getattr(row, f"mask_{self._masks.index(name)}") is not None
 
     def _labelled(self, row: TokenizedRow) -> list[bool] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""

@@ -1,8 +1,10 @@
 """Packed rows of other tools as a source: what an export holds comes back, without a tokenizer's work."""
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,80 @@ def test_an_exported_dataset_is_packed_again(
     ledger = manifest.ledger.total()
     assert ledger.rows_rejected == {}
     assert ledger.labels_head == 0  # of no document was the first label counted
+
+
+MASKS: dict[str, tuple[str, ...]] = {
+    "labels": ("labels",),
+    "completion_mask": ("completion_mask",),
+    "both masks": ("completion_mask", "assistant_masks"),
+    "nothing": (),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "strategy", "container"),
+    [
+        ("labels", "bfd", "parquet"),
+        ("completion_mask", "bfd", "saved"),
+        ("both masks", "bfd_split", "parquet"),
+        ("nothing", "bfd_split", "saved"),
+        ("labels", "wrapped", "saved"),
+    ],
+)
+def test_rows_that_trl_packed(
+    little: Any,
+    read_rows: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+    what: str,
+    strategy: str,
+    container: str,
+) -> None:
+    """What TRL's collator makes of a batch, document by document, is what is packed again."""
+    import datasets
+    from trl import pack_dataset
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    chance = random.Random(5)
+    rows = []
+    for _ in range(400):
+        ids = [chance.randrange(10, 200) for _ in range(chance.randrange(1, 40))]
+        masks = {name: [int(chance.random() < 0.6) for _ in ids] for name in ("completion_mask", "assistant_masks")}
+        labels = {"labels": [token if chance.random() < 0.6 else -100 for token in ids]}
+        rows.append({"input_ids": ids} | {name: (masks | labels)[name] for name in MASKS[what]})
+    packed = pack_dataset(datasets.Dataset.from_list(rows), 32, strategy)
+    if container == "saved":
+        packed.save_to_disk(str(tmp_path / "rows"), num_shards=2)
+    else:
+        packed.to_parquet(str(tmp_path / "rows"))
+    keys = {} if strategy == "wrapped" else {"lengths": "seq_lengths"}
+    config = {
+        "out": "again",
+        "cache": str(tmp_path / "cache"),
+        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
+        "sources": [{"name": "packed", "format": "tokenized", "path": str(tmp_path / "rows"), "keys": keys}],
+        "keep_untrained": True,
+        "truncate": {"max_length": 100},
+        "run": {"workers": 1, "report": False},
+    }
+    manifest = run(config, base=tmp_path)
+    assert manifest.ledger.total().rows_rejected == {}
+
+    folded = [with_labels(row) for row in packed.with_format(None).to_list()]
+    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(folded)
+    ids, labels, places = (batch[name][0].tolist() for name in ("input_ids", "labels", "position_ids"))
+    starts = [place for place, position in enumerate(places) if position == 0]
+    expected = Counter(
+        (tuple(ids[begin:end]), tuple(labels[begin:end])) for begin, end in pairwise([*starts, len(ids)])
+    )
+    assert documents(read_rows(tmp_path / "again")) == expected
+    assert sum(expected.values()) >= (200 if strategy == "wrapped" else 400)
+
+
+def with_labels(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as SFTTrainer prepares it for its collator: masks become labels."""
+    masks = [row.pop(name) for name in ("completion_mask", "assistant_masks") if name in row]
+    labels = row.get("labels", row["input_ids"])
+    for mask in masks:
+        labels = [label if flag else -100 for label, flag in zip(labels, mask, strict=True)]
+    return row | {"labels": labels}

@@ -1,6 +1,7 @@
 """Rows that were tokenized already, by eye."""
 
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ IDS = {"input_ids": [5, 6, 7]}
         ({"assistant_masks": [1, 1, 1]}, None),
         ({"assistant_masks": [0, 1, 1], "completion_mask": [1, 1, 0]}, [False, True, False]),
         ({"labels": [-100, 6, 7], "loss_mask": [1, 1, 0]}, [False, True, False]),
+        ({"labels": [5, 6, 7], "seq_start_id": [0]}, None),
         ({"labels": None, "loss_mask": None, "attention_mask": [1, 1, 1], "seq_lengths": [3]}, None),
     ],
 )
@@ -63,6 +65,18 @@ def test_a_packed_row_is_taken_apart() -> None:
 def test_parts_of_earlier_versions_stay_valid() -> None:
     assert "lengths_key" not in TokenizedOptions().payload()
     assert TokenizedOptions(lengths_key="n").payload()["lengths_key"] == "n"
+
+
+def test_ids_in_a_column_of_bytes() -> None:
+    made = TokenizedFormat(TokenizedOptions(ids_key="tokens"))
+    rows = [(0, {"tokens": struct.pack("<3q", 5, 6, 7)}), (1, {"tokens": struct.pack("<3i", 5, 6, 7)})]
+    found = made.prepare_rows([*rows, (2, {"tokens": struct.pack("<4i", 5, 6, 7, 8)}), (3, {"tokens": b""})])
+    assert [one.ids for one in found.examples] == [[5, 6, 7]]
+    assert found.rejects == [
+        (1, "bad_ids", "`tokens` has 12 bytes, which are no numbers of int64"),
+        (2, "bad_ids", f"`tokens[0]` is {5 + (6 << 32)}: an id is 0 to 2147483647"),
+        (3, "empty", "`tokens` is empty"),
+    ]
 
 
 def test_other_keys() -> None:
@@ -101,6 +115,12 @@ def test_other_keys() -> None:
         (IDS | {"loss_mask": [0, 1]}, "bad_mask", "`loss_mask` has 2 values for 3 of `input_ids`"),
         (IDS | {"loss_mask": [0, 1, 2]}, "bad_mask", "`loss_mask[2]` is 2: a mask holds 0 and 1"),
         (IDS | {"loss_mask": [0, 1, 0.5]}, "wrong_type", "`loss_mask[2]`: expected `bool | int`, got `float`"),
+        (
+            IDS | {"loss_mask": [0, 1, 0], "seq_start_id": [0, 2]},
+            "bad_mask",
+            "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
+            "before its token; give the data that it was packed from",
+        ),
         (IDS | {"attention_mask": [1, 1, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
         (IDS | {"attention_mask": [0, 0, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
         (
