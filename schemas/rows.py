@@ -5,9 +5,13 @@ Legend used throughout: `N` examples, `T` tokens, `R` packed rows, `D` document 
 
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 IGNORE_INDEX = -100
 """The label of a token that is not trained, as torch's cross entropy and Hugging Face models expect."""
@@ -34,10 +38,10 @@ class Example(NamedTuple):
     """Tool schemas for the chat template."""
     rejected: Messages | str | None = None
     """For preference pairs, the rejected completion, in the same form as `completion`."""
-    ids: list[int] | None = None
+    ids: "list[int] | NDArray[np.integer[Any]] | None" = None
     """(T,) token ids of an already tokenized row, which is not rendered or tokenized again."""
-    trained: list[bool] | None = None
-    """(T,) which of `ids` are trained; None for all."""
+    trained: "list[bool] | NDArray[np.bool_] | None" = None
+    """(T,) which of `ids` are trained; None for all. An array if `ids` is one."""
     weight: float = 1.0
     """How much each of its tokens counts in the loss, times the weight of the token's message."""
 

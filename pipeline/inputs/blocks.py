@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import blake3
 import numpy as np
@@ -15,7 +15,7 @@ from ...schemas.errors import InputError
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
 Records = list[tuple[int, Mapping[str, Any]]]
-"""(number within the block, decoded row)."""
+"""(number within the block, decoded row); values are plain data, or arrays from an `ArrayReader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,18 @@ class RowReader(Protocol):
 
         Raises:
             InputError: the file has changed since the scan.
+        """
+        ...
+
+
+@runtime_checkable
+class ArrayReader(RowReader, Protocol):
+    """A reader that also gives lists of integers as arrays, which is several times as fast."""
+
+    def array_rows(self, path: Path, block: "Block", columns: Sequence[str] | None) -> BlockRows:
+        """The rows of the block; a value that is a list of integers or booleans may be an array (T,).
+
+        Args, Raises: see `RowReader.rows`.
         """
         ...
 

@@ -25,7 +25,7 @@ from ...stages.exchange.mds_samples import ShardFile
 from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
-from .blocks import Block, BlockRows, InputFile, changed
+from .blocks import ArrayReader, Block, BlockRows, InputFile, changed
 from .containers.detect import HEAD, Container, detect
 from .containers.lines import read_range, scan_lines, scan_text, split_lines
 from .containers.parts import measure
@@ -232,6 +232,8 @@ def read_rows(
     max_row_bytes: int,
     columns: Sequence[str] | None = None,
     limit: int | None = None,
+    *,
+    arrays: bool = False,
 ) -> BlockRows:
     """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
 
@@ -239,6 +241,7 @@ def read_rows(
         path: `InputFile.where(block)`.
         columns: of a table, the only ones that are needed; None for all.
         limit: rows that are enough, for a look at the data.
+        arrays: lists of integers may be arrays.
 
     Raises:
         InputError: the file is no longer what was scanned.
@@ -251,6 +254,8 @@ def read_rows(
         if blake3.blake3(data).hexdigest() != block.content_hash:
             raise changed(path, block, False)
         rows = BlockRows(lines=split_lines(data, block.take, limit))
+    elif arrays and limit is None and isinstance(block.place, ArrayReader):
+        rows = block.place.array_rows(path, block, columns)
     else:
         rows = block.place.rows(path, block, columns, limit)
     if rows.lines is None:
@@ -272,7 +277,8 @@ def prepare_block(
     Args:
         path, limit: see `read_rows`.
     """
-    return prepare_rows(read_rows(path, block, max_row_bytes, columns_of(form), limit), form)
+    rows = read_rows(path, block, max_row_bytes, columns_of(form), limit, arrays=form.takes_arrays)
+    return prepare_rows(rows, form)
 
 
 def prepare_rows(rows: BlockRows, form: Format[Any, Any]) -> PreparedBlock:

@@ -7,6 +7,7 @@ Functions raise ValueError, whose text says what is wrong, as the end of a sente
 import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -56,7 +57,7 @@ class MdsColumns:
         return msgspec.json.decode(data, type=cls)
 
     def row(self, sample: memoryview, wanted: Collection[str] | None) -> dict[str, Any]:
-        """A sample as plain data: arrays are lists.
+        """A sample as plain data, but for arrays (T,) of integers. Others are lists.
 
         Args:
             wanted: the only columns that are needed; None for all.
@@ -197,6 +198,7 @@ def _typed(data: bytes, type: Any, otherwise: str) -> Any:
         raise ValueError(f"{otherwise} ({error})") from None
 
 
+@lru_cache(maxsize=256)
 def _decoder(encoding: str, column: str) -> _Decode:
     """The function that decodes values of a column."""
     kind, _, more = encoding.partition(":")
@@ -245,7 +247,8 @@ def _array_decoder(more: str, encoding: str, column: str) -> _Decode:
             data = data[1 + axes * width :]
             if len(shape) != axes:
                 raise ValueError("its shape is cut short")
-        return np.frombuffer(data, np.dtype(kind).newbyteorder("<")).reshape(shape).tolist()
+        found = np.frombuffer(data, np.dtype(kind).newbyteorder("<")).reshape(shape)
+        return found if found.ndim == 1 and found.dtype.kind in "iu" else found.tolist()
 
     return decode
 

@@ -22,8 +22,8 @@ PublicForm: TypeAlias = Literal["prompt_completion", "prompt", "messages", "text
 PLACE = {"place": True}
 """Marks an option that holds a location; such options are not part of `Options.payload`."""
 
-_WEIGHT = "weight_of_row"
-"""The field of a row's weight."""
+WEIGHT = "weight_of_row"
+"""The field of a row's weight, if its column is named."""
 _BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -97,6 +97,8 @@ class Format(ABC, Generic[OptionsT, RowT]):
 
     name: ClassVar[str]
     options_type: ClassVar[type[Options]]
+    takes_arrays: ClassVar[bool] = False
+    """Whether `convert` takes arrays for lists of integers."""
 
     def __init__(self, options: OptionsT, row_type: type[RowT], nested: Sequence[str] = ()) -> None:
         """
@@ -139,7 +141,7 @@ class Format(ABC, Generic[OptionsT, RowT]):
         key = self.options.weight_key
         if key is None:
             return self.examples(row, line, skipped)
-        weight = check_weight(getattr(row, _WEIGHT), key)
+        weight = check_weight(getattr(row, WEIGHT), key)
         return [one._replace(weight=weight * one.weight) for one in self.examples(row, line, skipped)]
 
     def decode(self, line: bytes) -> RowT:
@@ -234,9 +236,9 @@ def _weighted(row_type: type[RowT], options: Options) -> type[RowT]:
     try:
         made = msgspec.defstruct(
             row_type.__name__,
-            [(_WEIGHT, Any)],
+            [(WEIGHT, Any)],
             bases=(row_type,),
-            rename={_WEIGHT: str(options.weight_key)},
+            rename={WEIGHT: str(options.weight_key)},
             kw_only=True,
         )
     except ValueError:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from ...schemas.rows import IGNORE_INDEX, Example
 from .base import PublicForm
 
@@ -24,9 +26,9 @@ def public_row(example: Example, form: PublicForm) -> dict[str, Any]:
         return {"text": example.text}
     if form == "tokenized":
         assert example.ids is not None
-        trained = example.trained or [True] * len(example.ids)
-        labels = [token if one else IGNORE_INDEX for token, one in zip(example.ids, trained, strict=True)]
-        return {"input_ids": example.ids, "labels": labels}
+        ids = np.asarray(example.ids, np.int64)
+        labels = ids if example.trained is None else np.where(example.trained, ids, IGNORE_INDEX)
+        return {"input_ids": ids.tolist(), "labels": labels.tolist()}
     if form == "messages":
         assert isinstance(example.prompt, list)
         assert isinstance(example.completion, list)

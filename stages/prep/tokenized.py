@@ -5,18 +5,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Protocol, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import IGNORE_INDEX, Example
-from .base import Format, Options, PublicForm
+from .base import WEIGHT, Format, Options, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
 _STARTS = "seq_start_id"
 """A column of Megatron-Bridge's packed rows."""
+_Numbers: TypeAlias = list[int] | NDArray[Any]
 _LARGEST = 2**31 - 1
 
 
@@ -40,13 +44,13 @@ class TokenizedOptions(Options):
 
 
 class TokenizedRow(Protocol):
-    """A row of (T,) token ids."""
+    """A row of (T,) token ids, as lists or as arrays."""
 
-    ids: list[int]
-    labels: list[int] | None
-    attention_mask: list[int] | None
-    seq_lengths: list[int] | None
-    lengths: list[int]
+    ids: _Numbers
+    labels: _Numbers | None
+    attention_mask: _Numbers | None
+    seq_lengths: _Numbers | None
+    lengths: _Numbers
 
 
 class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
@@ -54,6 +58,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
 
     name: ClassVar[str] = "tokenized"
     options_type: ClassVar[type[Options]] = TokenizedOptions
+    takes_arrays: ClassVar[bool] = True
 
     def __init__(self, options: TokenizedOptions | None = None) -> None:
         options = options or TokenizedOptions()
@@ -73,6 +78,8 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         fields += [(name, list[int] | None, None) for name in more if name not in taken]
         if _STARTS not in taken:
             fields.append((_STARTS, Any, None))
+        self._columns = {one[0]: rename.get(one[0], one[0]) for one in fields}
+        self._required = [one[0] for one in fields if len(one) == 2]
         row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
         super().__init__(options, cast(type[TokenizedRow], row_type))
 
@@ -91,8 +98,22 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         if isinstance(ids, bytes):
             if len(ids) % 8:
                 raise RowRejectedError("bad_ids", f"`{key}` has {len(ids):,} bytes, which are no numbers of int64")
-            row = {**row, key: memoryview(ids).cast("q").tolist()}
-        return super().convert(row)
+            row = {**row, key: np.frombuffer(ids, "<i8")}
+        found = {field: row.get(column) for field, column in self._columns.items()}
+        arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
+        if not arrays:
+            return super().convert(row)
+        complete = all(found[field] is not None for field in self._required)
+        if complete and len(arrays) == sum(value is not None for value in found.values()):
+            weight = self.options.weight_key
+            if weight is None:
+                return cast(TokenizedRow, SimpleNamespace(**found))
+            if weight in row:
+                return cast(TokenizedRow, SimpleNamespace(**found, **{WEIGHT: row[weight]}))
+        # What is wrong is said in the same words as of lists.
+        return super().convert(
+            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+        )
 
     def examples(self, row: TokenizedRow, line: int, skipped: Counter[str] | None = None) -> list[Example]:
         """See `Format.examples`.
@@ -100,15 +121,17 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
         `bad_lengths`.
         """
-        options, ids = self.options, row.ids
-        if not ids:
+        options, ids = self.options, _array(row.ids)
+        if not len(ids):
             raise RowRejectedError("empty", f"`{options.ids_key}` is empty")
-        if min(ids) < 0 or max(ids) > _LARGEST:
-            at = next(i for i, token in enumerate(ids) if not 0 <= token <= _LARGEST)
+        if ids.min() < 0 or ids.max() > _LARGEST:
+            at = int(np.argmax((ids < 0) | (ids > _LARGEST)))
             raise RowRejectedError("bad_ids", f"`{options.ids_key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
-        if not all(getattr(row, "attention_mask", None) or ()):
+        padding = getattr(row, "attention_mask", None)
+        if padding is not None and not np.all(_array(padding)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
-        if options.lengths_key is None and len(getattr(row, "seq_lengths", None) or ()) > 1:
+        packed = getattr(row, "seq_lengths", None)
+        if options.lengths_key is None and packed is not None and len(packed) > 1:
             raise RowRejectedError(
                 "packed_already",
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
@@ -120,49 +143,51 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 f"`{_STARTS}` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
                 "before its token; give the data that it was packed from",
             )
-        trained = self._labelled(row)
+        trained = self._labelled(row.labels, ids)
         for index, name in enumerate(self._masks):
             mask = getattr(row, f"mask_{index}")
             if mask is not None:
-                self._check_length(mask, name, ids, "bad_mask")
-                if not set(mask) <= {0, 1}:
-                    at = next(i for i, value in enumerate(mask) if value not in (0, 1))
+                values = _array(mask)
+                self._check_length(values, name, ids, "bad_mask")
+                wrong = (values != 0) & (values != 1)
+                if np.any(wrong):
+                    at = int(np.argmax(wrong))
                     raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
-                trained = [bool(value) for value in mask] if trained is None else [
-                    both and bool(value) for both, value in zip(trained, mask, strict=True)
-                ]  # fmt: skip
+                trained = values == 1 if trained is None else trained & (values == 1)
+        as_lists = isinstance(row.ids, list)
         if options.lengths_key is None:
-            return [_example(line, -1, ids, trained)]
-        self._check_lengths(row)
-        bounds = [0, *accumulate(row.lengths)]
+            return [_example(line, -1, row.ids, trained, as_lists)]
+        bounds = [0, *accumulate(self._checked_lengths(row))]
         return [
-            _example(line, sub, ids[begin:end], trained[begin:end] if trained is not None else None)
+            _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None, as_lists)
             for sub, (begin, end) in enumerate(pairwise(bounds))
         ]
 
     def _has_mask(self, row: TokenizedRow, name: str) -> bool:
         return name in self._masks and getattr(row, f"mask_{self._masks.index(name)}") is not None
 
-    def _labelled(self, row: TokenizedRow) -> list[bool] | None:
+    def _labelled(self, given: _Numbers | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""
-        ids, labels, key = row.ids, row.labels, self.options.labels_key
-        if labels is None:
+        if given is None:
             return None
+        labels, key = _array(given), self.options.labels_key
         self._check_length(labels, key, ids, "bad_labels")
-        trained = [label == token for label, token in zip(labels, ids, strict=True)]
-        for at, (label, is_own) in enumerate(zip(labels, trained, strict=True)):
-            if not is_own and label != IGNORE_INDEX:
-                shifted = all(a in (IGNORE_INDEX, b) for a, b in zip(labels[:-1], ids[1:], strict=True))
-                why = "they look shifted by one; " if shifted else ""
-                raise RowRejectedError(
-                    "bad_labels",
-                    f"`{key}[{at}]` is {label}, and `{self.options.ids_key}[{at}]` is {ids[at]}: {why}a label is the "
-                    f"id of its own token, or {IGNORE_INDEX}",
-                )
+        trained: NDArray[np.bool_] = labels == ids
+        wrong = ~trained & (labels != IGNORE_INDEX)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            shifted = np.all((labels[:-1] == IGNORE_INDEX) | (labels[:-1] == ids[1:]))
+            why = "they look shifted by one; " if shifted else ""
+            raise RowRejectedError(
+                "bad_labels",
+                f"`{key}[{at}]` is {labels[at]}, and `{self.options.ids_key}[{at}]` is {ids[at]}: {why}a label is the "
+                f"id of its own token, or {IGNORE_INDEX}",
+            )
         return trained
 
-    def _check_lengths(self, row: TokenizedRow) -> None:
-        key, lengths = self.options.lengths_key, row.lengths
+    def _checked_lengths(self, row: TokenizedRow) -> list[int]:
+        key = self.options.lengths_key
+        lengths: list[int] = row.lengths if isinstance(row.lengths, list) else row.lengths.tolist()
         if any(length < 1 for length in lengths):
             at = next(i for i, length in enumerate(lengths) if length < 1)
             raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
@@ -170,15 +195,27 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             raise RowRejectedError(
                 "bad_lengths", f"`{key}` adds up to {sum(lengths):,}, and `{self.options.ids_key}` has {len(row.ids):,}"
             )
+        return lengths
 
-    def _check_length(self, values: list[Any], name: str, ids: list[int], reason: str) -> None:
+    def _check_length(self, values: NDArray[Any], name: str, ids: NDArray[Any], reason: str) -> None:
         if len(values) != len(ids):
             raise RowRejectedError(
                 reason, f"`{name}` has {len(values):,} values for {len(ids):,} of `{self.options.ids_key}`"
             )
 
 
-def _example(line: int, sub: int, ids: list[int], trained: list[bool] | None) -> Example:
-    if trained is not None and all(trained):
+def _array(values: _Numbers) -> NDArray[Any]:
+    """(T,) numbers as an array; of objects if one of them does not fit into 64 bits."""
+    if isinstance(values, np.ndarray):
+        return values
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array(values, object)
+
+
+def _example(line: int, sub: int, ids: Any, trained: NDArray[np.bool_] | None, as_lists: bool) -> Example:
+    if trained is not None and trained.all():
         trained = None
-    return Example(line, sub, "", None, None, None, ids=ids, trained=trained)
+    flags: Any = trained.tolist() if trained is not None and as_lists else trained
+    return Example(line, sub, "", None, None, None, ids=ids, trained=flags)

@@ -57,7 +57,7 @@ class TokenBatch:
         trained = [example.trained for example in self.examples]
         weights = [example.weight for example in self.examples]
         hashes = [
-            xxhash.xxh3_128_digest(ids.tobytes() + bytes(flags or b"") + said, seed=1 + (flags is not None))
+            xxhash.xxh3_128_digest(ids.tobytes() + _bytes(flags) + said, seed=1 + (flags is not None))
             for ids, flags, said in zip(self.ids, trained, map(_said, weights), strict=True)
         ]
         runs = token_lists(trained, weights, lengths)
@@ -70,6 +70,10 @@ class TokenBatch:
             np.zeros(len(lengths), np.int64),
             [False] * len(lengths),
         )
+
+
+def _bytes(flags: "list[bool] | NDArray[np.bool_] | None") -> bytes:
+    return b"" if flags is None else np.asarray(flags, np.uint8).tobytes()
 
 
 def _said(weight: float) -> bytes:

@@ -4,6 +4,7 @@ A token that spans a boundary belongs to the assistant's side if one side is the
 it belongs to the later of two parts of a turn. Those between parts of one turn are not counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -150,22 +151,29 @@ def _weight_lists(weights: NDArray[np.float32], offsets: NDArray[np.int64]) -> p
     return lists(offsets_of(sizes), weights, ENCODED.field("weights").type)
 
 
-def token_lists(trained: list[list[bool] | None], weights: list[float], lengths: NDArray[np.int64]) -> RunLists:
+def token_lists(
+    trained: "Sequence[list[bool] | NDArray[np.bool_] | None]", weights: list[float], lengths: NDArray[np.int64]
+) -> RunLists:
     """The runs of N documents given as tokens, from flags of which tokens are trained (None: all), and the weight of
-    each document.
+    each document. A document without tokens has one run, which ends at 0.
     """
-    places: list[NDArray[np.int64]] = []
-    kinds: list[NDArray[np.int8]] = []
-    for flags, length in zip(trained, lengths.tolist(), strict=True):
-        if flags is None or not length:
-            places.append(np.array([length], dtype=np.int64))
-            kinds.append(np.array([RunKind.COMPLETION], dtype=np.int8))
-            continue
-        values = np.array(flags, dtype=np.bool_)
-        ends = np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, length)
-        places.append(ends)
-        kinds.append(np.where(values[ends - 1], RunKind.COMPLETION, RunKind.PROMPT).astype(np.int8))
-    counts = np.fromiter(map(len, places), np.int64, len(places))
-    flat = np.concatenate(places)
+    offsets = offsets_of(lengths)
+    flat = np.ones(int(offsets[-1]), np.bool_)
+    for flags, begin, end in zip(trained, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        if flags is not None:
+            flat[begin:end] = flags
+    is_end = np.zeros(len(flat), np.bool_)
+    is_end[:-1] = flat[1:] != flat[:-1]
+    is_end[offsets[1:][lengths > 0] - 1] = True
+    ends = np.flatnonzero(is_end) + 1
+    before = np.searchsorted(ends, offsets, side="right")  # runs that end by the start of each document
+    kinds = np.where(flat[ends - 1], RunKind.COMPLETION, RunKind.PROMPT).astype(np.int8)
+    counts = np.diff(before)
+    places = ends - np.repeat(offsets[:-1], counts)
+    empty = np.flatnonzero(lengths == 0)
+    if len(empty):
+        places = np.insert(places, before[empty], 0)
+        kinds = np.insert(kinds, before[empty], RunKind.COMPLETION)
+        counts[empty] = 1
     each = np.repeat(np.array(weights, dtype=np.float32), counts)
-    return _lists(flat, np.concatenate(kinds), np.full(len(flat), -1), each, counts)
+    return _lists(places, kinds, np.full(len(places), -1), each, counts)

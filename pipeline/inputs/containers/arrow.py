@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ....schemas.errors import InputError, PacktrainError
 from ..blocks import Block, BlockRows, changed
-from .tables import check_columns, cut_rows, hash_table, to_rows
+from .tables import check_columns, cut_rows, hash_table, to_arrays, to_rows
 
 _MAGIC_BYTES = 8
 """`ARROW1` and two zero bytes, before the stream in a file."""
@@ -36,6 +36,13 @@ class ArrowPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return to_rows(self._table(path, block), columns, block.take, limit)
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return to_arrays(self._table(path, block), columns, block.take)
+
+    def _table(self, path: Path, block: Block) -> pa.Table:
         try:
             with pa.memory_map(str(path)) as source:
                 batches = self._alone(source) if self.indices is None else self._among(source, self.indices)
@@ -49,7 +56,7 @@ class ArrowPlace:
             raise changed(path, block, False) from None
         if whole != block.content_hash:
             raise changed(path, block, False)
-        return to_rows(table, columns, block.take, limit)
+        return table
 
     def _alone(self, source: pa.MemoryMappedFile) -> list[pa.RecordBatch]:
         source.seek(self.schema[0])

@@ -22,6 +22,7 @@ from ..blocks import Block, BlockRows, changed
 from .detect import Compression
 from .spans import cut_sizes
 from .spool import decompressed, spool, unspool
+from .tables import as_lists, plain
 
 _SAMPLES = 1 << 20
 """Samples whose sizes are in memory at once."""
@@ -138,6 +139,13 @@ class MdsPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return as_lists(_rows(self._payload(path, block), columns, block.take, limit))
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return _rows(self._payload(path, block), columns, block.take)
+
+    def _payload(self, path: Path, block: Block) -> bytes:
         try:
             with _opened(path) as shard:
                 payload = shard.payload(self.first, self.last) if self.last <= shard.samples else b""
@@ -145,7 +153,7 @@ class MdsPlace:
             raise InputError(f"{path} cannot be read: {error.strerror}; put it back, or give its path") from error
         if blake3.blake3(payload).hexdigest() != block.content_hash:
             raise changed(path, block, False)
-        return _rows(payload, columns, block.take, limit)
+        return payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +162,17 @@ class SpooledMds:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return as_lists(_rows(self._payload(path, block), columns, block.take, limit))
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return _rows(self._payload(path, block), columns, block.take)
+
+    def _payload(self, path: Path, block: Block) -> bytes:
         payload = unspool(path, block)
         if blake3.blake3(payload).hexdigest() != block.content_hash:
             raise changed(path, block, True)
-        return _rows(payload, columns, block.take, limit)
+        return payload
 
 
 def scan_mds(path: Path, packing: Compression | None, size: int, max_row_bytes: int, cache: Path) -> list[Block]:
@@ -210,7 +225,8 @@ def some_samples(path: Path, first: int, count: int) -> list[dict[str, Any]]:
     """Some rows of a shard, which is not compressed, all columns; fewer at its end, or if some cannot be read."""
     with _opened(path) as shard:
         last = min(first + count, shard.samples)
-        return [dict(row) for _, row in _rows(shard.payload(first, last), None).records or ()] if last > first else []
+        rows = _rows(shard.payload(first, last), None).records if last > first else None
+        return [plain(row) for _, row in rows or ()]
 
 
 def unpack_shard(path: Path, packing: Compression, to: Path) -> None:

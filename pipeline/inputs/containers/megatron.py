@@ -24,6 +24,7 @@ from ....stages.exchange.megatron import HEAD_BYTES, IndexHead, check_bounds, ch
 from ..blocks import Block, BlockRows, changed
 from .parts import data_of, mask_of
 from .spans import cut_sizes
+from .tables import as_lists, plain
 
 _IDS, _MASK, _LENGTHS, _LENGTH = "input_ids", "loss_mask", "seq_lengths", "document_length"
 _DOCUMENTS = 1 << 16
@@ -183,7 +184,7 @@ class _Documents:
         return digest.hexdigest()
 
     def rows(self, first: int, last: int, columns: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Some documents as rows."""
+        """Some documents as rows of arrays."""
         bounds = self.bounds(first, last)
         found = self.sequences(int(bounds[0]), int(bounds[-1]))
         lengths = found[0][0]
@@ -195,11 +196,11 @@ class _Documents:
                 values[name] = np.frombuffer(b"".join(pair.pieces(lengths, pointers)), pair.head.dtype)
         rows = []
         for at in range(last - first):
-            row = {name: numbers[tokens[at] : tokens[at + 1]].tolist() for name, numbers in values.items()}
+            row: dict[str, Any] = {name: numbers[tokens[at] : tokens[at + 1]] for name, numbers in values.items()}
             if columns is None or _LENGTHS in columns:
-                row[_LENGTHS] = lengths[cuts[at] : cuts[at + 1]].tolist()
+                row[_LENGTHS] = lengths[cuts[at] : cuts[at + 1]]
             if columns is None or _LENGTH in columns:
-                row[_LENGTH] = [tokens[at + 1] - tokens[at]]
+                row[_LENGTH] = np.array([tokens[at + 1] - tokens[at]])
             rows.append(row)
         return rows
 
@@ -214,6 +215,13 @@ class MegatronPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return as_lists(self._rows(path, block, columns, limit))
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return self._rows(path, block, columns, None)
+
+    def _rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         try:
             with ExitStack() as stack:
                 documents = _Documents(path, stack)
@@ -258,4 +266,4 @@ def some_documents(path: Path, first: int, count: int) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         documents = _Documents(path, stack)
         last = min(first + count, documents.head.documents)
-        return documents.rows(first, last, None) if last > first else []
+        return [plain(row) for row in documents.rows(first, last, None)] if last > first else []

@@ -17,7 +17,7 @@ from ....schemas.errors import InputError, PacktrainError
 from ...store.local import LocalStore
 from ..blocks import Block, BlockRows, changed
 from .spool import spool, unspool
-from .tables import check_columns, cut_rows, to_rows, to_stream
+from .tables import check_columns, cut_rows, to_arrays, to_rows, to_stream
 
 TOO_LARGE = 4
 """Row groups larger than this many blocks (decoded) are kept as rows. Some writers make them gigabytes large."""
@@ -34,6 +34,13 @@ class ParquetPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return to_rows(self._table(path, block, columns, limit), columns, block.take, limit)
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return to_arrays(self._table(path, block, columns, None), columns, block.take)
+
+    def _table(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> pa.Table:
         import pyarrow.parquet as pq
 
         try:
@@ -42,11 +49,9 @@ class ParquetPlace:
                     raise changed(path, block, False)
                 if limit is not None:
                     batches = file.iter_batches(limit, range(self.first, self.last), columns=columns, use_threads=False)
-                    table = pa.Table.from_batches([next(batches)])
-                else:
-                    groups = list(range(self.first, self.last))
-                    table = file.read_row_groups(groups, columns=columns, use_threads=False)
-                return to_rows(table, columns, block.take, limit)
+                    return pa.Table.from_batches([next(batches)])
+                groups = list(range(self.first, self.last))
+                return file.read_row_groups(groups, columns=columns, use_threads=False)
         except FileNotFoundError as error:  # Arrow's own words hold the path once more
             raise InputError(
                 f"{path} cannot be read: No such file or directory; put it back, or give its path"
@@ -63,10 +68,17 @@ class SpooledTable:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
+        return to_rows(self._table(path, block), columns, block.take, limit)
+
+    def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
+        """See `ArrayReader`."""
+        return to_arrays(self._table(path, block), columns, block.take)
+
+    def _table(self, path: Path, block: Block) -> pa.Table:
         data = unspool(path, block)
         if blake3.blake3(data).hexdigest() != block.content_hash:
             raise changed(path, block, True)
-        return to_rows(pa.ipc.open_stream(data).read_all(), columns, block.take, limit)
+        return pa.ipc.open_stream(data).read_all()
 
 
 def scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:

@@ -1,12 +1,13 @@
 """Rows of Arrow tables: cut into blocks, hashed by content, converted to plain values."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import blake3
+import numpy as np
 import pyarrow as pa
 
 from ....schemas.errors import InputError, RowRejectedError
@@ -99,6 +100,45 @@ def _nothing(column: pa.ChunkedArray) -> pa.Array:
 def hash_table(table: pa.Table) -> str:
     """BLAKE3 of the rows, including column names and types."""
     return blake3.blake3(to_stream(table)).hexdigest()
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with lists for arrays."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+
+
+def as_lists(rows: BlockRows) -> BlockRows:
+    """Rows with lists for arrays."""
+    return replace(rows, records=[(number, plain(row)) for number, row in rows.records or ()])
+
+
+def to_arrays(table: pa.Table, columns: Sequence[str] | None, take: int | None) -> BlockRows:
+    """As `to_rows`, with arrays for lists of integers or booleans without nulls."""
+    some = table if take is None else table.slice(0, take)
+    chosen = [name for name in dict.fromkeys(table.column_names) if columns is None or name in columns]
+    found: dict[str, list[Any]] = {}
+    for name in chosen:
+        column = some.column(name).combine_chunks()
+        if not _are_numbers(column.type) or column.null_count or column.flatten().null_count:
+            continue
+        ends = np.cumsum(np.asarray(column.value_lengths()), dtype=np.int64)
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        found[name] = np.split(values, ends[:-1]) if len(column) else []
+    if not found:
+        return to_rows(table, columns, take, None)
+    others = [name for name in chosen if name not in found]
+    rows = to_rows(some.select(others), others, None, None) if others else BlockRows()
+    records = dict(rows.records or ()) if others else {number: {} for number in range(some.num_rows)}
+    merged: Records = [
+        (number, {**row, **{name: values[number] for name, values in found.items()}}) for number, row in records.items()
+    ]
+    return replace(rows, records=merged)
+
+
+def _are_numbers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type))
 
 
 def to_rows(table: pa.Table, columns: Sequence[str] | None, take: int | None, limit: int | None) -> BlockRows:

@@ -1,5 +1,6 @@
 """Runs over characters become runs over tokens."""
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,18 @@ def test_weights_stand_beside_the_runs_that_they_belong_to() -> None:
     assert [[run["end"] for run in row] for row in runs.to_pylist()] == [[2, 4, 6], [1, 2]]
     assert [[run["train"] for run in row] for row in runs.to_pylist()] == [[True] * 3, [True, False]]
     assert weights.to_pylist() == [[1.0, 0.25, 2.0], []]
+
+
+@given(st.lists(st.one_of(st.integers(0, 4), st.lists(st.booleans(), max_size=7)), min_size=1, max_size=8))
+def test_rows_of_tokens_are_grouped_by_their_flags(documents: list[int | list[bool]]) -> None:
+    """A number is a document of so many tokens without flags."""
+    lengths = np.array([one if isinstance(one, int) else len(one) for one in documents], np.int64)
+    flags = [None if isinstance(one, int) else one for one in documents]
+    lists, _ = token_lists(flags, [1.0] * len(documents), lengths)
+    for runs, one in zip(lists.to_pylist(), documents, strict=True):
+        said = [True] * one if isinstance(one, int) else one
+        wanted = [(len(list(group)), C if flag else P) for flag, group in groupby(said)] or [(0, C)]
+        ends = np.cumsum([size for size, _ in wanted]).tolist()
+        assert [(run["end"], RunKind(run["kind"])) for run in runs] == [
+            (end, kind) for end, (_, kind) in zip(ends, wanted, strict=True)
+        ]

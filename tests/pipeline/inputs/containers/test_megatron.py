@@ -117,7 +117,7 @@ def test_sequences_and_documents_as_examples(tmp_path: Path) -> None:
         form = make_format("tokenized", TokenizedOptions(**keys))
         file = scan(path)
         return [
-            (list(one.ids or []), one.trained)
+            (np.asarray(one.ids).tolist(), None if one.trained is None else np.asarray(one.trained).tolist())
             for block in file.blocks
             for one in prepare_block(path, block, form, 1 << 20).examples
         ]
