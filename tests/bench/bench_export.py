@@ -1,4 +1,4 @@
-"""Megabytes a second of `packtrain export`, by format, beside a plain copy of the same bytes.
+"""Megabytes a second of `packtrain export`, and of its files as sources, beside a plain copy of the same bytes.
 
     PACKTRAIN_REALDATA=folder python tests/bench/bench_export.py
 
@@ -6,22 +6,33 @@ Prints a Markdown table. The dataset is apps, leetcode and gsm8k, each example p
 which cuts at end-of-sequence tokens, PEPs as plain texts. Every file of an export is written, synced, read back and
 compared; the rows are read and checked once before. The copy writes the export's files and syncs each, nothing else.
 Rounds are interleaved, so that a busy moment strikes all.
+
+As sources: `scan` hashes and cuts, `examples` reads the blocks again, checks their hashes and makes an example of each
+document, in one process. The peer reads the same rows into arrays: IndexedDataset of megatron-core, StreamingDataset of
+mosaicml-streaming (where they are installed), and `datasets` in numpy format.
 """
 
 import os
 import shutil
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from packtrain.pipeline.export.driver import export
 from packtrain.pipeline.export.options import FORMATS, export_options
+from packtrain.pipeline.inputs.format_options import format_options
+from packtrain.pipeline.inputs.scan import prepare_block, scan_source
 from packtrain.pipeline.run.driver import run
+from packtrain.schemas.config.config import SourceConfig
+from packtrain.stages.prep import make_format
 
 from tests.bench.corpus import FILES, MAX_LENGTH, make_parser, median, print_header, print_table, realdata, work_folder
 
 ROUNDS = 3
 WORKERS = (1, 2)
+PHASES = ("scan", "examples", "peer")
 EOS_ID = 151_645
 """<|im_end|>, with which Qwen3's tokenizer ends a text."""
 
@@ -38,6 +49,7 @@ def main() -> None:
         )
         seconds: dict[tuple[str, int], list[float]] = {}
         cpu: dict[str, list[float]] = {}
+        read: dict[tuple[str, str], list[float]] = {}
         sizes: dict[str, int] = {}
         tokens: dict[str, int] = {}
         for _ in range(ROUNDS):
@@ -57,6 +69,8 @@ def main() -> None:
                     tokens[to] = sum(split.tokens for split in outcome.manifest.splits.values())
                 os.sync()
                 seconds.setdefault((to, 0), []).append(copy(out, work / "copy"))
+                for what, one in read_back(out, to).items():
+                    read.setdefault((to, what), []).append(one)
         print_header("Exports", ["pyarrow", "numpy"])
         rows = []
         for to, size in sizes.items():
@@ -65,6 +79,16 @@ def main() -> None:
             millions = tokens[to] / 1e6
             rows.append([to, f"{millions:.1f}", f"{size / 1e6:,.0f}", *rates, f"{millions / median(cpu[to]):.0f}"])
         header = ["M tokens", "MB", "1 worker, MB/s", "2 workers, MB/s", "plain copy, MB/s", "M tokens per CPU second"]
+        print_table(["format", *header], rows)
+        print_header("Exports as sources", ["pyarrow", "numpy"])
+        rows = []
+        for to in dict.fromkeys(to for to, _ in read):
+            megabytes = sizes[to] / 1e6
+            medians = {what: median(read[to, what]) for what in PHASES if (to, what) in read}
+            medians["copy"] = median(seconds[to, 0])
+            rates = [f"{megabytes / medians[what]:,.0f}" if what in medians else "" for what in (*PHASES, "copy")]
+            rows.append([to, f"{megabytes:,.0f}", *rates, f"{tokens[to] / 1e6 / medians['examples']:.0f}"])
+        header = ["MB", "scan, MB/s", "examples, MB/s", "peer, MB/s", "plain copy, MB/s", "M tokens/s to examples"]
         print_table(["format", *header], rows)
 
 
@@ -86,6 +110,56 @@ def pack(work: Path, name: str, sources: list[dict[str, Any]], repeat: int, stra
     }
     run(config, base=work)
     return work / name
+
+
+def read_back(out: Path, to: str) -> dict[str, float]:
+    """Seconds to scan an export's training rows, to make examples of them, and of the peer; {} for other formats."""
+    path = {"megatron": "train", "mds": "train", "trl": "data/train-*.parquet"}.get(to)
+    if path is None:
+        return {}
+    source = {"name": "s", "format": "tokenized", "path": str(out / path), "keys": {"lengths": "seq_lengths"}}
+    config = SourceConfig.model_validate(source)
+    form = make_format("tokenized", format_options(config))
+    with tempfile.TemporaryDirectory() as cache:
+        began = time.perf_counter()
+        files = scan_source(config, out, Path(cache))
+        scanned = time.perf_counter()
+        for file in files:
+            for block in file.blocks:
+                prepare_block(file.where(block), block, form, config.max_row_bytes)
+        found = {"scan": scanned - began, "examples": time.perf_counter() - scanned}
+    with suppress(ImportError):
+        found["peer"] = peer(out, to)
+    return found
+
+
+def peer(out: Path, to: str) -> float:
+    """Seconds in which the format's own library reads the training rows into arrays."""
+    if to == "megatron":
+        from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+        began = time.perf_counter()
+        for index in sorted(out.glob("train*/*.idx")):
+            rows = IndexedDataset(str(index.with_suffix("")))
+            for number in range(len(rows)):
+                rows[number]
+    elif to == "mds":
+        from streaming import StreamingDataset
+
+        began = time.perf_counter()
+        samples = StreamingDataset(local=str(out), split="train", shuffle=False, batch_size=1)
+        for number in range(samples.num_samples):
+            samples[number]
+    else:
+        import datasets
+
+        with tempfile.TemporaryDirectory() as cache:
+            began = time.perf_counter()
+            files = [str(file) for file in sorted(out.glob("data/train-*"))]
+            table = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+            for row in table.with_format("numpy"):
+                row["input_ids"]
+    return time.perf_counter() - began
 
 
 def copy(out: Path, to: Path) -> float:
