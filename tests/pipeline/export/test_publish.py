@@ -62,7 +62,7 @@ def puts(hub: HubStandIn) -> int:
     return hub.count("PUT", "/storage/")
 
 
-@pytest.mark.parametrize("shape", ["bfd", "parquet"])
+@pytest.mark.parametrize("shape", ["bfd", "parquet", "parallel"])
 def test_what_is_published_is_the_dataset(made: Made, hub: HubStandIn, tmp_path: Path, shape: str) -> None:
     import datasets
 

@@ -126,6 +126,18 @@ def test_datasets_reads_it(little: Any, tmp_path: Path) -> None:
     assert len(list((little.out / "train" / "shards").iterdir())) > 2
 
 
+def test_datasets_reads_columns_that_only_some_datasets_have(little: Any, tmp_path: Path) -> None:
+    import datasets
+
+    config = json.loads(little.copy(tmp_path, out=False).read_text())
+    more = {"pack": {"parallel": {"cp": 2}}, "loss": {"normalize": "document"}, "output": {"format": "parquet"}}
+    made = run(config | more | {"out": "weighted"}, base=tmp_path)
+    rows = datasets.load_dataset(str(tmp_path / "weighted"), split="train", cache_dir=str(tmp_path / "hf"))
+    assert rows.features["loss_weights"].feature.dtype == "float32"
+    assert rows.features["seq_lengths_unpadded"].feature.dtype == "int32"
+    assert rows.column_names == schema_of(made.schema).names
+
+
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_one_split_and_pairs(tiny_tokenizer: Path, answered: Callable[[Path], Path], tmp_path: Path, form: str) -> None:
     import datasets
