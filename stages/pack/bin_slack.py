@@ -40,7 +40,7 @@ class Work:
     left: int
 
 
-class _Stock:
+class Stock:
     """The sizes left, as counts and as two sets of bits: bit s, and bit C - s, for each size s."""
 
     __slots__ = ("capacity", "classes", "counts", "mirrored", "present", "unit")
@@ -96,9 +96,9 @@ def minimum_bin_slack(counts: NDArray[np.int64], work: Work, *, apart: bool = Fa
 
     Args:
         counts: (C + 1,) how many pieces have each size; none of size 0.
-        apart: see `_Stock.pair`.
+        apart: see `Stock.pair`.
     """
-    stock = _Stock(counts)
+    stock = Stock(counts)
     rows: list[Pattern] = []
     while stock.present:
         largest = stock.present.bit_length() - 1
@@ -113,7 +113,7 @@ def minimum_bin_slack(counts: NDArray[np.int64], work: Work, *, apart: bool = Fa
     return rows
 
 
-def _fill(stock: _Stock, space: int, held: dict[int, int], work: Work, apart: bool) -> None:
+def _fill(stock: Stock, space: int, held: dict[int, int], work: Work, apart: bool) -> None:
     """Add sizes to a row with `space` left."""
     counts, unit = stock.counts, stock.unit
 
@@ -147,7 +147,7 @@ def _fill(stock: _Stock, space: int, held: dict[int, int], work: Work, apart: bo
         return
 
 
-def _triple(stock: _Stock, space: int, fits: int, add: Callable[[int], None], work: Work, apart: bool) -> bool:
+def _triple(stock: Stock, space: int, fits: int, add: Callable[[int], None], work: Work, apart: bool) -> bool:
     """Fill `space` exactly with a size and a pair, if one of the largest sizes allows it."""
     for _ in range(_THIRDS):
         if not fits:
@@ -167,7 +167,7 @@ def _triple(stock: _Stock, space: int, fits: int, add: Callable[[int], None], wo
     return False
 
 
-def _best_sum(stock: _Stock, space: int, fits: int, work: Work) -> list[tuple[int, int]]:
+def _best_sum(stock: Stock, space: int, fits: int, work: Work) -> list[tuple[int, int]]:
     """The sizes whose sum is the largest one up to `space`: (size, how many).
 
     Larger sizes are added to the sums first, and the search ends when `space` is reached, so small ones are left for

@@ -17,8 +17,8 @@ from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...schemas.splitmix import GOLDEN, mix
 from .best_fit import Placement, best_fit_decreasing, descending
 from .bin_slack import Pattern, Work, fill_spaces, minimum_bin_slack
-from .bounds import least_rows
 from .dual_bounds import DualBound, dual_bound
+from .limited import fill_limited, fill_pairs, limited_bound, spread
 
 WORK = 6_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
@@ -28,6 +28,10 @@ _FIRST = 6
 """The first steps fill again as many rows as this share of the work suffices for: 1 / 6."""
 _FLOORS = (0.0, 1 / 3, 0.29, 0.25, 0.22, 0.2, 1 / 6, 1 / 7, 1 / 8, 0.1, 1 / 12, 1 / 16)
 """Sizes below this share of the capacity are left for the space that the others leave."""
+_PRESSURES = (90, 80, 70, 100, 60)
+"""See `limited.fill_limited`."""
+_UNITS = 4096
+"""Capacity, in rounded units, in which very many pieces are put into rows of at most `max_docs`."""
 _FEW, _MANY = 12, 400
 """Rows to fill again in one step of the local search."""
 
@@ -76,14 +80,18 @@ def tight_rows(
         work: the most work of the search; None: `WORK`, and more for many pieces.
     """
     placement = best_fit_decreasing(sizes, counts, max_docs)
-    bound = dual_bound(counts, len(placement.row_offsets) - 1)
-    if max_docs is not None:
-        by_number = least_rows(len(sizes), max_docs)
-        return placement, bound if bound.rows >= by_number else replace(bound, rows=by_number, bound_by="max_docs")
     first = _Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
+    bound = dual_bound(counts, len(first))
+    limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
+    if max_docs is not None:
+        by_number = limited_bound(counts, max_docs) if bound.rows < len(first) else 0
+        valued, bound = bound, bound if bound.rows >= by_number else replace(bound, rows=by_number, bound_by="max_docs")
     if bound.rows >= len(first):
         return placement, bound
-    best = _search(first, bound, len(counts) - 1, Work(WORK + _PIECE_WORK * len(sizes) if work is None else work))
+    if max_docs is None:
+        best = _search(first, bound, len(counts) - 1, limit)
+    else:
+        best = _limited(first, counts, max_docs, bound.rows, valued, limit)
     if len(best) == len(first):
         return placement, bound
     # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
@@ -142,3 +150,89 @@ def _filled(counts: NDArray[np.int64], floor: int, work: Work, apart: bool) -> l
         return rows
     rows, left = fill_spaces(rows, low)
     return rows + minimum_bin_slack(left, work, apart=apart) if left.any() else rows
+
+
+def _limited(
+    rows: _Rows, counts: NDArray[np.int64], max_docs: int, enough: int, valued: DualBound, work: Work
+) -> _Rows:
+    """The fewest rows of at most `max_docs` pieces that are found, `rows` among them; always those of the plain greedy.
+
+    Args:
+        enough: the search ends with so few rows.
+        valued: the bound from sizes alone.
+    """
+    sizes = np.sort(rows.sizes)[::-1]
+    best = rows
+    for found in _limited_ways(sizes, counts, max_docs, enough, valued, work):
+        if len(found) < len(best):
+            best = found
+        if len(best) <= enough:
+            break
+    return best
+
+
+def _limited_ways(
+    sizes: NDArray[np.int64], counts: NDArray[np.int64], max_docs: int, enough: int, valued: DualBound, work: Work
+) -> Iterator[_Rows]:
+    """Yield plans until the work is done. Args as for `_limited`; sizes: (N,) largest first."""
+    capacity = len(counts) - 1
+    if max_docs == 2:
+        yield _Rows(*fill_pairs(sizes, capacity))
+        return
+    yield _spread(sizes, capacity, max_docs, 0, work)
+    if max_docs == 1:
+        return
+    # Where rows hold few pieces anyway, the limit may not matter.
+    if 10 * len(sizes) < 7 * max_docs * valued.rows:
+        placement = best_fit_decreasing(sizes, counts)
+        free = _Rows(sizes[placement.order], placement.row_offsets)
+        share = Work(work.left // 3)
+        free = _search(free, valued, capacity, share)
+        work.left -= work.left // 3 - max(0, share.left)
+        yield from _shortened(free, max_docs, capacity, valued, work)
+    # In rounded units where there are very many pieces: more are alike, and fewer sums have to be told apart.
+    unit = 1 + (capacity - 1) // _UNITS if len(sizes) * (1 + (capacity >> 12)) > work.left // 100 else 1
+    units = capacity // unit
+    rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
+    alike = np.bincount(rounded, minlength=units + 1)
+    worth = np.zeros(len(alike), dtype=np.int64)
+    np.maximum.at(worth, rounded, valued.values[sizes])
+    for apart in (False, True):
+        for percent in _PRESSURES:
+            if work.left <= 0:
+                return
+            patterns = fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart)
+            found = _Rows(sizes[:0], np.zeros(1, dtype=np.int64)).replaced(np.arange(0), patterns)
+            exact = np.empty_like(sizes)
+            exact[descending(found.sizes, alike)] = sizes
+            yield _Rows(exact, found.offsets)
+            more = 5 * _PRESSURES.index(percent)
+            if not apart and work.left > 0:
+                yield _spread(sizes, capacity, max_docs, enough + enough * more // 1000, work)
+
+
+def _shortened(rows: _Rows, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Iterator[_Rows]:
+    """Yield the rows, if none has too many pieces; else fill those that have again, with others that waste much."""
+    pieces = np.diff(rows.offsets)
+    over = int(np.count_nonzero(pieces > max_docs))
+    if not over:
+        yield rows
+        return
+    waste = valued.full - sums_of(valued.values[rows.sizes], rows.offsets)
+    order = np.lexsort((-waste, pieces <= max_docs))
+    for share in (2, 4, 8):
+        index = order[: share * over]
+        counts = np.bincount(rows.taken(index), minlength=capacity + 1)
+        for percent in _PRESSURES:
+            patterns = fill_limited(counts, max_docs, (valued.values, valued.full), percent, work)
+            yield rows.replaced(index, patterns)
+            if work.left <= 0:
+                return
+
+
+def _spread(sizes: NDArray[np.int64], capacity: int, max_docs: int, rows: int, work: Work) -> _Rows:
+    work.left -= 20 * len(sizes)
+    places, number = spread(sizes, capacity, max_docs, rows)
+    order = np.argsort(places, kind="stable")
+    held = np.bincount(places, minlength=number)
+    return _Rows(sizes[order], offsets_of(held[held > 0]))

@@ -25,12 +25,14 @@ from packtrain.pipeline.pack.decide import DuplicateFinder
 from packtrain.pipeline.pack.survey import Survey
 from packtrain.pipeline.pack.windows import compose
 from packtrain.pipeline.run.memory import count_workers, encoding_need, packing_need
+from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.run_section import RunSection
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.ledger import Ledger
+from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.splitmix import GOLDEN, mix
 from packtrain.stages.select.sampling import Draw, draw_keys
 
@@ -128,6 +130,35 @@ def test_what_is_in_memory_at_once_does_not_matter(
     assert (len(whole.splits["train"].windows) > 2) == (several and name != "one window")
     layouts = pa.ipc.open_file(tmp_path / "bounded/_run/layout/train-00000-pieces.arrow").num_record_batches
     assert layouts > 1 or name in ("each part a window", "everything at once")
+
+
+def test_tight_has_fewer_rows_in_windows_with_everything(base: Config, tmp_path: Path) -> None:
+    """The same bytes with other workers and after a repair, and no more rows than best-fit-decreasing in any window."""
+    weights: dict[str, Config] = {"chats": {"weight": 3.0}, "pairs": {"weight": 1.0}, "texts": {"weight": 1.5}}
+    config = {**base, "sources": weighted(base, **weights), "truncate": {"max_length": 240, "overlong": "split"}}
+    pack = {"window_tokens": 9000, "align": 4, "max_docs": 3}
+
+    def of(name: str, strategy: str, workers: int) -> Manifest:
+        changes = {"out": str(tmp_path / name), "pack": {**pack, "strategy": strategy}}
+        return packtrain.run({**config, **changes, "run": {"workers": workers, "report": False}})
+
+    plain, tight = of("plain", "bfd", 1), of("tight", "tight", 1)
+    assert of("again", "tight", 2).hash == tight.hash != plain.hash
+    assert Manifest.from_json(json.loads((tmp_path / "tight/manifest.json").read_bytes())) == tight
+    rows = {"bfd": 0, "tight": 0}
+    assert len(plain.splits) == 2
+    for split in plain.splits:
+        windows = list(zip(plain.splits[split].windows, tight.splits[split].windows, strict=True))
+        for before, after in windows:
+            assert (before.tokens, before.pieces) == (after.tokens, after.pieces)
+            assert before.bound <= after.bound <= after.rows <= before.rows
+            assert (before.bound_by, bool(after.bound_by)) == ("", True)
+            rows["bfd"], rows["tight"] = rows["bfd"] + before.rows, rows["tight"] + after.rows
+        assert max(shard.max_docs for shard in tight.splits[split].shards) <= 3
+    assert len(tight.splits["train"].windows) > 1
+    assert rows["tight"] < rows["bfd"]
+    (tmp_path / "tight" / tight.splits["train"].shards[1].name).unlink()
+    assert repair(tmp_path / "tight").sound
 
 
 def test_examples_that_are_too_long_are_counted_over_all_lots(

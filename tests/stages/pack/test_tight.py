@@ -8,6 +8,7 @@ from packtrain.stages.pack.best_fit import best_fit_decreasing
 from packtrain.stages.pack.bin_slack import Work, fill_spaces, minimum_bin_slack
 from packtrain.stages.pack.bounds import least_rows, martello_toth, size_counts
 from packtrain.stages.pack.dual_bounds import dual_bound
+from packtrain.stages.pack.limited import limited_bound
 from packtrain.stages.pack.plan import plan_rows
 from packtrain.stages.pack.tight import tight_rows
 
@@ -137,3 +138,63 @@ def test_reaches_the_bound_where_best_fit_does_not(mean: int, capacity: int) -> 
     assert tight.rows < plain.rows
     assert tight.bound >= plain.bound
     assert tight.bound_by
+
+
+def plain_greedy(sizes: list[int], capacity: int, max_docs: int) -> int:
+    """Rows if the largest goes first, into the emptiest row that has room for one more."""
+    rows: list[list[int]] = []
+    for size in sorted(sizes, reverse=True):
+        open_rows = [row for row in rows if len(row) < max_docs]
+        emptiest = min(open_rows, key=sum, default=None)
+        if emptiest is not None and sum(emptiest) + size <= capacity:
+            emptiest.append(size)
+        else:
+            rows.append([size])
+    return len(rows)
+
+
+@examples(250)
+@given(problems(), st.integers(1, 4))
+def test_the_limited_bound_is_never_above_the_optimum(problem: tuple[list[int], int], max_docs: int) -> None:
+    sizes, capacity = problem
+    optimum = fewest_rows(sizes, capacity, max_docs)
+    bound = limited_bound(size_counts(np.array(sizes), capacity), max_docs)
+    assert least_rows(len(sizes), max_docs) <= bound <= optimum
+    certificate = plan_rows(sizes, capacity, "tight", max_docs=max_docs).certificate
+    assert bound <= certificate.bound <= optimum <= certificate.rows
+    if max_docs == 2:
+        assert certificate.bound == optimum == certificate.rows
+
+
+@examples(150)
+@given(problems(60), st.integers(1, 9), st.sampled_from([0, 300, 100_000]))
+def test_at_most_so_many_pieces_in_a_row(problem: tuple[list[int], int], max_docs: int, work: int) -> None:
+    given_sizes, capacity = problem
+    sizes = np.array(given_sizes, dtype=np.int32)
+    counts = size_counts(sizes, capacity)
+    placement, bound = tight_rows(sizes, counts, max_docs, work)
+    assert sorted(placement.order.tolist()) == list(range(len(sizes)))
+    assert np.diff(placement.row_offsets).max() <= max_docs
+    assert np.add.reduceat(sizes[placement.order], placement.row_offsets[:-1]).max() <= capacity
+    rows = len(placement.row_offsets) - 1
+    assert bound.rows <= rows <= len(best_fit_decreasing(sizes, counts, max_docs).row_offsets) - 1
+    assert rows <= plain_greedy(given_sizes, capacity, max_docs)
+
+
+def test_large_pieces_leave_no_room_for_as_many_as_may_be() -> None:
+    # Ten of 9 in rows of 10 are alone; thirty of 2 are at most three to a row. Together 40 pieces would fit 14 rows.
+    counts = size_counts(np.array([9] * 10 + [2] * 30), 10)
+    assert (least_rows(40, 3), limited_bound(counts, 3)) == (14, 20)
+    certificate = plan_rows([9] * 10 + [2] * 30, 10, "tight", max_docs=3).certificate
+    assert (certificate.rows, certificate.bound, certificate.bound_by) == (20, 20, "max_docs")
+
+
+def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
+    """Lognormal documents of which three fit a row, at most four to a row, in exact and in rounded units."""
+    random = np.random.default_rng(4)
+    for number, capacity in ((2000, 4096), (60_000, 32_768)):
+        lengths = np.clip(np.exp(random.standard_normal(number) + np.log(0.2 * capacity)), 1, capacity).astype(int)
+        plain = plan_rows(lengths, capacity, max_docs=4).certificate
+        tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
+        assert plain.gap > 0.05
+        assert tight.gap < 0.015
