@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .order.mixture import Source
     from .trainer.run import train
     from .trainer.trainer import PackedTrainer
+    from .trainer.weighted import WeightedLoss, loss_units, weighted_loss
 
 __all__ = [
     "Balance",
@@ -24,8 +25,11 @@ __all__ = [
     "PackedTrainer",
     "Source",
     "Watchdog",
+    "WeightedLoss",
     "collate",
+    "loss_units",
     "train",
+    "weighted_loss",
 ]
 
 _HOMES = {
@@ -38,8 +42,11 @@ _HOMES = {
     "PackedTrainer": "trainer.trainer",
     "Source": "order.mixture",
     "Watchdog": "loader.watchdog",
+    "WeightedLoss": "trainer.weighted",
     "collate": "loader.torch_dataset",
+    "loss_units": "trainer.weighted",
     "train": "trainer.run",
+    "weighted_loss": "trainer.weighted",
 }
 
 

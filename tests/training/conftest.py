@@ -80,3 +80,39 @@ def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
     )
     return root / "packed"
+
+
+@pytest.fixture(scope="session")
+def weighted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset with weights of all three kinds, in which every document counts by its own weight alone."""
+    root = tmp_path_factory.mktemp("weighted")
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": f"say {i}"},
+                {"role": "assistant", "content": f"{i} " * (1 + i % 7), "weight": (0.25, 1, 3)[i % 3]},
+                {"role": "user", "content": "and then"},
+                {"role": "assistant", "content": f"then {i} " * (1 + i % 5)},
+            ]
+        }
+        for i in range(60)
+    ]
+    texts = [{"text": f"line {i} " * (1 + i * i % 19), "w": (0.5, 2)[i % 2]} for i in range(90)]
+    for name, rows in (("chats", chats), ("texts", texts)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(
+        {
+            "out": str(root / "packed"),
+            "tokenizer": {"path": str(Path(demo.__file__).parent / "tokenizer")},
+            "sources": [
+                {"name": "chats", "format": "messages", "path": str(root / "chats.jsonl"), "loss_weight": 1.5},
+                {"name": "texts", "format": "text", "path": str(root / "texts.jsonl"), "keys": {"weight": "w"}},
+            ],
+            "mask": "assistant",
+            "loss": {"normalize": "document"},
+            "holdout": {"fraction": 0.3},
+            "truncate": {"max_length": 128},
+            "run": {"workers": 1, "report": False},
+        }
+    )
+    return root / "packed"

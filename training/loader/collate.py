@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ..shards.arrow_shard import RowSpan
+from .loss_weights import any_weighted, weights_of
 
 Take = Callable[[int], NDArray[np.int64]]
 """A function that returns an uninitialised (1, size) array."""
@@ -21,20 +22,24 @@ def fresh(size: int) -> NDArray[np.int64]:
     return np.empty((1, size), dtype=np.int64)
 
 
-def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fresh) -> dict[str, Any]:
+def flatten(
+    rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fresh, weights: bool | None = None
+) -> dict[str, Any]:
     """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
 
     Args:
         seq_idx: also return the document number of each token.
         take: makes the arrays, for example `Buffers.take`.
+        weights: also return `loss_weights`; None does so if a row has some.
 
     Returns:
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
         `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
         `use_cache`: False, because the cache's mask lets documents see each other; with `seq_idx`, int32 (1, T),
         the number of each token's document, for convolution and state-space layers; if the rows say how long their
-        pieces are without padding, `cu_seq_lens_unpadded`, int32 (D + 1,), the running sum of these lengths. Never an
-        attention mask.
+        pieces are without padding, `cu_seq_lens_unpadded`, int32 (D + 1,), the running sum of these lengths; with
+        `weights`, `loss_weights`, float32 (1, T), the weight of each label, at the label's own token, 0 where there is
+        none. Never an attention mask.
     """
     lengths = rows[0].seq_lengths if len(rows) == 1 else np.concatenate([row.seq_lengths for row in rows])
     batch = _batch(
@@ -48,6 +53,8 @@ def flatten(rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fres
     given = [row.seq_lengths_unpadded for row in rows if row.seq_lengths_unpadded is not None]
     if given and len(given) == len(rows):
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(np.concatenate(given), np.int32))
+    if any_weighted(rows) if weights is None else weights:
+        batch["loss_weights"] = torch.from_numpy(np.concatenate([weights_of(row) for row in rows])[None])
     return batch
 
 
@@ -62,7 +69,9 @@ class FixedShape:
     pad_id: int = 0
 
 
-def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = False) -> dict[str, Any]:
+def fix_shape(
+    rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = False, weights: bool | None = None
+) -> dict[str, Any]:
     """Concatenate rows, each padded to C tokens, with `cu_seq_lens` of constant size.
 
     A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents.
@@ -76,6 +85,8 @@ def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = Fal
     positions = np.zeros((len(rows), size), dtype=np.int64)
     lengths = np.zeros((len(rows), room), dtype=np.int32)
     unpadded = np.zeros_like(lengths)
+    weighed = np.zeros((len(rows), size), dtype=np.float32)
+    weights = any_weighted(rows) if weights is None else weights
     for number, row in enumerate(rows):
         end, docs = len(row.input_ids), len(row.seq_lengths)
         ids[number, :end] = row.input_ids
@@ -86,12 +97,16 @@ def fix_shape(rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = Fal
         lengths[number, docs] = size - end
         if row.seq_lengths_unpadded is not None:
             unpadded[number, :docs] = row.seq_lengths_unpadded
+        if weights:
+            weighed[number, :end] = weights_of(row)
     flat_ids, flat_labels, flat_positions = (
         torch.from_numpy(column.reshape(1, -1)) for column in (ids, labels, positions)
     )
     batch = _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
     if rows and all(row.seq_lengths_unpadded is not None for row in rows):
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded.ravel(), np.int32))
+    if weights:
+        batch["loss_weights"] = torch.from_numpy(weighed.reshape(1, -1))
     return batch
 
 
@@ -106,12 +121,13 @@ def padding_share(rows: Sequence[RowSpan]) -> float:
     return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
 
 
-def unpack(rows: Sequence[RowSpan], pad_id: int = 0) -> dict[str, Any]:
+def unpack(rows: Sequence[RowSpan], pad_id: int = 0, *, weights: bool | None = None) -> dict[str, Any]:
     """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
 
     Returns:
-        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; and `use_cache`
-        False. This undoes packing: the share of padding is what packing would have saved.
+        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; `use_cache`
+        False; and `loss_weights`, float32 (D, L), as `flatten`. This undoes packing: the share of padding is what
+        packing would have saved.
     """
     pieces = [
         (row, begin, begin + length)
@@ -123,10 +139,14 @@ def unpack(rows: Sequence[RowSpan], pad_id: int = 0) -> dict[str, Any]:
     ids = np.full(shape, pad_id, dtype=np.int64)
     labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
     mask = np.zeros(shape, dtype=np.int64)
+    weighed = np.zeros(shape, dtype=np.float32)
+    weights = any_weighted(rows) if weights is None else weights
     for index, (row, begin, end) in enumerate(pieces):
         ids[index, : end - begin] = row.input_ids[begin:end]
         labels[index, : end - begin] = row.labels[begin:end]
         mask[index, : end - begin] = 1
+        if weights:
+            weighed[index, : end - begin] = weights_of(row)[begin:end]
     positions = np.broadcast_to(np.arange(width, dtype=np.int64), shape).copy()
     return {
         "input_ids": torch.from_numpy(ids),
@@ -134,6 +154,7 @@ def unpack(rows: Sequence[RowSpan], pad_id: int = 0) -> dict[str, Any]:
         "position_ids": torch.from_numpy(positions),
         "attention_mask": torch.from_numpy(mask),
         "use_cache": False,
+        **({"loss_weights": torch.from_numpy(weighed)} if weights else {}),
     }
 
 

@@ -137,7 +137,8 @@ class ContextPart:
         """This device's part of a batch.
 
         Tensors with one value per token are divided. `shift_labels` is added: the label of each token's successor,
-        which another device may hold. Everything else describes the whole sequence.
+        which another device may hold; and `shift_loss_weights`, its weight, if there are weights. Everything else
+        describes the whole sequence.
 
         Args:
             take: makes the int64 arrays, for example `Buffers.take`.
@@ -156,7 +157,9 @@ class ContextPart:
             for name, value in batch.items()
         }
         # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
-        shifted = part(batch["labels"], mine + 1)
-        if len(mine) and mine[-1] + 1 == batch["labels"].shape[1]:  # the sequence's last token, which is last here too
-            shifted[0, -1] = IGNORE_INDEX
-        return {**made, "shift_labels": shifted}
+        for name, nothing in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
+            if name in batch:
+                made[f"shift_{name}"] = shifted = part(batch[name], mine + 1)
+                if len(mine) and mine[-1] + 1 == batch[name].shape[1]:  # the sequence's last token, last here too
+                    shifted[0, -1] = nothing
+        return made

@@ -36,6 +36,7 @@ from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
 from .buffers import Buffers
 from .collate import FixedShape, fix_shape, flatten, padding_share, pinned, unpack
 from .context_parallel import ContextPart, context_places
+from .loss_weights import hands_out
 from .prefetch import ShardsAhead
 from .step_documents import StepDocument, step_documents
 from .watchdog import Watchdog
@@ -77,6 +78,8 @@ class PackedLoader:
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves; the share of padding is logged.
         seq_idx: also return the number of each token's document.
+        loss_weights: for data with weights: True, they are used; False leaves them out of batches; None hands them out
+            with a warning, because `model(**batch)` ignores them. In a mixture, labels of other data weigh 1.
         pad_id: input id of padding.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
@@ -117,6 +120,7 @@ class PackedLoader:
         static_shapes: bool | int = False,
         unpacked: bool = False,
         seq_idx: bool = False,
+        loss_weights: bool | None = None,
         pad_id: int = 0,
         accumulate: int = 1,
         cache: str | Path | None = None,
@@ -150,6 +154,7 @@ class PackedLoader:
         )
         self.tail = choice("tail", tail, Tail)
         self.corpus = self.schedule.corpus
+        self.weights = hands_out(any(part.manifest.weighted for part in self.corpus.parts), loss_weights)
         self.context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
         if self.tail is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
@@ -310,24 +315,26 @@ class PackedLoader:
         )
         if step.real < len(step.rows) and self.tail is Tail.PAD:
             row_spans = [
-                replace(row, labels=np.full_like(row.labels, IGNORE_INDEX)) if index >= step.real else row
+                replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=None)
+                if index >= step.real
+                else row
                 for index, row in zip(mine, map(self.corpus.row, rows), strict=True)
             ]
         return self._batch(row_spans)
 
     def _batch(self, rows: Sequence[RowSpan]) -> dict[str, Any]:
         if self.unpacked:
-            batch = unpack(rows, self.pad_id)
+            batch = unpack(rows, self.pad_id, weights=self.weights)
         elif self.context is not None:
             take = self._buffers.take
             made = partial(flatten, take=take) if self.shape is None else partial(fix_shape, shape=self.shape)
-            batch = self.context.share(made(rows, seq_idx=self.seq_idx), take)
+            batch = self.context.share(made(rows, seq_idx=self.seq_idx, weights=self.weights), take)
         elif self.shape is not None:
-            batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx)
+            batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx, weights=self.weights)
         else:
             # Torch's allocator reuses page-locked memory once copies from it are done.
             take = _pinned if self.pin_memory else self._buffers.take
-            return flatten(rows, seq_idx=self.seq_idx, take=take)
+            return flatten(rows, seq_idx=self.seq_idx, take=take, weights=self.weights)
         return pinned(batch) if self.pin_memory else batch
 
     def _fixed_shape(self, static_shapes: bool | int) -> FixedShape | None:

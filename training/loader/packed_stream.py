@@ -21,12 +21,13 @@ import pyarrow as pa
 from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.ledger import Ledger
-from ...schemas.rows import IGNORE_INDEX, UNPADDED
+from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ..order.options import divisible
 from ..order.steps import Tail
 from ..shards.arrow_shard import RowSpan, view
 from .collate import flatten, pinned
 from .context_parallel import ContextPart, context_places
+from .loss_weights import any_weighted, hands_out
 from .stream_windows import FORMAT, StreamPacking, StreamState, StreamWindow, Windows
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class PackedStream:
             of the stream, untrained (`pad`) or as they are (`repeat`). The number of steps is equal on every rank.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         seq_idx: also return the number of each token's document.
+        loss_weights: as in `PackedLoader`; `None` warns at the first batch.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
@@ -102,6 +104,7 @@ class PackedStream:
         tail: str = "drop",
         pin_memory: bool = False,
         seq_idx: bool = False,
+        loss_weights: bool | None = None,
     ) -> None:
         self.place, group = context_places(rank, world_size, cp_rank, cp_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
@@ -109,6 +112,8 @@ class PackedStream:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail = epochs, choice("tail", tail, Tail)
         self.pin_memory, self.seq_idx = pin_memory, seq_idx
+        self._wanted = loss_weights
+        self._weights: bool | None = None if loss_weights is not False else False
         packs: list[dict[str, Any]] = []
         if hasattr(data, "fingerprint"):
             self._windows = cast(Windows, data)
@@ -270,10 +275,14 @@ class PackedStream:
             if mine.first < mine.last:
                 row_span = _row_span(span.window.lay_out(mine.first, mine.last))
                 if self.tail is Tail.PAD and before >= real:
-                    row_span = replace(row_span, labels=np.full_like(row_span.labels, IGNORE_INDEX))
+                    untrained = np.full_like(row_span.labels, IGNORE_INDEX)
+                    weights = None if row_span.loss_weights is None else np.zeros_like(row_span.loss_weights)
+                    row_span = replace(row_span, labels=untrained, loss_weights=weights)
                 row_spans.append(row_span)
             before += span.last - span.first
-        batch = flatten(row_spans, seq_idx=self.seq_idx)
+        if self._weights is None:  # all windows have weights, or none
+            self._weights = hands_out(any_weighted(row_spans), self._wanted)
+        batch = flatten(row_spans, seq_idx=self.seq_idx, weights=self._weights)
         if self._context is not None:
             batch = self._context.share(batch)
         return pinned(batch) if self.pin_memory else batch
@@ -317,4 +326,6 @@ def _row_span(batch: pa.RecordBatch) -> RowSpan:
     """Return all rows of a laid-out batch as one span of views."""
     names = ("input_ids", "labels", "position_ids", "seq_lengths")
     unpadded = view(batch.column(UNPADDED).values, pa.int32()) if UNPADDED in batch.schema.names else None
-    return RowSpan(*(view(batch.column(name).values, pa.int32()) for name in names), seq_lengths_unpadded=unpadded)
+    weights = view(batch.column(WEIGHTS).values, pa.float32()) if WEIGHTS in batch.schema.names else None
+    columns = (view(batch.column(name).values, pa.int32()) for name in names)
+    return RowSpan(*columns, seq_lengths_unpadded=unpadded, loss_weights=weights)

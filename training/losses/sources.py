@@ -36,13 +36,10 @@ class DocumentSources:
         firsts, numbers = self._runs[dataset]
         return numbers[np.searchsorted(firsts, doc_ids, side="right") - 1]
 
-    def sums(
-        self, sources: NDArray[np.int64], losses: NDArray[np.float64], tokens: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """(S, 2): for each source, the sum of its documents' losses (D,) and of their trained tokens (D,)."""
+    def sums(self, sources: NDArray[np.int64], *values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """(S, values): for each source, the sums of several values (D,) of its documents."""
         size = len(self.names)
-        columns = [np.bincount(sources, weights=weights, minlength=size) for weights in (losses, tokens)]
-        return np.stack(columns, axis=1)
+        return np.stack([np.bincount(sources, weights=one, minlength=size) for one in values], axis=1)
 
 
 def _runs(rows: PackedRows, numbers: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.manifest import ShardRecord
-from ...schemas.rows import PACKED, UNPADDED
+from ...schemas.rows import PACKED, UNPADDED, WEIGHTS
 from .shard_files import CachedFile
 
 
@@ -30,6 +30,8 @@ class RowSpan:
     """(D,) with padding"""
     seq_lengths_unpadded: NDArray[np.int32] | None = field(default=None, kw_only=True)
     """(D,) without padding; None if the dataset does not say."""
+    loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
+    """(T,) how much each label counts; None if all count 1."""
 
 
 @dataclass(slots=True)
@@ -46,16 +48,17 @@ class Chunk:
     """One record batch of a shard: the values of each column, and where each row begins in these values."""
 
     def __init__(self, batch: pa.RecordBatch, url: str) -> None:
-        names = [*PACKED.names, *(name for name in (UNPADDED,) if name in batch.schema.names)]
+        names = [*PACKED.names, *(name for name in (UNPADDED, WEIGHTS) if name in batch.schema.names)]
         columns = [batch.column(name) for name in names]
         values = [view(column.values, column.type.value_type) for column in columns]
         self.values = values[: len(PACKED)]
-        self.unpadded = values[-1] if names[-1] == UNPADDED else None
+        more = dict(zip(names[len(PACKED) :], values[len(PACKED) :], strict=True))
+        self.unpadded, self.weights = more.get(UNPADDED), more.get(WEIGHTS)
         # Lists, because reading one item is ten times as fast as from an array. All token columns share one list of
         # offsets, and all document columns another.
         offsets = [view(column.offsets, pa.int32()) for column in columns]
         for own in range(len(names)):
-            first = 0 if own < 3 else 3
+            first = 0 if own < 3 or names[own] == WEIGHTS else 3
             if not np.array_equal(offsets[own], offsets[first]):
                 raise IntegrityError(
                     f"{url}: {names[own]} and {names[first]} have different lengths; run packtrain verify on its folder"

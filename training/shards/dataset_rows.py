@@ -139,6 +139,7 @@ class PackedRows:
         tokens, docs = slice(chunk.tokens[at], chunk.tokens[at + 1]), slice(chunk.docs[at], chunk.docs[at + 1])
         ids, labels, positions, lengths, starts, doc_ids = chunk.values
         unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
+        weights = None if chunk.weights is None else chunk.weights[tokens]
         return PackedRow(
             ids[tokens],
             labels[tokens],
@@ -147,6 +148,7 @@ class PackedRows:
             starts[docs],
             doc_ids[docs],
             seq_lengths_unpadded=unpadded,
+            loss_weights=weights,
         )
 
     def row_spans(self, rows: list[int]) -> Iterator[RowSpan]:
@@ -159,7 +161,10 @@ class PackedRows:
             tokens, docs = slice(chunk.tokens[at], chunk.tokens[after]), slice(chunk.docs[at], chunk.docs[after])
             ids, labels, positions, lengths, _, _ = chunk.values
             unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
-            yield RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs], seq_lengths_unpadded=unpadded)
+            span = RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs], seq_lengths_unpadded=unpadded)
+            if chunk.weights is not None:
+                span.loss_weights = chunk.weights[tokens]
+            yield span
             begin = end
 
     @cached_property

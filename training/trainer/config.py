@@ -123,6 +123,8 @@ class LoaderConfig(ConfigModel):
     """Every batch of the same shape, for CUDA graphs."""
     seq_idx: bool = False
     """Add the number of each token's document to a batch, for convolution and state-space layers."""
+    loss_weights: bool = True
+    """Use the loss weights of the data, if it has some; `false` trains all tokens alike."""
     cache: str | None = None
     """Folder for remote shards."""
     cache_bytes: Size | None = None

@@ -1,4 +1,5 @@
-"""The loss on held-out packed rows: the mean over all their trained tokens, and over those of each source.
+"""The loss on held-out packed rows: the mean over all their trained tokens, and over those of each source; of tokens
+with loss weights, the weighted mean, as in training.
 
 All ranks make the same number of batches, because forward passes of a sharded model are collective; rows that fill up
 the last ones have no trained tokens, and so do not count.
@@ -82,32 +83,37 @@ class HeldOut:
         if index < len(self):
             return self.rows.row(index)
         row = self.rows.row(0)
-        return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX))
+        return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=None)
 
 
 def measure(
     held: HeldOut, logits: Logits, device: torch.device | str, rank: int = 0, world_size: int = 1
 ) -> torch.Tensor:
-    """float64 (S, 2) on `device`: for each source, the sum of its tokens' losses on this rank, and their number."""
-    sums = np.zeros((len(held.sources.names), 2))
+    """float64 (S, 3) on `device`: for each source, the sum of its tokens' losses on this rank, each times its weight;
+    the sum of their weights; and their number.
+    """
+    sums = np.zeros((len(held.sources.names), 3))
     with torch.no_grad():
         for batch, sources in held.batches(rank, world_size):
             wanted = targets(batch)
             losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
-            documents = document_sums(losses, wanted, len(sources)).numpy()
-            sums += held.sources.sums(sources, documents, np.bincount(wanted.pieces, minlength=len(sources)))
+            weights = torch.ones(len(wanted)) if wanted.weights is None else wanted.weights
+            columns = (losses * weights, weights, torch.ones(len(wanted)))
+            documents = [document_sums(one, wanted, len(sources)).numpy() for one in columns]
+            sums += held.sources.sums(sources, *documents)
     return torch.from_numpy(sums).to(device)
 
 
 def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dict[str, float]:
     """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together."""
-    total, count = sums[:, 0].sum().item(), sums[:, 1].sum().item()
-    mean = {f"{prefix}_loss": total / count if count else float("nan")}
-    return {**mean, **source_metrics(sums.tolist(), names, f"{prefix}_loss"), f"{prefix}_tokens": count}
+    total, weight, count = (one.item() for one in sums.sum(0))
+    mean = {f"{prefix}_loss": total / weight if weight else float("nan")}
+    return {**mean, **source_metrics(sums[:, :2].tolist(), names, f"{prefix}_loss"), f"{prefix}_tokens": count}
 
 
 def source_metrics(sums: list[list[float]], names: tuple[str, ...], prefix: str) -> dict[str, float]:
-    """`{prefix}_{source}`, the mean loss of each source, from (S, 2) sums of losses and tokens.
+    """`{prefix}_{source}`, the mean loss of each source, from (S, 2) sums of losses and tokens, or of weighted losses
+    and weights.
 
     A source without a trained token has no loss, and is left out.
     """

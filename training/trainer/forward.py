@@ -53,7 +53,7 @@ class Forward:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
         Args:
-            units: number of trained tokens in the whole step.
+            units: number of trained tokens in the whole step, or the sum of their weights.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over the step's; the
                 auxiliary loss of a mixture of experts is such a mean.
             keep: takes (n,) the loss of each trained token, float32, if they are known.
@@ -63,10 +63,10 @@ class Forward:
             losses = token_losses(self._logits(outputs, wanted), wanted.tokens)
             if keep is not None:
                 keep(losses.detach())
-            loss = losses.sum() / units
+            loss = wanted.total(losses) / units
             return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * share
         with self.fused.of(wanted, units) as token_losses_of:
-            outputs = model(**batch)
+            outputs = model(**{key: value for key, value in batch.items() if key != "loss_weights"})
             if keep is not None and (found := token_losses_of()) is not None:
                 keep(found)
         loss = outputs["loss"]
@@ -74,7 +74,7 @@ class Forward:
         return loss if (auxiliary := self._of_experts(outputs)) is None else loss + auxiliary * (share - 1)
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
-        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
         return model(**inputs, **({"logits_to_keep": wanted.index} if self._keeps else {}))
 
     def _logits(self, outputs: Any, wanted: Targets) -> torch.Tensor:

@@ -8,8 +8,9 @@ The first and the last are replaced, and act only within `FusedLoss.of`:
 2. the loss function returns the loss that the head computed.
 
 The loss is torch's `linear_cross_entropy`, or Liger's. A head with a softcap or a scale (Gemma 2, Granite, Cohere),
-which neither supports, and torch before 2.13 take checkpointed chunks of plain cross-entropy, which project twice.
-Without them Gemma 2, with 256,000 ids, needs 16 GB for the logits of 8,192 tokens and their gradient.
+which neither supports, torch before 2.13, and batches with loss weights take checkpointed chunks of plain
+cross-entropy, which project twice. Without them Gemma 2, with 256,000 ids, needs 16 GB for the logits of 8,192 tokens
+and their gradient.
 
 What stands between head and loss is read from the configuration (`Shaping`) and compared with real logits on the first
 call.
@@ -38,7 +39,8 @@ CHUNK_BYTES = 256 << 20
 """Bytes of one chunk of float32 logits."""
 
 Losses = tuple[torch.Tensor, torch.Tensor | None]
-"""The sum of the targets' cross-entropies, float32; and (n,) each of them, detached, if the kernel gives them."""
+"""The sum of the targets' cross-entropies, float32, each times its weight; and (n,) each of them without weights,
+detached, if the kernel gives them."""
 Kernel = Callable[[torch.Tensor, nn.Linear, Targets], Losses]
 """`kernel(hidden (n, H), head, targets)`."""
 
@@ -138,7 +140,9 @@ class FusedLoss:
         wanted, units = self._wanted
         # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
         rows = hidden.flatten(0, -2)[wanted.index]
-        total, self._token_losses = self._kernel(rows, self._head, wanted)
+        # No library's kernel takes weights with a single backward pass over them.
+        kernel = self._kernel if wanted.weights is None else partial(_in_chunks, shaping=self._shaping)
+        total, self._token_losses = kernel(rows, self._head, wanted)
         self._loss = total / units
         if self.gives_token_losses and self._token_losses is None:
             with torch.no_grad():
@@ -184,17 +188,22 @@ def _obstacle(model: Any) -> str | None:
 def _in_chunks(hidden: torch.Tensor, head: nn.Linear, wanted: Targets, *, shaping: Shaping) -> Losses:
     weight, bias = head.weight, head.bias
 
-    def loss_of(rows: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss_of(
+        rows: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         # What cross_entropy does, once for both.
         logs = functional.log_softmax(shaping(functional.linear(rows, weight, bias).float()), dim=-1)
         each = functional.nll_loss(logs.detach(), tokens, reduction="none")
-        return functional.nll_loss(logs, tokens, reduction="sum"), each
+        if weights is None:
+            return functional.nll_loss(logs, tokens, reduction="sum"), each
+        return (functional.nll_loss(logs, tokens, reduction="none") * weights).sum(), each
 
     size = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
     total, losses = torch.zeros((), device=hidden.device), []
     for begin in range(0, max(1, len(hidden)), size):
         part = slice(begin, begin + size)
-        some, each = checkpoint(loss_of, hidden[part], wanted.tokens[part], use_reentrant=False)
+        weights = None if wanted.weights is None else wanted.weights[part]
+        some, each = checkpoint(loss_of, hidden[part], wanted.tokens[part], weights, use_reentrant=False)
         total = total + some
         losses.append(each)
     return total, torch.cat(losses)

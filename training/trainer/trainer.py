@@ -100,7 +100,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         args = copy.copy(args)
         parts = accumulation(rows_per_step, rows_per_device, args.world_size)
         cuda = args.device.type == "cuda"
-        options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, **(loader or {})}
+        options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, "loss_weights": True}
+        options |= loader or {}
         self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
         self.feed = Feed(self.loader)
         self.limits = ModelLimits.of(model)
@@ -163,17 +164,19 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             check_batch(batch)  # before it goes to the device, where looking would wait for it
             self.limits.check_batch(batch)
             self.meter.batch(batch, waited)
-            samples.append({**batch, TARGETS: targets(batch)})
+            wanted = targets(batch)
+            batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
+            samples.append({**batch, TARGETS: wanted})
         self.feed.drew()
         if not samples:
             return samples, None
         if self.losses is not None:
             pairs = [(batch, batch[TARGETS]) for batch in samples]
             self.losses.drew(self.state.global_step + 1, position, pairs)
-        units = torch.tensor(sum(len(batch[TARGETS]) for batch in samples), device=device)
+        units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
-        return samples, units.clamp_min(1).float()
+        return samples, torch.where(units > 0, units, 1).float()
 
     # Loss
 

@@ -4,17 +4,24 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.packed_documents import PackedDocuments
 from packtrain.pipeline.dataset.verify import verify
+from packtrain.pipeline.dataset.weight_check import check_weights, differing_sum
+from packtrain.pipeline.export.driver import export
+from packtrain.pipeline.export.options import export_options
 from packtrain.pipeline.run.driver import run
+from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.errors import ConfigError, InputError
-from packtrain.schemas.rows import IGNORE_INDEX, WEIGHTS
+from packtrain.schemas.rows import IGNORE_INDEX, WEIGHTS, packed_schema
 
 ReadRows = Callable[..., list[dict[str, Any]]]
 Row = dict[str, Any]
@@ -240,3 +247,60 @@ def test_equal_texts_of_other_weight_are_other_examples(weighed: Weighed, worker
     keys: Row = {"duplicates": "drop", "run": {"workers": workers, "report": False}}
     made = weighed.rows(f"out{workers}", [source], **keys)
     assert sorted(max(piece[4]) for piece in weighed.pieces(made)) == [0.5, 1.0]
+
+
+def test_exports_carry_the_weights_or_ask_first(weighed: Weighed) -> None:
+    source = weighed.write("ids", [{"input_ids": [5, 6, 7], "w": 0.5}, {"input_ids": [8, 9], "w": 2}])
+    weighed.rows("out", [source | {"keys": {"weight": "w"}}])
+    with pytest.raises(ConfigError, match="--drop-weights"):
+        export(weighed.folder / "out", weighed.folder / "no", export_options("megatron"), workers=1)
+    assert not (weighed.folder / "no").exists()
+    dropped = export_options("megatron", drop_weights=True)
+    made = export(weighed.folder / "out", weighed.folder / "megatron", dropped, workers=1).manifest
+    assert WEIGHTS in made.not_carried
+    made = export(weighed.folder / "out", weighed.folder / "trl", export_options("trl"), workers=1).manifest
+    assert made.not_carried == ()
+    (file,) = (weighed.folder / "trl/data").glob("*.parquet")
+    (row,) = pq.read_table(file).to_pylist()
+    assert row[WEIGHTS] == weighed.rows("again", [source | {"keys": {"weight": "w"}}])[0][WEIGHTS]
+    mds = export(weighed.folder / "out", weighed.folder / "mds", export_options("mds"), workers=1).manifest
+    assert mds.not_carried == ()
+    index = json.loads((weighed.folder / "mds/train/index.json").read_text())
+    assert "ndarray:float32" in index["shards"][0]["column_encodings"]
+    with pytest.raises(ConfigError, match="--drop-weights is for"):
+        export_options("trl", drop_weights=True)
+
+
+def test_verify_finds_weights_that_were_changed(weighed: Weighed) -> None:
+    source = weighed.write("ids", [{"input_ids": [5, 6, 7], "w": 0.5}])
+    (row,) = weighed.rows("out", [source | {"keys": {"weight": "w"}}])
+    for changed, what in (
+        ([0, 0.5, 0], "a trained token has no loss weight"),
+        ([1, 0.5, 0.5], "a token without a label has a loss weight"),
+        ([0, 0.5, float("nan")], "a loss weight is negative or not finite"),
+        ([0, 0.5], "loss_weights has another length than labels"),
+    ):
+        batch = pa.RecordBatch.from_pylist([row | {WEIGHTS: changed}], packed_schema(weights=True))
+        assert next(check_weights(batch), (0, ""))[1] == what
+    ledger = open_dataset(weighed.folder / "out").manifest.ledger
+    assert differing_sum(ledger, 1.0) is None
+    assert "add up to 1, but those of the shards to 1.5" in str(differing_sum(ledger, 1.5))
+
+
+@pytest.mark.parametrize("normalize", ["document", "conversation"])
+def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, normalize: str) -> None:
+    chats = [{"messages": _chat(("a b c", 0.5), ("d " * (n % 9), 2), ("e", None))} for n in range(40)]
+    source = weighed.write("chats", chats) | {"expand": "per_turn", "repeat": 2}
+    keys: Row = {"loss": {"normalize": normalize}, "pack": {"strategy": "bfd_split"}, "output": {"shard_bytes": 2**16}}
+    weighed.rows("one", [source], **keys)
+    whole = open_dataset(weighed.folder / "one").manifest
+    config = weighed.config("two", [source], **keys)
+    shares = [config | {"run": {"workers": 1, "report": False, "shard": f"{share}/2"}} for share in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, shares))
+    assert open_dataset(weighed.folder / "two").manifest.hash == whole.hash
+    shard = weighed.folder / "one" / whole.splits["train"].shards[0].name
+    before = shard.read_bytes()
+    shard.unlink()
+    repair(weighed.folder / "one")
+    assert shard.read_bytes() == before
