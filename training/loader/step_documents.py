@@ -22,6 +22,7 @@ class StepDocument:
     file: str
     line: int
     tokens: int
+    """Without padding, if the dataset says how much there is."""
 
 
 def step_documents(corpus: ConcatRows, step: Step) -> list[StepDocument]:
@@ -32,7 +33,8 @@ def step_documents(corpus: ConcatRows, step: Step) -> list[StepDocument]:
         for index in mine:
             part, row = corpus.locate(int(step.rows[index]))
             packed = corpus.parts[part].row(row)
-            for doc_id, tokens in zip(packed.doc_ids.tolist(), packed.seq_lengths.tolist(), strict=True):
+            own = packed.seq_lengths if packed.seq_lengths_unpadded is None else packed.seq_lengths_unpadded
+            for doc_id, tokens in zip(packed.doc_ids.tolist(), own.tolist(), strict=True):
                 where.append((part, len(found[part])))
                 found[part].append((rank, row, doc_id, tokens))
     placed = []

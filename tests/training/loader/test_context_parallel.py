@@ -139,6 +139,14 @@ def test_attention_that_exchanges_nothing_refuses_a_part(make_packed: MakePacked
         check_batch(part)
 
 
+def test_documents_of_a_step_are_counted_without_padding(make_packed: MakePacked) -> None:
+    loader = PackedLoader(make_packed("context", 120, parallel=TWO), rows_per_step=2, rank=0, world_size=1)
+    batch = next(iter(loader))
+    own = batch["cu_seq_lens_unpadded"].diff().tolist()
+    assert sorted(one.tokens for one in loader.explain(0)) == sorted(own)
+    assert sum(own) < batch["input_ids"].shape[1]
+
+
 def test_a_state_goes_on_with_other_groups(make_packed: MakePacked) -> None:
     folder = make_packed("context", 120, parallel=TWO)
     alone = PackedLoader(folder, rows_per_step=2, rank=0, world_size=1)
