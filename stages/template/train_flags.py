@@ -119,8 +119,8 @@ def flag_parts(
             raise RowRejectedError(
                 "train_flags",
                 f"message {(code >> MESSAGE) + 1}: part {part_of(code)} of its content says `train: "
-                f"{str(bool(part.train)).lower()}`, but the chat template '{name}' does not write its text as it is; make "
-                "it a message of its own, or remove the flag",
+                f"{str(bool(part.train)).lower()}`, but the chat template '{name}' does not write its text as it is; "
+                "make it a message of its own, or remove the flag",
             )
     plain = [word for word in words if word[2] >= 0 and word[0] < word[1]]
     out: list[tuple[int, int, int, float]] = []

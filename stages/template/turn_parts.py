@@ -46,7 +46,7 @@ _KINDS = {
     int(RunKind.ASSISTANT): (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
     int(RunKind.HISTORY): (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED),
 }
-_WHOLE = {int(kind): whole for whole, kinds in _KINDS.items() for kind in kinds}
+_WHOLE = {int(kind): kinds[Part.ANSWER] for kinds in _KINDS.values() for kind in kinds}
 Stretch = tuple[int, int, Part]
 """(begin, end, part) in characters."""
 
@@ -118,23 +118,27 @@ def divided(
             found, why = _stretches(text, done, end, words, messages[turn], turn, style, source, written)
             mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
             for stop, part in found:
-                out.append((stop, int(kinds[part]), turn, train))
+                out.append((stop, kinds[part], turn, train))
         done, before = max(done, end), (kind, turn)
     return Runs(*zip(*out, strict=True)), mixed
 
 
 def whole(runs: Runs) -> Runs:
-    """The inverse of `divided`: the runs of whole turns, and of whole headers after them."""
+    """The inverse of `divided`: the runs of whole turns, and of whole headers after them. Digests are made of these, so
+    that they stay what they were.
+    """
     if not PART_KINDS.union(NEXT_STOP_KINDS).intersection(runs.kinds):
         return runs
     out: list[tuple[int, int, int, float]] = []
+    before = -1
     for end, kind, turn, train in zip(*runs, strict=True):
         if kind in NEXT_STOP_KINDS:
             continue  # its characters belong to the run after it
-        kind = _WHOLE.get(kind, kind)
-        if out and kind in _KINDS and out[-1][1:] == (kind, turn, train):
+        turn_kind = _WHOLE.get(kind, kind)
+        if kind != before and turn_kind in _KINDS and out and out[-1][1:] == (turn_kind, turn, train):
             out.pop()
-        out.append((end, kind, turn, train))
+        out.append((end, turn_kind, turn, train))
+        before = kind
     return Runs(*zip(*out, strict=True))
 
 

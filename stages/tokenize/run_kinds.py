@@ -44,7 +44,7 @@ def parts_of_turn(kind: NDArray[np.int8], turn: NDArray[np.integer[Any]], train:
     last."""
     out = np.zeros(len(kind), dtype=np.bool_)
     said = IS_SAID[kind]
-    out[:-1] = said[:-1] & said[1:] & (turn[:-1] == turn[1:]) & (train[:-1] == train[1:])
+    out[:-1] = said[:-1] & said[1:] & (turn[:-1] == turn[1:]) & (train[:-1] == train[1:]) & (kind[:-1] != kind[1:])
     return out
 
 

@@ -327,6 +327,20 @@ def test_every_template_at_hand_and_every_way_to_render() -> None:
     assert mixed <= ROWS
 
 
+def test_whole_turns_are_as_if_no_part_was_known() -> None:
+    """Digests are made of them: an example that was held out, or a duplicate, must stay so."""
+    renderer = renderer_of(CHATML)
+    for train in (True, False):
+        texts = ("<think>a</think>b", "c<think>d</think>", "e</think>f", "<think> </think>g")
+        for text in texts:
+            answers = [{"role": "assistant", "content": text, "train": train}, {"role": "assistant", "content": text}]
+            chat = [{"role": "user", "content": "?"}, answers[0], {"role": "user", "content": "?"}, answers[1]]
+            blind = [message | {"content": message["content"].replace("think>", "thunk>")} for message in chat]
+            seen, unseen = (renderer(one[:3], one[3:]).runs for one in (chat, blind))
+            assert repr(whole(seen)) == repr(unseen) == repr(whole(unseen))
+            assert PART_KINDS.isdisjoint(seen.kinds) == (text == texts[-1])
+
+
 def test_rows_with_tags_are_traced() -> None:
     for template in (CHATML, templates()["qwen3"]):
         renderer = renderer_of(template)
