@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from .....schemas.errors import PacktrainError
 from .....schemas.ragged import begins_of
-from .....schemas.rows import ASSISTANT_KINDS, CALL_KINDS, COMPLETION_KINDS, END_KINDS, THOUGHT_KINDS, RunKind
+from .....schemas.rows import (
+    ASSISTANT_KINDS,
+    CALL_KINDS,
+    COMPLETION_KINDS,
+    END_KINDS,
+    NEXT_STOP_KINDS,
+    THOUGHT_KINDS,
+    RunKind,
+)
 from .....stages.arrays import view
 from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ....dataset.cached_parts import CachedParts, open_parts
@@ -28,7 +36,7 @@ LOOKED_INTO = 500_000
 GROUPS: dict[str, frozenset[RunKind]] = {
     "thoughts": frozenset(THOUGHT_KINDS),
     "tool calls": frozenset(CALL_KINDS),
-    "ends of turns": frozenset(END_KINDS),
+    "ends of turns": frozenset((*END_KINDS, *NEXT_STOP_KINDS)),
     "answers": frozenset(ASSISTANT_KINDS).difference(THOUGHT_KINDS, CALL_KINDS, END_KINDS),
     "completions": frozenset(COMPLETION_KINDS).difference(ASSISTANT_KINDS),
     "texts": frozenset({RunKind.TEXT}),
