@@ -247,6 +247,7 @@ def main() -> None:
     chosen = arguments.what or names
     with work_folder(arguments.work) as work:
         home = work / "scaling"
+        os.environ["PACKTRAIN_CACHE"] = str(work / "user")  # what is known of the tokenizer after the first run
         if set(chosen) != {"files"}:
             corpus = build(work, arguments.copies)
             measures = {"workers": bench_workers, "ray": bench_ray, "shards": bench_shards, "resume": bench_resume}
