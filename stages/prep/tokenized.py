@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import IGNORE_INDEX, Example
+from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS, Example
 from .base import WEIGHT, Format, Options, PublicForm
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
@@ -73,11 +73,10 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         if options.lengths_key:
             fields.append(("lengths", list[int]))
             rename["lengths"] = options.lengths_key
-        more = ("attention_mask", "seq_lengths")
-        taken = (*taken, *self._masks, options.lengths_key or "")
+        more = ("attention_mask", "seq_lengths", UNPADDED)
+        taken = (*taken, *self._masks, options.lengths_key or "", options.weight_key or "")
         fields += [(name, list[int] | None, None) for name in more if name not in taken]
-        if _STARTS not in taken:
-            fields.append((_STARTS, Any, None))
+        fields += [(name, Any, None) for name in (_STARTS, WEIGHTS) if name not in taken]
         self._columns = {one[0]: rename.get(one[0], one[0]) for one in fields}
         self._required = [one[0] for one in fields if len(one) == 2]
         row_type = msgspec.defstruct("TokenizedRow", fields, rename=rename, kw_only=True)
@@ -154,13 +153,14 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                     at = int(np.argmax(wrong))
                     raise RowRejectedError("bad_mask", f"`{name}[{at}]` is {mask[at]}: a mask holds 0 and 1")
                 trained = values == 1 if trained is None else trained & (values == 1)
+        _check_weights(row)
         as_lists = isinstance(row.ids, list)
         if options.lengths_key is None:
             return [_example(line, -1, row.ids, trained, as_lists)]
-        bounds = [0, *accumulate(self._checked_lengths(row))]
         return [
             _example(line, sub, row.ids[begin:end], trained[begin:end] if trained is not None else None, as_lists)
-            for sub, (begin, end) in enumerate(pairwise(bounds))
+            for sub, (begin, end) in enumerate(self._documents(row))
+            if end > begin
         ]
 
     def _has_mask(self, row: TokenizedRow, name: str) -> bool:
@@ -185,9 +185,21 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             )
         return trained
 
+    def _documents(self, row: TokenizedRow) -> list[tuple[int, int]]:
+        """Where each document of a row begins and ends, without its padding."""
+        lengths = self._checked_lengths(row)
+        bounds = list(pairwise([0, *accumulate(lengths)]))
+        given = getattr(row, UNPADDED, None)
+        if given is None:
+            return bounds
+        inner = _listed(given)
+        fits = len(inner) == len(lengths) and all(0 <= one <= whole for one, whole in zip(inner, lengths, strict=True))
+        if not fits or not any(inner):
+            raise RowRejectedError("bad_lengths", f"`{UNPADDED}` does not fit `{self.options.lengths_key}`")
+        return [(begin, begin + one) for (begin, _), one in zip(bounds, inner, strict=True)]
+
     def _checked_lengths(self, row: TokenizedRow) -> list[int]:
-        key = self.options.lengths_key
-        lengths: list[int] = row.lengths if isinstance(row.lengths, list) else row.lengths.tolist()
+        key, lengths = self.options.lengths_key, _listed(row.lengths)
         if any(length < 1 for length in lengths):
             at = next(i for i, length in enumerate(lengths) if length < 1)
             raise RowRejectedError("bad_lengths", f"`{key}[{at}]` is {lengths[at]}: a document has at least one token")
@@ -212,6 +224,24 @@ def _array(values: _Numbers) -> NDArray[Any]:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array(values, object)
+
+
+def _listed(values: _Numbers) -> list[int]:
+    return values if isinstance(values, list) else list(map(int, values))
+
+
+def _check_weights(row: TokenizedRow) -> None:
+    """Refuse loss weights of single tokens, which examples do not have."""
+    weights = getattr(row, WEIGHTS, None)
+    if weights is None:
+        return
+    odd = next((at for at, one in enumerate(weights) if one not in (0, 1)), None)
+    if odd is not None:
+        raise RowRejectedError(
+            "weight",
+            f"`{WEIGHTS}[{odd}]` is {weights[odd]}: a row may have a weight, but not each of its tokens; remove the "
+            "column to leave them out",
+        )
 
 
 def _example(line: int, sub: int, ids: Any, trained: NDArray[np.bool_] | None, as_lists: bool) -> Example:

@@ -67,6 +67,25 @@ def test_parts_of_earlier_versions_stay_valid() -> None:
     assert TokenizedOptions(lengths_key="n").payload()["lengths_key"] == "n"
 
 
+def test_padding_and_weights_of_packed_rows() -> None:
+    made = TokenizedFormat(TokenizedOptions(lengths_key="seq_lengths"))
+    row = {"input_ids": [5, 6, 0, 8, 0, 0], "labels": [-100, 6, -100, -100, -100, -100], "seq_lengths": [3, 2, 1]}
+
+    def examples(**more: Any) -> list[Example]:
+        return made.examples(made.decode(json.dumps(row | more).encode()), 7)
+
+    assert examples(seq_lengths_unpadded=[2, 1, 0], loss_weights=[0, 1, 0, 0.0, 0, 0]) == [
+        Example(7, 0, "", None, None, None, ids=[5, 6], trained=[False, True]),
+        Example(7, 1, "", None, None, None, ids=[8], trained=[False]),
+    ]
+    for lengths in ([2, 1], [2, 3, 0], [2, -1, 0], [0, 0, 0]):
+        with pytest.raises(RowRejectedError, match="`seq_lengths_unpadded` does not fit `seq_lengths`"):
+            examples(seq_lengths_unpadded=lengths)
+    with pytest.raises(RowRejectedError, match=r"`loss_weights\[1\]` is 0.5: a row may have a weight") as caught:
+        examples(loss_weights=[0, 0.5, 0, 0, 0, 0])
+    assert caught.value.reason == "weight"
+
+
 def test_ids_in_a_column_of_bytes() -> None:
     made = TokenizedFormat(TokenizedOptions(ids_key="tokens"))
     rows = [(0, {"tokens": struct.pack("<3q", 5, 6, 7)}), (1, {"tokens": struct.pack("<3i", 5, 6, 7)})]
