@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ...schemas.rows import UNPADDED
+from ...schemas.rows import UNPADDED, WEIGHTS
 from ...stages.arrays import view
 from ..dataset.open import Finished
 
@@ -35,6 +35,8 @@ class Standing:
     labels: list[int]
     repeated: int | None
     """How many of the piece's first tokens an earlier piece also has; None if the layout is gone."""
+    weights: list[float] | None = None
+    """The loss weights of the labels; None if all are 1."""
 
 
 def find_standings(dataset: Finished, doc_id: int, tokens: int) -> tuple[list[Standing], bool]:
@@ -128,7 +130,8 @@ def _read(
     at = sum(sizes[:number])
     shard, shard_row = _shard_of(dataset, split, row)
     ids, labels = (columns[key][at : at + length] for key in ("input_ids", "labels"))
-    return Standing(split, row, shard, shard_row, number, at, start, ids, labels, repeated)
+    weights = columns[WEIGHTS][at : at + length] if WEIGHTS in columns else None
+    return Standing(split, row, shard, shard_row, number, at, start, ids, labels, repeated, weights)
 
 
 def _shard_of(dataset: Finished, split: str, row: int) -> tuple[str, int]:
@@ -157,7 +160,9 @@ def _by_shards(dataset: Finished, doc_id: int, tokens: int) -> Iterator[Standing
                             end = at + min(columns.get(UNPADDED, columns["seq_lengths"])[number], tokens - start)
                             ids, labels = (columns[key][at:end] for key in ("input_ids", "labels"))
                             place = base + first + row
-                            yield Standing(split, place, shard.name, first + row, number, at, start, ids, labels, None)
+                            weights = columns[WEIGHTS][at:end] if WEIGHTS in columns else None
+                            found = place, shard.name, first + row, number, at, start, ids, labels, None, weights
+                            yield Standing(split, *found)
                         at += size
                 first += batch.num_rows
             base += shard.rows

@@ -101,8 +101,9 @@ def story_json(story: Story) -> dict[str, Any]:
             "tokens": story.total,
             "copies": story.copies,
             "pieces": [
-                {key: value for key, value in asdict(standing).items() if key not in ("ids", "labels")}
+                {key: value for key, value in asdict(standing).items() if key not in ("ids", "labels", "weights")}
                 | {"length": len(standing.ids), "trained": trained_in(standing)}
+                | ({"weight": sum(standing.weights)} if standing.weights is not None else {})
                 for standing in story.standings
             ],
             "cut": [asdict(cut) for cut in story.cuts],

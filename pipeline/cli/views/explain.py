@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ....schemas.escape import escape, escape_line
 from ....schemas.rows import MIXED_KINDS, Example, RunKind
+from ....stages.template.train_flags import loss_weight
 from ...dataset.decode import MASKED, TRAINED, has_colour
 from ...explain.fate import CutTokens
 from ...explain.packed_rows import Standing
@@ -94,13 +95,16 @@ class Teller:
                 self._line(f"{name}: {self._short(side)}")
                 continue
             for number, message in side:
-                flag = ", train: false" if message.get("train") is False or message.get("weight") == 0 else ""
+                weight = loss_weight(message)
+                flag = "" if weight == 1 else f", weight {weight:g}" if weight else ", train: false"
                 self._line(f"{name}, message {number}, {message.get('role')}{flag}", "bold")
                 content = message.get("content")
                 self._line(self._short(content if isinstance(content, str) else _json(content)))
                 for key, value in message.items():
                     if key not in ("role", "content", "train", "weight"):
                         self._line(f"{key}: {self._short(_json(value))}")
+        if example.weight != 1:
+            self._line(f"weight of the row: {example.weight:g}")
         if example.ids is not None:
             trained = len(example.ids) if example.trained is None else sum(example.trained)
             self._line(f"{len(example.ids):,} tokens from the source, {trained:,} of them trained")
@@ -194,10 +198,11 @@ class Teller:
         end = standing.at + len(standing.ids)
         last = standing.start + len(standing.ids) - 1
         again = f", the first {standing.repeated:,} of them repeated (overlap)" if standing.repeated else ""
+        weight = "" if standing.weights is None else f", loss weights add up to {sum(standing.weights):.4g}"
         self._line(
             f"row {standing.row:,} of {standing.split} (row {standing.shard_row:,} of {standing.shard}), positions "
             f"{standing.at:,} to {end - 1:,}: tokens {standing.start:,} to {last:,} of the example{again}, "
-            f"{trained_in(standing):,} trained"
+            f"{trained_in(standing):,} trained{weight}"
         )
         self._line(f"  packtrain inspect {_quote(story)} --row {standing.row} --split {standing.split}", MASKED)
 

@@ -304,3 +304,20 @@ def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, normalize: str
     shard.unlink()
     repair(weighed.folder / "one")
     assert shard.read_bytes() == before
+
+
+def test_inspect_shows_weights(weighed: Weighed, packtrain: Callable[..., Any]) -> None:
+    chats = weighed.write("chats", [{"messages": _chat(("a b", 0.5), ("c", None)), "w": 4}])
+    weighed.rows("out", [chats | {"keys": {"weight": "w"}}], mask="assistant", truncate={"max_length": 256})
+    out = weighed.folder / "out"
+    shown = packtrain("inspect", out, "--row", 0).out
+    assert "×2 ⟦a b" in shown
+    assert "×4 ⟦c" in shown
+    (document,) = json.loads(packtrain("inspect", out, "--row", 0, "--json").out)["documents"]
+    spans = [(one["trained"], one["weight"]) for one in document["spans"]]
+    assert spans == [(False, 0), (True, 2), (False, 0), (True, 4), (False, 0)]
+    assert document["weight"] == sum(one["weight"] * len(one["ids"]) for one in document["spans"])
+    told = packtrain("inspect", out, "--id", next(iter(weighed.ids("out").values()))).out
+    assert "assistant, weight 0.5" in told
+    assert "weight of the row: 4" in told
+    assert f"loss weights add up to {document['weight']:.4g}" in " ".join(told.split())
