@@ -47,8 +47,7 @@ UNUSABLE = {
     "unknown_role": "A turn has an unknown role; rename it.",
     "unproved": "The assistant's turns cannot be located with certainty, but the mask needs them; take a template that "
     "shows them, or `mask: completion`.",
-    "unproved_parts": "The thoughts or tool calls of a turn cannot be located with certainty, but the mask treats them "
-    "differently; take a template that shows them, or `mask: {thoughts: train, tool_calls: train}`.",
+    "unproved_parts": "The mask sets thoughts or tool calls of a turn apart, but they cannot be located in its text.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
     "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",

@@ -49,6 +49,9 @@ os.environ.setdefault(warm.OWNER, str(os.getpid()))
 # Two processes run tests on two cores, and what torch computes here is tiny. It is read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A thread of transformers that looks up a host name was seen to crash the process, as other tests fork beside it.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where a shell has Ctrl-C ignored, which children would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)

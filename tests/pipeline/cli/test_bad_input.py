@@ -472,7 +472,7 @@ BAD_OPTIONS: list[tuple[list[object], str]] = [
     (["--set", "pack.strateg=none"], "pack.strateg: there is no such key; did you mean strategy?"),
     (
         ["--set", "pack.strategy=best"],
-        "pack.strategy: input should be 'bfd', 'bfd_split', 'wrapped' or 'none' (got 'best')",
+        "pack.strategy: input should be 'bfd', 'tight', 'bfd_split', 'wrapped' or 'none' (got 'best')",
     ),
     (["--set", "truncate.max_length=long"], "truncate.max_length: input should be a whole number"),
     (["--set", "nothing"], "--set nothing: write key.path=value"),
