@@ -24,8 +24,10 @@ WORK = 6_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
 _PIECE_WORK = 16
 """Work that each piece adds, so that large plans are improved as well."""
-_FIRST = 6
-"""The first steps fill again as many rows as this share of the work suffices for: 1 / 6."""
+_BEGIN_WORK, _BEGIN_PIECES = 6, 200_000
+"""Work that each of so many pieces adds for the first step, times the capacity over 4,096: it fills nearly all rows."""
+_SHARE = 6
+"""A step fills again as many rows as this share of the work suffices for: 1 / 6."""
 _FLOORS = (0.0, 1 / 3, 0.29, 0.25, 0.22, 0.2, 1 / 6, 1 / 7, 1 / 8, 0.1, 1 / 12, 1 / 16)
 """Sizes below this share of the capacity are left for the space that the others leave."""
 _PRESSURES = (90, 80, 70, 100, 60)
@@ -82,6 +84,7 @@ def tight_rows(
     placement = best_fit_decreasing(sizes, counts, max_docs)
     first = _Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
     bound = dual_bound(counts, len(first))
+    begin = _BEGIN_WORK * min(len(sizes), _BEGIN_PIECES) * (len(counts) >> 12) if work is None else 0
     limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
     if max_docs is not None:
         by_number = limited_bound(counts, max_docs) if bound.rows < len(first) else 0
@@ -89,7 +92,7 @@ def tight_rows(
     if bound.rows >= len(first):
         return placement, bound
     if max_docs is None:
-        best = _search(first, bound, len(counts) - 1, limit)
+        best = _search(first, bound, len(counts) - 1, limit, begin)
     else:
         best = _limited(first, counts, max_docs, bound.rows, valued, limit)
     if len(best) == len(first):
@@ -100,20 +103,28 @@ def tight_rows(
     return Placement(order, best.offsets, placement.moves), bound
 
 
-def _search(rows: _Rows, bound: DualBound, capacity: int, work: Work) -> _Rows:
+def _search(rows: _Rows, bound: DualBound, capacity: int, work: Work, begin: int = 0) -> _Rows:
+    """Fill rows again, those that waste most first, while that needs no more rows.
+
+    Args:
+        begin: work that only the first step may do.
+    """
     best = rows
-    most = max(_FEW, work.left // _FIRST // (30 + 16 * (1 + (capacity >> 12))))
+    share, each = work.left // _SHARE, 30 + 16 * (1 + (capacity >> 12))
+    rest = work.left
+    work.left += begin
     for step, (floor, apart, chosen) in enumerate(_steps(work, capacity)):
         waste = bound.full - sums_of(bound.values[best.sizes], best.offsets)
-        index = _chosen(waste, chosen, step, most)
+        index = _chosen(waste, chosen, step, max(_FEW, (share if step else share + begin) // each))
         counts = np.bincount(best.taken(index), minlength=capacity + 1)
-        work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 400
+        work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 1500
         patterns = _filled(counts, max(1, int(floor * capacity)), work, apart)
         number = sum(many for _, many in patterns)
         if number < len(index) or (chosen < 1 and number == len(index)):
             best = best.replaced(index, patterns)
         if len(best) <= bound.rows:
             break
+        work.left = min(work.left, rest)
     return best
 
 
