@@ -334,7 +334,8 @@ def test_whole_turns_are_as_if_no_part_was_known() -> None:
         texts = ("<think>a</think>b", "c<think>d</think>", "e</think>f", "<think> </think>g")
         for text in texts:
             answers = [{"role": "assistant", "content": text, "train": train}, {"role": "assistant", "content": text}]
-            chat = [{"role": "user", "content": "?"}, answers[0], {"role": "user", "content": "?"}, answers[1]]
+            asked_once: dict[str, Any] = {"role": "user", "content": "?"}
+            chat: Messages = [asked_once, answers[0], asked_once, answers[1]]
             blind = [message | {"content": message["content"].replace("think>", "thunk>")} for message in chat]
             seen, unseen = (renderer(one[:3], one[3:]).runs for one in (chat, blind))
             assert repr(whole(seen)) == repr(unseen) == repr(whole(unseen))
