@@ -333,7 +333,8 @@ def test_whole_turns_are_as_if_no_part_was_known() -> None:
     for train in (True, False):
         texts = ("<think>a</think>b", "c<think>d</think>", "e</think>f", "<think> </think>g")
         for text in texts:
-            answers = [{"role": "assistant", "content": text, "train": train}, {"role": "assistant", "content": text}]
+            said_once: dict[str, Any] = {"role": "assistant", "content": text}
+            answers: Messages = [said_once | {"train": train}, said_once]
             asked_once: dict[str, Any] = {"role": "user", "content": "?"}
             chat: Messages = [asked_once, answers[0], asked_once, answers[1]]
             blind = [message | {"content": message["content"].replace("think>", "thunk>")} for message in chat]
