@@ -99,6 +99,7 @@ def prove(batch: pa.RecordBatch, alone: Iterable[PromptAlone], stops: Collection
         own = np.flatnonzero(said[low:high] & (turns[low:high] == message)) + low
         outcome = Outcome.UNPROVED
         if len(own):
+            own = own[: 1 + np.count_nonzero(np.cumprod(np.diff(own) == 1))]  # answers to calls may stand within a turn
             text = tokens[starts[document] : starts[document + 1]]
             follower = own[-1] + 1
             after = int(ends[follower]) if follower < high and IS_NEXT_STOP[kinds[follower]] else None

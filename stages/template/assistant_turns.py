@@ -36,6 +36,7 @@ MESSAGE = 16
 """A code is a message's index, shifted left by this many bits, plus the number of the part."""
 CALL, REASONING = 1, 2
 """Bits of a code for words of a tool call, and for reasoning."""
+_TAG = re.compile(r"<[^<>]*>")
 _PART = 2
 _MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
 
@@ -180,6 +181,7 @@ def find_turns(
         low_word, high_word = first[index], last[index]
         if index in calls and all(word[2] & CALL == 0 for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
+        high_word = _last_word(text, words, low_word, high_word, manner)
         if low_word < high_word and any(word[2] >> MESSAGE != index for word in words[low_word : high_word + 1]):
             raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
@@ -196,13 +198,36 @@ def find_turns(
             offset = _begin_by_head(text, words, low, low_word, done, head(index), manner, complete, cut) - low
         if offset <= len(before):
             known[before] = offset
-        stop, end = closing.of(index, done, words[high_word + 1][0] if high_word + 1 < len(words) else len(text))
+        high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
+        stop, end = closing.of(index, done, high, called=bool(words[high_word][2] & CALL))
         turns.append(Turn(index, low + offset, stop, end, end))
     turns.sort()
     for one, other in pairwise(turns):
         if other.begin < one.end:
             raise UnprovedError("it begins before the previous turn ends", other.message)
     return turns
+
+
+def _last_word(text: str, words: Sequence[Word], first: int, last: int, manner: TemplateProfile) -> int:
+    """The last word of a turn, of those from `first` to `last`, which are its message's first and last ones.
+
+    An empty content may stand after the answers to the turn's calls, and a template may write the name of a call again
+    in the answer's header. Both come after the turn.
+    """
+    index = words[first][2] >> MESSAGE
+    while last > first and words[last][0] == words[last][1] and words[last - 1][2] >> MESSAGE != index:
+        last -= 1
+        while words[last][2] >> MESSAGE != index:
+            last -= 1
+    seen: set[int] = set()
+    for place in range(first, last if manner.call_stop else first):
+        _, end, code = words[place]
+        seen.add(code)
+        if code & CALL and text.find(manner.call_stop, end, words[place + 1][0]) >= 0:
+            later = {word[2] for word in words[place + 1 : last + 1] if word[2] >> MESSAGE == index}
+            if later <= seen:
+                return place
+    return last
 
 
 def _begin_by_head(
@@ -221,10 +246,11 @@ def _begin_by_head(
     Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
     messages may be rendered differently without the turn, such as tools in the last question.
 
-    There are three cases. The text continues like that rendering to its end. Or it does so up to the turn's words, and
+    There are four cases. The text continues like that rendering to its end. Or it does so up to the turn's words, and
     the rest of the rendering belongs to the generation prompt alone (such as an empty thinking block that the template
     leaves out of earlier turns), unless the words begin with it. Or both write the same generation prompt after
-    something else, such as a line end that a template leaves out at the end of a conversation.
+    something else, such as a line end that a template leaves out at the end of a conversation. Or they differ only in
+    the tags of a thought (`_tags_of_thought`).
 
     Args:
         low, place, done: where the words before it end, the index of its first word, and where its last word ends.
@@ -253,7 +279,34 @@ def _begin_by_head(
         before = text[low:anchor]
         if before.count(manner.opening) == 1:
             return low + before.index(manner.opening) + len(manner.opening)
+    if complete and low <= same < anchor and (tags := _tags_of_thought(head, text[same:anchor], same, manner)):
+        return same + tags
     raise UnprovedError("the text before its words is not the generation prompt", code >> MESSAGE)
+
+
+def _tags_of_thought(head: str, rest: str, same: int, manner: TemplateProfile) -> int:
+    """How many first characters of `rest` are the tags of a thought that a turn lacks; 0 if that is not where it
+    departs from its generation prompt. Negative if the prompt's tags begin like the turn.
+
+    The tags are the template's, and the turn begins after them: what a model would generate there is not in the data.
+    The role's token, with which the generation prompt begins, must be shared.
+
+    Args:
+        head: the text with the generation prompt, of which `same` characters are shared.
+        rest: what the template writes after those, before the turn's words.
+    """
+    stops = manner.stops
+    role = stops.search(manner.opening) if stops is not None else None
+    if stops is None or role is None or not head.endswith(manner.opening):
+        return 0
+    for pair in manner.thoughts.tags:  # an empty thought that only the prompt has, before a tool call
+        empty = re.search(r"\s*".join(map(re.escape, pair)) + r"\s*$", head)
+        if empty is not None and len(head) - len(manner.opening) + role.end() <= empty.start() < same:
+            return empty.start() - same
+    size = max((at + len(tag) for _, tag in manner.thoughts.tags if (at := rest.rfind(tag)) >= 0), default=0)
+    if same < len(head) - len(manner.opening) + role.end() or stops.search(rest[:size]):
+        return 0
+    return size if not _TAG.sub("", rest[:size]).strip() else 0
 
 
 class _Closing:
@@ -263,8 +316,6 @@ class _Closing:
         self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
     ) -> None:
         self._text = text
-        self._words = words
-        self._last = last
         self._headers = stop_pattern(manner.header_stops)
         self._final = final if final == messages - 1 else -1
         self._stops = manner.stops
@@ -284,14 +335,15 @@ class _Closing:
             if manner.closing is not None:
                 self._before, self._token = _ending(manner.closing, manner)
 
-    def of(self, index: int, done: int, high: int) -> tuple[int, int]:
+    def of(self, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
         """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
 
         Args:
             high: where the next message's words begin.
+            called: whether the turn ends with a tool call.
         """
         text, token, before = self._text, self._token, self._before
-        if self._words[self._last[index]][2] & CALL:  # text that closes the call lies between the words and the token
+        if called:  # text that closes the call lies between the words and the token
             if self._call_token:
                 stop = text.find(self._call_token, done, high)
                 if stop >= 0:
@@ -344,55 +396,3 @@ def with_next_stops(
                 turn = turn._replace(next_stop=found.end())
         out.append(turn)
     return out
-
-
-def generated_turns(text: str, words: Sequence[Word], roles: Sequence[str], manner: TemplateProfile) -> list[Turn]:
-    """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
-
-    Args:
-        words: sorted, including those of code GENERATION.
-
-    Raises:
-        UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
-    """
-    said = [index for index, role in enumerate(roles) if role == ASSISTANT]
-    blocks = [(begin, end) for begin, end, code in words if code == GENERATION]
-    if not said and not blocks:
-        return []
-    if not blocks:
-        raise UnprovedError("the template rendered no generation block")
-    edges = {place for block in blocks for place in block}
-    # An empty question at the edge of a block is not part of the block (a non-empty one would not be either), unless
-    # the template marks questions too.
-    plain: list[Word] = []
-    beside: list[Word] = []
-    for begin, end, code in words:
-        if code != GENERATION:
-            edge = begin == end and begin in edges and code >> MESSAGE not in said
-            (beside if edge else plain).append((begin, end, code))
-    turns: list[Turn] = []
-    place = 0
-    for number, (begin, end) in enumerate(blocks):
-        if turns and begin < turns[-1].end:
-            raise UnprovedError("generation blocks are nested")
-        while place < len(plain) and plain[place][0] < begin:
-            place += 1
-        inside = place
-        while inside < len(plain) and plain[inside][1] <= end:
-            inside += 1
-        owners = {word[2] >> MESSAGE for word in plain[place:inside]}
-        if len(owners) == 1:
-            (index,) = owners
-        elif not owners and len(blocks) == len(said):
-            index = said[number]
-        elif not owners and len(near := {code >> MESSAGE for at, _, code in beside if begin <= at <= end}) == 1:
-            (index,) = near
-        else:
-            raise UnprovedError("a generation block does not belong to one message")
-        tail = plain[inside - 1][1] if inside > place else begin
-        found = manner.stops.search(text, tail, end) if manner.stops is not None else None
-        stop, stop_end = (found.start(), found.end()) if found is not None else (end, end)
-        if found is not None and manner.ending and text.startswith(manner.ending, stop):
-            stop_end = min(stop + len(manner.ending), end)
-        turns.append(Turn(index, begin, stop, stop_end, end))
-    return turns

@@ -14,10 +14,10 @@ from .assistant_turns import (
     Word,
     code_of,
     find_turns,
-    generated_turns,
     with_next_stops,
 )
 from .completion_start import completion_start
+from .generation_blocks import generated_turns
 
 
 class Runs(NamedTuple):

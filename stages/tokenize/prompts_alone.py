@@ -17,8 +17,8 @@ from ..template.render import Renderer
 from ..template.train_flags import loss_weight
 from .engines import Engine
 
-SAMPLE = 0x7F
-"""One conversation in 128 is tried: the first turn of its completion, and one turn before it."""
+SAMPLE = 0x1FF
+"""One conversation in 512 is tried: the first turn of its completion, and one turn before it."""
 
 
 class PromptAlone(NamedTuple):

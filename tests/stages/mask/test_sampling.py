@@ -173,7 +173,7 @@ def test_which_turns_are_tried_depends_on_the_content_alone() -> None:
     example = Example(0, -1, "", CHAT[:3], CHAT[3:], None)
     digests = [bytes([0, 0, *number.to_bytes(2, "little"), 0]) for number in range(1 << 16)]
     turns = Counter(index for digest in digests for index in chosen_turns(example, digest, every=False))
-    assert turns == {1: 512, 3: 512}, "one conversation in 128, two turns each"
+    assert turns == {1: 128, 3: 128}, "one conversation in 512, two turns each"
     flagged = example._replace(completion=[CHAT[3] | {"train": False}])
     assert list(chosen_turns(flagged, bytes(16), every=True)) == [1], "what is not trained is not tried"
     assert list(chosen_turns(Example(0, -1, "", "a", "b", None), bytes(16), every=True)) == []

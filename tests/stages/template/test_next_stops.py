@@ -89,3 +89,93 @@ def renderer(template: str) -> Renderer:
 )
 def test_what_the_template_ends_turns_with(template: str, stops: tuple[str, ...]) -> None:
     assert renderer(template).stop_tokens == stops
+
+
+THINKS = (  # the prompt opens a thought, and an answer without one gets an empty one written otherwise
+    "{% for m in messages %}<|{{ m.role }}|>\n{% if m.role == 'assistant' %}<think></think>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}</call>{% endfor %}<|end|>{% else %}{{ m.content }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n<think>\n{% endif %}"
+)
+EMPTY = THINKS.replace("<think></think>", "").replace("<think>\n{% endif", "<think>\n\n</think>\n\n{% endif")
+
+
+def test_an_empty_thought_that_the_prompt_writes_otherwise_is_not_trained() -> None:
+    """A model would be given an open thought, so what it would generate is not in the data: the rest is."""
+    assert [text for kind, text in spans(THINKS, CHAT[:5], 3) if kind != "prompt"] == [
+        "Ho",
+        "<|end|>",
+        "<|user|>\nAnd<|assistant|>\n<think></think>",
+        "<call>look</call>",
+        "<|end|>",
+        "<|tool|>\n7",
+    ]
+
+
+def test_an_empty_thought_of_the_prompt_alone_comes_before_a_call() -> None:
+    assert ("tool_call", "<call>look</call>") in spans(EMPTY, CHAT[:5], 3)
+
+
+NAMES = (  # as gpt-oss: a call has a stop of its own, and its name stands in the answer's header again
+    "{% set names = namespace(last='') %}{% for m in messages %}"
+    "{% if m.tool_calls %}<|assistant|>to={{ m.tool_calls[0].function.name }}<|call|>"
+    "{% set names.last = m.tool_calls[0].function.name %}"
+    "{% elif m.role == 'tool' %}<|start|>{{ names.last }}: {{ m.content }}<|end|>"
+    "{% elif m.role == 'assistant' %}<|assistant|>{{ m.content }}"
+    "{% if loop.last %}<|return|>{% else %}<|end|>{% endif %}"
+    "{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+WITHIN = (  # as Gemma 4: answers to calls stand within the model's turn, before the rest of its content
+    "{% for m in messages %}{% set after = loop.index0 and messages[loop.index0 - 1].role == 'tool' %}"
+    "{% if m.role == 'assistant' %}{% if not after %}<|assistant|>{% endif %}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}</call><|answer|>{% endfor %}"
+    "{% if m.tool_calls and not loop.last %}{{ messages[loop.index0 + 1].content }}</answer>{% endif %}"
+    "{{ m.content }}{% if not m.tool_calls %}<|end|>{% endif %}"
+    "{% elif m.role == 'user' %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role != 'tool' %}<|assistant|>{% endif %}"
+)
+
+
+def spans_with(template: str, stops: list[str]) -> list[tuple[str, str]]:
+    rendered = Renderer(ChatTemplate(template, {}, "made"), stops=[*STOPS, *stops])(CHAT[:5], CHAT[5:])
+    assert rendered.unproved == ""
+    begins = [0, *rendered.runs.ends]
+    return [
+        (RunKind(kind).name.lower(), rendered.text[low:high])
+        for low, high, kind in zip(begins, rendered.runs.ends, rendered.runs.kinds, strict=False)
+    ]
+
+
+def test_a_call_that_has_a_stop_of_its_own() -> None:
+    found = spans_with(NAMES, ["<|call|>", "<|return|>", "<|start|>"])
+    assert ("history_call", "to=look") in found
+    assert ("history_end", "<|call|>") in found
+    assert ("end", "<|return|>") in found
+    assert ("history", "Ho") in found, "an earlier answer has another token than the last one: no stop of it is trained"
+
+
+def test_answers_within_a_turn() -> None:
+    found = spans_with(WITHIN, ["<|answer|>"])
+    assert ("history_call", "<call>look</call>") in found
+    assert ("history_end", "<|answer|>") in found
+    assert ("assistant", "So") in found
+
+
+MARKED = (  # what ends a turn stands in a block of its own, and a turn without content has an empty block
+    "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{% for c in m.tool_calls or [] %}"
+    "{% generation %}<call>{{ c.function.name }}</call>{% endgeneration %}{% endfor %}"
+    "{% generation %}{{ m.content }}{% endgeneration %}{% generation %}<|end|>{% endgeneration %}"
+    "{% else %}<|user|>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_block_that_only_ends_a_turn_belongs_to_it() -> None:
+    found = [one for one in spans_with(MARKED, []) if one[1] and "prompt" not in one[0] and one[0] != "user"]
+    assert found == [
+        ("history", "Ho"),
+        ("history_end", "<|end|>"),
+        ("history_call", "<call>look</call>"),
+        ("history_end", "<|end|>"),
+        ("assistant", "So"),
+        ("end", "<|end|>"),
+    ]
