@@ -41,6 +41,8 @@ BEAT_SECONDS = 5.0
 SILENT_BEATS = 5
 """After this many beats without a change, a driver of another machine counts as dead."""
 _POLL_SECONDS = 0.25
+_ended_here: set[str] = set()
+"""The nonces of this process's drivers that ended, in case a full disk kept them from noting it in their leases."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +102,7 @@ class Pulse:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from another version: only changes matter
                 self.lease = decode_note(data, Lease)
         lease = self.lease
-        if lease is not None and lease.released:
+        if lease is not None and (lease.released or lease.nonce in _ended_here):
             return False
         if lease is not None and lease.machine is not None and lease.machine == _machine():
             return process_runs(lease.pid, lease.began)
@@ -194,7 +196,8 @@ class DriverLock:
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join()
-        with suppress(PacktrainError):  # for example a full disk; the next driver sees that the process is gone
+        _ended_here.add(self.lease.nonce)
+        with suppress(PacktrainError):  # for example a full disk; others see that the process is gone
             self._give_up()
 
     def check(self) -> None:
