@@ -11,16 +11,27 @@ from typing import Any
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
     """The answer to a question; see `hub.load`."""
-    import datasets
-
-    loaded = datasets.load_dataset(
-        question["name"], question["subset"], revision=question["revision"], cache_dir=question["cache"]
-    )
+    loaded = _loaded(question)
     splits = [str(name) for name in loaded]
     split = question["split"] or (splits[0] if len(splits) == 1 else None)
     if split not in splits:
         return {"splits": splits}
     return {"files": [file["filename"] for file in loaded[split].cache_files], "rows": len(loaded[split])}
+
+
+def _loaded(question: dict[str, Any]) -> Any:
+    """The splits. A JSON file is read as it is: by default the library makes other rows of what looks like an agent's
+    trace."""
+    import datasets
+
+    name, subset = question["name"], question["subset"]
+    options = {"revision": question["revision"], "cache_dir": question["cache"]}
+    try:
+        return datasets.load_dataset(name, subset, **options, parse_agent_traces=False)
+    except ValueError as error:  # the files are not JSON, or the cache has only such without this option
+        if "'parse_agent_traces' key" not in str(error) and "find cache" not in str(error):
+            raise
+    return datasets.load_dataset(name, subset, **options)
 
 
 if __name__ == "__main__":

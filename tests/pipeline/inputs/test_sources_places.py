@@ -378,6 +378,19 @@ def test_a_dataset_that_the_library_loads(repository: Path, tmp_path: Path) -> N
         find_inputs(source("hf://./nowhere"), tmp_path)
 
 
+def test_rows_that_look_like_an_agents_trace_are_read_as_they_are(tmp_path: Path) -> None:
+    """By default the library makes one row of such a file, or fails."""
+    rows = [
+        {"type": "session", "message": {"a": 1}, "text": "one"},
+        {"type": "message", "message": {"role": "user", "content": [{"text": "Hello"}]}, "text": "two"},
+        {"type": "message", "message": {"role": "assistant", "content": "hi"}, "text": "three"},
+    ]
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = texts(scan_source(source("hf://./traces"), tmp_path, tmp_path / "cache"))
+    assert found == [("traces-train", text) for text in ("one", "two", "three")]
+
+
 def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline by setting, by a port without a listener, or by a server that never answers until the time limit."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
