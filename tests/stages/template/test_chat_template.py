@@ -265,3 +265,10 @@ def test_real_tool_calls(tokenizer_name: str, data: str) -> None:
             assert template.render(messages, tools) == expected
     assert rendered + refused == count
     assert rendered
+
+
+def test_what_to_write_for_a_message_without_content() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}", {}, "adds")
+    with pytest.raises(RowRejectedError, match=r'give every message a content: `content: ""`$'):
+        template.render([{"role": "assistant", "content": None}])
+    assert template.render([{"role": "assistant", "content": ""}]) == "assistant"
