@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ _OF_ARRAYS = {
 }  # fmt: skip
 """The first byte of an array without a static type → its type."""
 _DIGITS = 400
+_FREE_LISTS = 1000
+"""An array may have so many lists besides those that its numbers fill: an axis of 0 allows any number of lists."""
 _Decode = Callable[[memoryview, str], Any]
 """Turns the bytes of a value into plain data; the text names its column."""
 
@@ -248,6 +251,9 @@ def _array_decoder(more: str, encoding: str, column: str) -> _Decode:
             if len(shape) != axes:
                 raise ValueError("its shape is cut short")
         found = np.frombuffer(data, np.dtype(kind).newbyteorder("<")).reshape(shape)
+        lists = sum(prod(shape[:axis]) for axis in range(1, len(shape)))
+        if lists > 4 * found.size + _FREE_LISTS:
+            raise ValueError(f"its shape makes {lists:,} lists of {found.size:,} numbers")
         return found if found.ndim == 1 and found.dtype.kind in "iu" else found.tolist()
 
     return decode

@@ -68,10 +68,10 @@ class _Shard:
         return np.frombuffer(self._read(4 + 4 * first, 4 * (last - first + 1)), "<u4")
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """Bytes of each sample."""
+        """Bytes of each sample, at least 4: many empty ones must not be one block."""
         for first in range(0, self.samples, _SAMPLES):
             bounds = self.offsets(first, min(first + _SAMPLES, self.samples))
-            yield (bounds[1:] - bounds[:-1]).astype(np.int64)
+            yield np.maximum(bounds[1:] - bounds[:-1], 4).astype(np.int64)
 
     def payload(self, first: int, last: int) -> bytes:
         """Some samples as bytes that can be read alone; see `_rows`."""

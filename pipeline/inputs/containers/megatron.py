@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import blake3
@@ -60,8 +61,11 @@ class _Pair:
 
     @staticmethod
     def _open(path: Path, stack: ExitStack) -> int:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without waiting: a named pipe may have no writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         stack.callback(os.close, descriptor)
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError(f"{path} is not a regular file; {_FIX}")
         return descriptor
 
     def damaged(self, error: Exception | str) -> InputError:
@@ -86,6 +90,13 @@ class _Pair:
         except ValueError as error:
             raise self.damaged(error) from None
         return lengths, pointers
+
+    def check_total(self, tokens: int) -> None:
+        """Check that so many tokens fit into the `.bin`. Sequences that lie over one another could make a small pair a
+        source without end.
+        """
+        if tokens * self.head.dtype.itemsize > self.bytes:
+            raise self.damaged(f"has sequences that overlap: they take more than the {self.bytes:,} bytes of the .bin")
 
     def _numbers(self, kind: str, begin: int, first: int, last: int) -> NDArray[Any]:
         dtype = np.dtype(kind)
@@ -156,12 +167,17 @@ class _Documents:
     def sizes(self) -> Iterator[NDArray[np.int64]]:
         """Bytes of each document: of its tokens, of its mask, and of its sequences in the index."""
         each = sum(pair.head.dtype.itemsize for pair in self.pairs)
+        tokens = 0
         for first in range(0, self.head.documents, _DOCUMENTS):
             bounds = self.bounds(first, min(first + _DOCUMENTS, self.head.documents))
-            sizes = 12 * np.diff(bounds)
+            # At least that of a sequence: many documents without any must not be one block.
+            sizes = 12 * np.maximum(np.diff(bounds), 1)
             begin, end = int(bounds[0]), int(bounds[-1])
             for at in range(begin, end, _SEQUENCES):
                 lengths, _ = self.sequences(at, min(at + _SEQUENCES, end))[0]
+                tokens += int(lengths.sum(dtype=np.int64))
+                for pair in self.pairs:
+                    pair.check_total(tokens)
                 numbers = np.arange(at, at + len(lengths))
                 owners = np.searchsorted(bounds, numbers, side="right") - 1
                 # Sums in float64 are exact: below 2 ** 53.

@@ -40,10 +40,11 @@ def shard_files(folder: Path) -> list[tuple[Path, ShardFile]]:
     """
     index = folder / INDEX
     try:
-        shards = read_index(index.read_bytes())
+        try:
+            shards = read_index(index.read_bytes())
+        except ValueError as error:
+            raise InputError(f"{index} {error}; write the dataset again, or name its shards by a pattern") from None
         found = [_shard(folder, shard) for shard in shards if shard.raw.samples]
-    except ValueError as error:
-        raise InputError(f"{index} {error}; write the dataset again, or name its shards by a pattern") from None
     except OSError as error:
         raise InputError(f"{index} cannot be used: {error.strerror}; fix that, or copy the dataset again") from error
     if not found:

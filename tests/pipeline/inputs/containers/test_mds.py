@@ -260,6 +260,18 @@ REJECTED = {
     "no sizes": (b"\0", "ndarray:int32", "unreadable_value", "the sample has 1 bytes, too few for its sizes"),
     "a shape": (sample(ids(1, 2)[:-4]), "ndarray:int32", "unreadable_value", "`x` is no ndarray:int32 (cannot reshape"),
     "a large shape": (sample(b"\x0f" + b"\xff" * 24), "ndarray:int32", "unreadable_value", "`x` is no ndarray:int32"),
+    "a shape of lists": (
+        sample(b"\x0b" + struct.pack("<2Q", 1 << 33, 0)[:16]),
+        "ndarray:int32",
+        "unreadable_value",
+        "its shape makes 8,589,934,592 lists of 0 numbers",
+    ),
+    "lists in lists": (
+        sample(bytes([60 << 2]) + b"\xff" + b"\1" * 59 + bytes(4 * 255)),
+        "ndarray:int32",
+        "unreadable_value",
+        "its shape makes 15,045 lists of 255 numbers",
+    ),
     "no shape": (sample(b""), "ndarray:int32", "unreadable_value", "it has no shape"),
     "a short shape": (sample(b"\x0b\1"), "ndarray", "unreadable_value", "its type is not known"),
     "half a number": (sample(b"\4\1\0\0\0"), "ndarray:int32", "unreadable_value", "multiple of element size"),
@@ -280,6 +292,14 @@ def test_a_sample_that_cannot_be_read_costs_itself(tmp_path: Path, what: str) ->
     found = read_rows(path, block, 1 << 20)
     assert [(number, why) for number, why, _ in found.rejects] == [(0, reason), (1, reason)]
     assert said in found.rejects[0][2]
+
+
+def test_empty_samples_are_not_all_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 120)
+    (tmp_path / "a.mds").write_bytes(shard([b""] * 100, TOKENS))
+    blocks = scan(tmp_path / "a.mds").blocks
+    assert sum(block.lines for block in blocks) == 100
+    assert max(block.lines for block in blocks) == 30
 
 
 def test_flipped_bits_end_in_an_error_or_in_rows(tmp_path: Path) -> None:
@@ -358,6 +378,7 @@ def test_an_index_that_cannot_be_used(tmp_path: Path, find: Callable[..., list[I
         find(folder)
     assert reason in str(caught.value)
     assert str(folder) in str(caught.value)
+    assert str(caught.value).count("; ") == 1
 
 
 def test_hashes_are_checked(tmp_path: Path, find: Callable[..., list[InputFile]]) -> None:

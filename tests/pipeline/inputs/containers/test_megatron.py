@@ -163,6 +163,7 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "bounds from elsewhere": ({"bounds": [1, 2, 3]}, "begins its first document at sequence 1, not 0"),
     "bounds beyond": ({"bounds": [0, 2, 4]}, "ends its last document at sequence 4, and has 3 sequences"),
     "sequences of no document": ({"bounds": [0, 2]}, "ends its last document at sequence 2, and has 3 sequences"),
+    "sequences that overlap": ({"pointers": [0, 0, 0], "lengths": [3, 3, 1]}, "has sequences that overlap: they take"),
     "no bounds": ({"bounds": []}, "has no document bounds"),
     "more bytes": ({"more": b"x"}, "has 1 bytes more than its 3 sequences and 3 bounds take"),
     "modes": ({"more": b"xxx"}, "is that of a multimodal dataset, with a mode for each sequence"),
@@ -205,9 +206,29 @@ def test_flipped_bits_end_in_an_error_or_in_rows(tmp_path: Path) -> None:
         except InputError as error:
             refused.append(str(error))
         else:
-            assert sum(len(row["input_ids"]) for row in rows) <= 3 * 6
+            assert sum(len(row["input_ids"]) for row in rows) <= 6
     assert len(refused) > 200
     assert all(str(path) in said for said in refused)
+
+
+@pytest.mark.parametrize("name", ["x/data.bin", "x-mask/data.idx", "x-mask/data.bin"])
+@pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_folder_in_place_of_a_file(tmp_path: Path, name: str, kind: Callable[[Path], None]) -> None:
+    """A pipe without a writer would make the scan wait for ever."""
+    path = pair(tmp_path / "x")
+    pair(tmp_path / "x-mask", code=1, data=bytes([1] * 6), pointers=[0, 3, 4])
+    (tmp_path / name).unlink()
+    kind(tmp_path / name)
+    with pytest.raises(InputError, match=r"not a regular file; copy it|has no mask: .* put them there"):
+        scan(path)
+
+
+def test_documents_without_sequences_are_not_all_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 120)
+    path = pair(tmp_path / "x", lengths=[], pointers=[], bounds=[0] * 101)
+    blocks = scan(path).blocks
+    assert sum(block.lines for block in blocks) == 100
+    assert max(block.lines for block in blocks) == 10
 
 
 MASKS: dict[str, tuple[dict[str, Any], str]] = {
