@@ -20,8 +20,8 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
 from ...stages.prep import FORMATS
+from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PARTS, PartList, PartPlace
-from ..encode.task import EncodeSpec
 from ..encode.tokenizer import TokenizerSpec
 from ..inputs.blocks import Block, InputFile
 from ..inputs.format_options import SourceFormat

@@ -12,11 +12,12 @@ from ..store.local import LocalStore
 from ..store.open import Store, StoredFile
 from .cache_misses import FOLDER as HISTORY
 from .cache_misses import note_parts
+from .encode_spec import EncodeSpec
 from .engine_trust import DistrustedError, fall_back
 from .known_parts import KnownParts
 from .parts import PartPlace, PartRecord
 from .prepared import Prepared
-from .task import EncodeResult, EncodeSpec, EncodeTask
+from .task import EncodeResult, EncodeTask
 
 
 @dataclass(frozen=True, slots=True)

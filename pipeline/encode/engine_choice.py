@@ -20,8 +20,9 @@ from ..execute.rendering_note import note, rows_of
 from ..inputs.elsewhere import InputOrigin, here
 from ..inputs.scan import Block, columns_of, read_rows
 from ..store.open import Store, scratch_of
+from .encode_spec import EncodeSpec
 from .engine_verdicts import UserVerdicts
-from .task import EncodeSpec, keep_engine, load_encoder, make_renderer
+from .task import keep_engine, load_encoder, make_renderer
 
 SAMPLE_ROWS = 64
 """First rows of every source that the engine check encodes twice."""

@@ -16,9 +16,9 @@ from ..inputs.elsewhere import origin_of
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
+from .encode_spec import EncodeSpec
 from .engine_choice import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine
 from .prepared import Prepared
-from .task import EncodeSpec
 
 REFERENCE = "tokenizers"
 """The engine that all others are compared with."""

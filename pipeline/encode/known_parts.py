@@ -17,9 +17,10 @@ from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile, ask_all
+from .encode_spec import EncodeSpec
 from .engine_trust import REFERENCE, DistrustedError
 from .parts import PartRecord
-from .task import EncodeResult, EncodeSpec, EncodeTask
+from .task import EncodeResult, EncodeTask
 
 
 class KnownParts:

@@ -12,7 +12,8 @@ from ..inputs.first_rows import polars_version
 from ..inputs.format_options import SourceFormat, is_plain
 from ..inputs.scan import InputFile
 from ..store.open import Store
-from .task import EncodeSpec, EncodeTask
+from .encode_spec import EncodeSpec
+from .task import EncodeTask
 from .tokenizer import TokenizerSpec
 
 

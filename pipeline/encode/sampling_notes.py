@@ -12,8 +12,9 @@ from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import tokenizer_head
 from ..inputs.scan import InputFile
 from .driver import Encoded
+from .encode_spec import EncodeSpec
 from .sampled import sampled_turns
-from .task import EncodeSpec, make_renderer, stop_tokens
+from .task import make_renderer, stop_tokens
 
 _SAID = {
     Outcome.PREFIX: "another text stands before {} than the prompt that a model would be given",

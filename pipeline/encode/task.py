@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from ...schemas.errors import IntegrityError, TokenizerError
+from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
 from ...schemas.names import record_name
 from ...schemas.rows import ENCODED, Example
 from ...schemas.versions import version
@@ -23,7 +22,7 @@ from ...stages.prep import Options, PreparedBlock
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.byte_lengths import ByteLengths
-from ...stages.tokenize.encode import Encoder, EngineSample, Refused, SpecialTokenAffixes
+from ...stages.tokenize.encode import Encoder, EngineSample, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
 from ...stages.tokenize.preference import PairEncoder
@@ -34,96 +33,13 @@ from ..inputs.block_examples import block_examples
 from ..inputs.elsewhere import InputOrigin
 from ..inputs.joined import JoinedPlace
 from ..inputs.scan import Block
-from ..store.checksummed import seal, unseal
 from ..store.open import Store, scratch_of
+from .encode_spec import OF_TEMPLATES, PAIRS_FORMAT, EncodeSpec
 from .parts import PartRecord
 from .sampled import SampledTurns
 
-FORMAT = 8
-"""Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
-PAIRS_FORMAT = 1
-"""`FORMAT` of parts that hold preference pairs."""
-_OF_TEMPLATES = frozenset(
-    {"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost", "generation_stops", "prove"}
-)
-"""Keys of an EncodeSpec's payload that matter only for conversations."""
 _MAX_REJECTS = 10_000
 """Maximum number of rejects of one block to list; all of them are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeSpec:
-    """Everything that an encoded part depends on, except the block and its format."""
-
-    tokenizer_json: str
-    tokenizer_hash: str
-    engine: str
-    engine_version: str
-    jinja2_version: str
-    """Version of jinja2, which renders templates; other versions may render differently."""
-    template: str | None
-    template_name: str
-    variables: dict[str, Any]
-    date: str | None
-    trace: bool
-    around: SpecialTokenAffixes
-    on_limit: Literal["error", "reject"] = "error"
-    allow_lost: tuple[str, ...] = ()
-    """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
-    generation_stops: tuple[int, ...] = ()
-    """Ids at which the model's generation stops; the sampling proof asks for them."""
-    prove: bool = False
-    """Whether the sampling proof tries all turns, not only those of a sample."""
-
-    def payload(self) -> dict[str, Any]:
-        """Return the fields for a part's key, with hashes instead of long texts."""
-        return {
-            "format": FORMAT,
-            "tokenizer": self.tokenizer_hash,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "jinja2_version": self.jinja2_version,
-            "template": fingerprint([self.template, self.variables]),
-            "date": self.date,
-            "trace": self.trace,
-            "on_limit": self.on_limit,
-            "around": msgspec.to_builtins(self.around),
-            "allow_lost": list(self.allow_lost),
-            **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
-            **({"prove": True} if self.prove else {}),
-        }
-
-    def save(self, store: Store) -> str:
-        """Put the specification into the store for the tasks; return its name."""
-        name = self.name
-        if self._read(store, name) is None:
-            store.replace_bytes(name, seal(msgspec.json.encode(self)))
-        return name
-
-    @property
-    def name(self) -> str:
-        """The specification's name in a store: a fingerprint of its content."""
-        return f"specs/{fingerprint(self.payload())}.json"
-
-    @classmethod
-    def load(cls, store: Store, name: str) -> "EncodeSpec":
-        """Load the specification saved under a name.
-
-        Raises:
-            IntegrityError: the specification is missing or damaged.
-        """
-        found = cls._read(store, name)
-        if found is None:
-            raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
-        return found
-
-    @classmethod
-    def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
-        try:
-            found = decode_note(unseal(store.read(name)), cls)
-        except msgspec.MsgspecError:
-            return None
-        return found if found.name == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +74,7 @@ class EncodeTask:
             "options": msgspec.to_builtins(self.options.payload()),
             "max_row_bytes": self.max_row_bytes,
             "encode": {
-                key: value
-                for key, value in self.spec_payload.items()
-                if self.conversational or key not in _OF_TEMPLATES
+                key: value for key, value in self.spec_payload.items() if self.conversational or key not in OF_TEMPLATES
             },
             **({"where": list(self.where)} if self.where else {}),
             **({"pairs": PAIRS_FORMAT} if self.pairs else {}),

@@ -24,7 +24,8 @@ from ...stages.tokenize.engines import make_engine
 from ..dataset.open import Finished
 from ..dataset.output_folder import REQUEST
 from ..dataset.run_notes import refuse_code
-from ..encode.task import EncodeSpec, make_encoder
+from ..encode.encode_spec import EncodeSpec
+from ..encode.task import make_encoder
 from ..execute.local import LocalExecutor
 from ..inputs.blocks import BlockRows, Records
 from ..inputs.scan import columns_of, prepare_rows

@@ -221,7 +221,7 @@ class Hub:
 
 
 def _explain(error: BaseException, target: Target) -> PacktrainError | None:
-    """The error for users; None for an error that is none of the Hub."""
+    """The error for users; None for an error that is not of the Hub."""
     errors = _library().errors
     chain: list[BaseException] = []
     while error not in chain:

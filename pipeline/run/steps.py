@@ -12,10 +12,10 @@ from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
 from ..encode.driver import Encoded, encode
+from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.prepared import Prepared
 from ..encode.rejects import first_reject, reject_lines
 from ..encode.sampling_notes import check_sampling, check_stops
-from ..encode.task import PAIRS_FORMAT
 from ..encode.unproved import check_parts, check_proved, check_rewritten
 from ..execute.executor import Executor
 from ..inputs.format_options import needs_template

@@ -26,8 +26,9 @@ from ...stages.prep import Options, make_format
 from ...stages.select.where import Where
 from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import reference_tokenizer
+from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
-from ..encode.task import EncodeSpec, make_renderer
+from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerLoading, TokenizerSpec
 from ..encode.tokenizer_place import find_tokenizer
 from ..execute.local import LocalExecutor

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_nobody"
-"""Tokens: of `me`, who may write to `me` and `team`; of `me`, who may only read; and one that nobody has."""
+"""Tokens: of `me`, who may write to `me` and `team`; of `me`, who may only read; and one without an account."""
 _OWNERS = {WRITER: {"me", "team"}, READER: set[str]()}
 _PAGE = 3
 """Files on a page of a listing, so that there are several pages."""

@@ -1,0 +1,97 @@
+"""What encoded parts depend on besides their blocks, as the tasks find it in the store."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from ...schemas.errors import IntegrityError
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...stages.tokenize.encode import SpecialTokenAffixes
+from ..store.checksummed import seal, unseal
+from ..store.open import Store
+
+FORMAT = 8
+"""Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
+PAIRS_FORMAT = 1
+"""`FORMAT` of parts that hold preference pairs."""
+OF_TEMPLATES = frozenset(
+    {"template", "jinja2_version", "date", "trace", "on_limit", "allow_lost", "generation_stops", "prove"}
+)
+"""Keys of an EncodeSpec's payload that matter only for conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSpec:
+    """Everything that an encoded part depends on, except the block and its format."""
+
+    tokenizer_json: str
+    tokenizer_hash: str
+    engine: str
+    engine_version: str
+    jinja2_version: str
+    """Version of jinja2, which renders templates; other versions may render differently."""
+    template: str | None
+    template_name: str
+    variables: dict[str, Any]
+    date: str | None
+    trace: bool
+    around: SpecialTokenAffixes
+    on_limit: Literal["error", "reject"] = "error"
+    allow_lost: tuple[str, ...] = ()
+    """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; the sampling proof asks for them."""
+    prove: bool = False
+    """Whether the sampling proof tries all turns, not only those of a sample."""
+
+    def payload(self) -> dict[str, Any]:
+        """Return the fields for a part's key, with hashes instead of long texts."""
+        return {
+            "format": FORMAT,
+            "tokenizer": self.tokenizer_hash,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "jinja2_version": self.jinja2_version,
+            "template": fingerprint([self.template, self.variables]),
+            "date": self.date,
+            "trace": self.trace,
+            "on_limit": self.on_limit,
+            "around": msgspec.to_builtins(self.around),
+            "allow_lost": list(self.allow_lost),
+            **({"generation_stops": list(self.generation_stops)} if self.generation_stops else {}),
+            **({"prove": True} if self.prove else {}),
+        }
+
+    def save(self, store: Store) -> str:
+        """Put the specification into the store for the tasks; return its name."""
+        name = self.name
+        if self._read(store, name) is None:
+            store.replace_bytes(name, seal(msgspec.json.encode(self)))
+        return name
+
+    @property
+    def name(self) -> str:
+        """The specification's name in a store: a fingerprint of its content."""
+        return f"specs/{fingerprint(self.payload())}.json"
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> "EncodeSpec":
+        """Load the specification saved under a name.
+
+        Raises:
+            IntegrityError: the specification is missing or damaged.
+        """
+        found = cls._read(store, name)
+        if found is None:
+            raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
+        return found
+
+    @classmethod
+    def _read(cls, store: Store, name: str) -> "EncodeSpec | None":
+        try:
+            found = decode_note(unseal(store.read(name)), cls)
+        except msgspec.MsgspecError:
+            return None
+        return found if found.name == name else None
