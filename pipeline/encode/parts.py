@@ -13,7 +13,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ...stages.arrays import booleans, view
-from ...stages.mask.policy import Mask, supervised_runs
+from ...stages.mask.policy import Mask, run_weights, supervised_runs
 from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
 
@@ -198,9 +198,10 @@ class Segment:
         """Return the flat arrays of a batch of `schemas.rows.ENCODED`."""
         ids, runs = batch.column("input_ids"), batch.column("runs")
         structs = runs.values
-        ends = view(structs.field("end"))
+        ends, kind = view(structs.field("end")), view(structs.field("kind"))
+        weights = _weights_of(batch.column("weights"), view(runs.offsets))
         supervised = supervised_runs(
-            view(structs.field("kind")),
+            kind,
             view(structs.field("turn")),
             booleans(structs.field("train")),
             view(runs.offsets),
@@ -211,7 +212,7 @@ class Segment:
             offsets=view(ids.offsets),
             runs=np.where(supervised, ends, ~ends),
             run_offsets=view(runs.offsets),
-            weights=_weights_of(batch.column("weights"), view(runs.offsets)),
+            weights=None if weights is None else run_weights(weights, kind, mask),
         )
 
     @property

@@ -87,6 +87,11 @@ class Mask:
         return self.thoughts is not Thoughts.TRAIN or not self.tool_calls
 
     @property
+    def ends_in_next_headers(self) -> bool:
+        """Whether a stop token in a header counts as the end of the turn before it, not as a part of the header."""
+        return self.next_stops and self.train_end and self.policy is not Policy.ALL
+
+    @property
     def needs_turns(self) -> bool:
         """Whether the policy cannot be applied to a conversation whose turns were not located."""
         if self.needs_parts:
@@ -121,7 +126,7 @@ def supervised_runs(
     """
     table = kind_table(_SUPERVISED[mask.policy])
     if (borrowed := IS_NEXT_STOP[kind]).any():
-        if mask.next_stops and mask.train_end and mask.policy is not Policy.ALL:
+        if mask.ends_in_next_headers:
             table[list(NEXT_STOP_KINDS)] = True
             table[RunKind.HISTORY_STOP_IN_NEXT_HEADER] = mask.policy is not Policy.COMPLETION
         else:  # it is a header like any other, so the next message's flag counts too
@@ -192,6 +197,23 @@ def supervised_turns(
         np.bincount(owner[wanted], minlength=documents).astype(np.int32),
         np.bincount(owner[wanted & ~ended], minlength=documents).astype(np.int32),
     )
+
+
+def run_weights(weights: NDArray[np.float32], kind: NDArray[np.int8], mask: Mask) -> NDArray[np.float32]:
+    """(runs,) the loss weight of each run's tokens, if they are trained.
+
+    A stop token in a header has the weight of the turn that it ends, unless it is a part of the header like any other:
+    then it has the smaller weight of the two messages, as the rest of the header.
+
+    Args:
+        weights, kind: (runs,) of `schemas.rows.ENCODED`.
+    """
+    borrowed = IS_NEXT_STOP[kind[:-1]]
+    if mask.ends_in_next_headers or not borrowed.any():
+        return weights
+    out = weights.copy()
+    out[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
+    return out
 
 
 def label_weights(

@@ -152,8 +152,33 @@ def test_bad_weights_are_rejected_and_the_ledger_closes(weighed: Weighed) -> Non
     assert all("missing" in one or "the row has no" in one or "a weight is 0" in one for one in reasons)
 
 
+def test_a_stop_in_a_header_weighs_as_the_header_or_as_the_turn_that_it_ends(
+    weighed: Weighed, make_tokenizer: Callable[..., Path]
+) -> None:
+    """`<|im_start|>` before a user message of half the weight: a part of its header, unless it is trained as a stop."""
+    template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    folder = make_tokenizer("masks")
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    stop = next(one["id"] for one in added if one["content"] == "<|im_start|>")
+    said = [("user", "q", 1), ("assistant", "a", 4), ("user", "r", 0.5), ("assistant", "b", 2)]
+    messages = [{"role": role, "content": content, "weight": weight} for role, content, weight in said]
+    chats = weighed.write("chats", [{"messages": messages}])
+    found = {}
+    for name, mask in {
+        "all": {"policy": "all"},
+        "auto_all": {"policy": "all", "stop": "auto"},
+        "auto": {"policy": "assistant", "stop": "auto"},
+    }.items():
+        tokenizer = {"path": str(folder), "engine": "tokenizers", "chat_template": template}
+        (row,) = weighed.rows(name, [chats], mask=mask, tokenizer=tokenizer, truncate={"max_length": 128})
+        found[name] = [w for one, w in zip(row["labels"], row[WEIGHTS], strict=True) if one == stop]
+    assert found == {"all": [1, 0.5, 0.5], "auto_all": [1, 0.5, 0.5], "auto": [4]}
+
+
 STRATEGIES: dict[str, Row] = {
     "bfd": {},
+    "tight": {"pack": {"strategy": "tight", "max_docs": 3}},
     "none": {"pack": {"strategy": "none"}},
     "wrapped": {"pack": {"strategy": "wrapped"}},
     "bfd_split": {"pack": {"strategy": "bfd_split"}},
