@@ -24,8 +24,10 @@ WORK = 6_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
 _PIECE_WORK = 16
 """Work that each piece adds, so that large plans are improved as well."""
-_BEGIN_WORK, _BEGIN_PIECES = 6, 200_000
-"""Work that each of so many pieces adds for the first step, times the capacity over 4,096: it fills nearly all rows."""
+_BEGIN_WORK, _BEGIN_PIECES, _BEGIN_UNITS = 6, 200_000, 32
+"""Work that each of so many pieces adds for the first step, times the capacity over 4,096: it fills nearly all rows.
+Above 131,072 tokens it is no more, because it would take minutes for rows of 2**24, where exact fits are rare.
+"""
 _SHARE = 6
 """A step fills again as many rows as this share of the work suffices for: 1 / 6."""
 _FLOORS = (0.0, 1 / 3, 0.29, 0.25, 0.22, 0.2, 1 / 6, 1 / 7, 1 / 8, 0.1, 1 / 12, 1 / 16)
@@ -84,7 +86,9 @@ def tight_rows(
     placement = best_fit_decreasing(sizes, counts, max_docs)
     first = _Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
     bound = dual_bound(counts, len(first))
-    begin = _BEGIN_WORK * min(len(sizes), _BEGIN_PIECES) * (len(counts) >> 12) if work is None else 0
+    begin = 0
+    if work is None:
+        begin = _BEGIN_WORK * min(len(sizes), _BEGIN_PIECES) * min(len(counts) >> 12, _BEGIN_UNITS)
     limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
     if max_docs is not None:
         by_number = limited_bound(counts, max_docs) if bound.rows < len(first) else 0

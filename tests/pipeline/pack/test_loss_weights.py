@@ -220,14 +220,15 @@ def test_every_document_weighs_the_same(weighed: Weighed, normalize: str, strate
         assert len(set(each)) == 1
 
 
-def test_a_stream_gives_the_weights_of_a_run(weighed: Weighed) -> None:
+@pytest.mark.parametrize("strategy", ["bfd_split", "tight"])
+def test_a_stream_gives_the_weights_of_a_run(weighed: Weighed, strategy: str) -> None:
     chance = random.Random(5)
     rows = [
         {"input_ids": [chance.randrange(300) for _ in range(chance.randrange(2, 60))], "w": chance.choice([0.5, 2])}
         for _ in range(80)
     ]
     sources = [weighed.write("ids", rows) | {"keys": {"weight": "w"}, "loss_weight": 3.0}]
-    keys: Row = {"loss": {"normalize": "document"}, "pack": {"strategy": "bfd_split"}}
+    keys: Row = {"loss": {"normalize": "document"}, "pack": {"strategy": strategy}}
     config = weighed.config("out", sources, **keys)
     whole = weighed.pieces(weighed.rows("out", sources, **keys))
     live = LiveWindows(config, workers=0)
@@ -312,11 +313,11 @@ def test_verify_finds_weights_that_were_changed(weighed: Weighed) -> None:
     assert "add up to 1, but those of the shards to 1.5" in str(differing_sum(ledger, 1.5))
 
 
-@pytest.mark.parametrize("normalize", ["document", "conversation"])
-def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, normalize: str) -> None:
+@pytest.mark.parametrize(("normalize", "strategy"), [("document", "bfd_split"), ("conversation", "tight")])
+def test_shares_and_repairs_give_the_same_bytes(weighed: Weighed, normalize: str, strategy: str) -> None:
     chats = [{"messages": _chat(("a b c", 0.5), ("d " * (n % 9), 2), ("e", None))} for n in range(40)]
     source = weighed.write("chats", chats) | {"expand": "per_turn", "repeat": 2}
-    keys: Row = {"loss": {"normalize": normalize}, "pack": {"strategy": "bfd_split"}, "output": {"shard_bytes": 2**16}}
+    keys: Row = {"loss": {"normalize": normalize}, "pack": {"strategy": strategy}, "output": {"shard_bytes": 2**16}}
     weighed.rows("one", [source], **keys)
     whole = open_dataset(weighed.folder / "one").manifest
     config = weighed.config("two", [source], **keys)

@@ -1,5 +1,7 @@
 """`tight` needs at most the rows of `bfd`, its bound at most the fewest rows of any plan, and both hold every piece."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -198,3 +200,33 @@ def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
         tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
         assert plain.gap > 0.05
         assert tight.gap < 0.015
+
+
+@pytest.mark.slow
+def test_very_long_rows_take_no_more_work() -> None:
+    """What one row costs grows with its capacity; how much is searched does not, or 2**24 tokens would take minutes."""
+    seconds = []
+    for capacity in (2**17, 2**22):
+        lengths = np.random.default_rng(3).integers(capacity // 5, capacity // 2, 20_000)
+        begin = time.process_time()
+        certificate = plan_rows(lengths, capacity, "tight").certificate
+        seconds.append(time.process_time() - begin)
+        assert certificate.rows <= plan_rows(lengths, capacity).certificate.rows
+    assert seconds[1] < 3 * seconds[0]  # about as much; six times without the limit
+
+
+@pytest.mark.parametrize("capacity", [2, 3, 64])
+@pytest.mark.parametrize("keys", [{}, {"max_docs": 1}, {"max_docs": 2}, {"max_docs": 5}])
+def test_lengths_that_leave_nothing_to_choose(capacity: int, keys: dict[str, int]) -> None:
+    """All alike: none, empty, one token, half a row and one more, whole rows, longer than rows."""
+    for lengths in (
+        [],
+        [0, 0],
+        *([size] * 100 for size in (1, capacity // 2, capacity // 2 + 1, capacity, 3 * capacity)),
+    ):
+        plan = plan_rows(lengths, capacity, "tight", **keys)
+        longest = min(max(lengths, default=0), capacity)
+        each = min(capacity // longest, keys.get("max_docs", capacity)) if longest else 1
+        assert len(plan.row_offsets) - 1 == -(-sum(one > 0 for one in lengths) // each)
+        assert plan.certificate.optimal
+        assert sorted(plan.order.tolist()) == [number for number, one in enumerate(lengths) if one]
