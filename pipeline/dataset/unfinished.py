@@ -15,6 +15,8 @@ from ..store.open import Store, StoredFile
 from .manifests import MANIFEST, open_output
 from .output_folder import PLAN
 
+EXPORT = "export.json"
+"""The manifest of an export."""
 _RECORD = re.compile(r"_run/(?:[a-z]+/)?shards/\d+\.json")
 
 
@@ -25,10 +27,12 @@ def refuse_unfinished(folder: str | Path, *, deep: bool) -> None:
         deep: check the existing shards against their hashes.
 
     Raises:
-        InputError: the output is unfinished; the message says how far the run got.
+        InputError: the output is unfinished, and the message says how far the run got; or it is an export.
     """
     try:
         store = open_output(folder)
+        if not store.exists(MANIFEST) and store.exists(EXPORT):
+            raise InputError(f"{store.url} is an export, not a dataset; give the dataset that it was made from")
         if store.exists(MANIFEST) or not (store.exists(PLAN) or Leases(store).judge()):
             return
         raise InputError(f"{store.url} is not finished: it has no {MANIFEST}. {_state(store, deep)}")

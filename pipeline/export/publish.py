@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError, StoreError
@@ -21,7 +22,7 @@ from ..dataset.open import Finished
 from ..dataset.verify import verify
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import card_front, dataset_card, is_untouched, seal_card
+from ..report.card import card_front, dataset_card, is_untouched, own_place, seal_card
 from ..report.markdown import split_front, with_front
 from ..run.steps import packtrain_version
 from ..store.local import LocalStore
@@ -42,6 +43,13 @@ EXTRAS = {
 """What can be published besides, and its files: rows as text and paths of the machine; rows that were left out; ids and
 files of documents; names and hashes of the inputs, and the code of own readers."""
 _OPTIONS = export_options("trl")
+_MOST_CARD = 16 << 20
+"""Bytes that a card can have."""
+_SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{30,}|sk-[\w-]{20,}|A[KS]IA[0-9A-Z]{16})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+"""Tokens of the Hub, GitHub, model providers and AWS, and private keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ def publish(
     """
     observer, place = observer or Silent(), parse_target(target)
     source = open_source(dataset)
-    asked = _extras(source, extras)
+    asked, own = _extras(source, extras), _own_card(source)
     hub = None if dry_run else Hub(place)
     there = _look(hub, source) if hub is not None else None
     if there is not None:
@@ -116,7 +124,7 @@ def publish(
     exported = _export(source, folder, workers, observer) if folder is not None else found
     assert exported is not None
     files = [Outgoing(file.name, folder and folder / file.name, file.bytes) for file in exported.files]
-    files += [_small(NAME, exported.to_bytes()), _small(CARD, _card(source, exported, place)), *asked]
+    files += [_small(NAME, exported.to_bytes()), _small(CARD, _card(source, exported, place, own)), *asked]
     names = {file.name for file in files}
     removed = _unwanted(there, names) if there is not None else ()
     kept = [name for extra in EXTRAS.values() for name in extra if name not in names and source.store.exists(name)]
@@ -253,31 +261,43 @@ def _small(name: str, data: bytes) -> Outgoing:
     return Outgoing(name, data, len(data))
 
 
-def _card(source: Finished, exported: ExportManifest, target: Target) -> bytes:
-    """The card to publish: packtrain's, or the user's own with the files of the export at its head.
+def _own_card(source: Finished) -> tuple[dict[str, Any], str] | None:
+    """The head and the text of the user's own card; None if packtrain's is published.
 
     Raises:
-        InputError: the user's card cannot be read, or names a path of this machine.
+        InputError: the card cannot be read, or names a path of this machine or a secret, which may stand in the
+            configuration.
     """
-    place, own = hub_place(exported, target.repository), source.store.read(CARD)
-    if own is None or is_untouched(own):
-        return dataset_card(source.manifest, place)
     where = source.store.where(CARD)
+    if (source.store.size(CARD) or 0) > _MOST_CARD:
+        raise InputError(f"{where} has more than {_MOST_CARD >> 20} MiB; shorten it, or delete it")
+    held = source.store.read(CARD)
+    own = held if held is not None and not is_untouched(held) else None
     try:
-        text = own.decode()
+        text = (dataset_card(source.manifest, own_place(source.manifest)) if own is None else own).decode()
         front, body = split_front(text)
     except ValueError as error:
         raise InputError(f"{where}: {error}; fix it, or delete it, and packtrain writes a new one") from None
-    ours = card_front(source.manifest, place)
     for number, line in enumerate(text.splitlines(), start=1):
-        for path in _private_paths(source):
-            if re.search(rf"{re.escape(path)}(?![\w-])", line):
-                raise InputError(
-                    f"{where}, line {number}: names a path of this machine ({path}); take it out, because everybody "
-                    "could read it"
-                )
-    front |= {key: ours[key] for key in ("configs", "dataset_info")}
+        found = [f"names a path of this machine ({path})" for path in _private_paths(source) if _names(path, line)]
+        found += [f"holds what looks like a secret ({one[0][:6]}…)" for one in _SECRET.finditer(line)]
+        if found:
+            raise InputError(f"{where}, line {number}: {found[0]}; take it out, because everybody could read it")
+    return (front, body) if own is not None else None
+
+
+def _card(source: Finished, exported: ExportManifest, target: Target, own: tuple[dict[str, Any], str] | None) -> bytes:
+    """The card to publish: packtrain's, or the user's own with the files of the export at its head."""
+    place = hub_place(exported, target.repository)
+    if own is None:
+        return dataset_card(source.manifest, place)
+    (front, body), ours = own, card_front(source.manifest, place)
+    front = front | {key: ours[key] for key in ("configs", "dataset_info")}
     return seal_card(with_front(front, body if body.endswith("\n") else f"{body}\n"))
+
+
+def _names(path: str, line: str) -> bool:
+    return re.search(rf"{re.escape(path)}(?![\w-])", line) is not None
 
 
 def _private_paths(source: Finished) -> list[str]:

@@ -34,6 +34,9 @@ def context_places(
     Raises:
         ConfigError: the ranks cannot be divided into groups, or only some of the numbers are given.
     """
+    for name, value in (("cp_size", cp_size), ("cp_rank", cp_rank)):
+        if value is not None and not isinstance(value, int):
+            raise ConfigError(f"{name}={value!r}: give a whole number")
     if cp_size < 1:
         raise ConfigError(f"cp_size={cp_size}: must be at least 1")
     found = detect_rank(rank, world_size)

@@ -9,17 +9,21 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.export.driver import export
+from packtrain.pipeline.export.options import export_options
 from packtrain.pipeline.export.publish import EXTRAS, publish
 from packtrain.pipeline.export.verify import verify_export
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.card import is_untouched
 from packtrain.pipeline.report.markdown import split_front
-from packtrain.schemas.errors import PacktrainError
+from packtrain.schemas.errors import InputError, PacktrainError
+from packtrain.schemas.fingerprint import fingerprint
 
 from tests.support import warm
 from tests.support.hub_stand_in import READER, STRANGER, WRITER, Blob, HubStandIn, taken_for_the_hub
@@ -446,13 +450,15 @@ def test_the_users_own_card_is_published_with_the_files_of_the_export(
     ("text", "said"),
     [
         ("made in {folder}/x", "line 2: names a path of this machine"),
+        ("my token: hf_abcdefghijklmnopqrstuvwxyzABCDEF", r"line 2: holds what looks like a secret \(hf_abc…\); take"),
+        ("key: AKIAABCDEFGHIJKLMNOP", "holds what looks like a secret"),
         ("---\na: [\n---\n", "the YAML at its head cannot be read"),
         ("---\n- a\n---\n", "is not a mapping"),
     ],
 )
 def test_a_card_that_cannot_be_published(made: Made, hub: HubStandIn, tmp_path: Path, text: str, said: str) -> None:
     shutil.copytree(made("bfd"), tmp_path / "packed")
-    whole = f"# Mine\n{text.format(folder=tmp_path / 'packed')}" if "folder" in text else text
+    whole = text if text.startswith("---") else f"# Mine\n{text.format(folder=tmp_path / 'packed')}"
     (tmp_path / "packed" / "README.md").write_text(whole)
     with pytest.raises(PacktrainError, match=said) as failed:
         publish(tmp_path / "packed", HERE, workers=1)
@@ -460,6 +466,34 @@ def test_a_card_that_cannot_be_published(made: Made, hub: HubStandIn, tmp_path: 
     (tmp_path / "packed" / "README.md").write_bytes(b"\xff\xfe")
     with pytest.raises(PacktrainError, match=r"README\.md"):
         publish(tmp_path / "packed", HERE, workers=1)
+    assert hub.repositories == {}
+
+
+def test_a_configuration_with_a_secret_is_found_before_anything_is_made(
+    made: Made, hub: HubStandIn, tmp_path: Path
+) -> None:
+    """packtrain's own card shows the configuration, such as variables of a template."""
+    folder = tmp_path / "packed"
+    shutil.copytree(made("bfd"), folder)
+    manifest = open_dataset(folder).manifest
+    manifest.plan["config"]["tokenizer"]["variables"] = {"key": "sk-abcdefghijklmnopqrstuv"}
+    changed = replace(manifest, plan_hash=fingerprint(manifest.plan))
+    (folder / "manifest.json").write_bytes(changed.to_bytes())
+    (folder / "README.md").unlink()
+    with pytest.raises(InputError, match=r"README\.md, line \d+: holds what looks like a secret \(sk-abc…\); take"):
+        publish(folder, HERE, workers=1, staging=tmp_path / "staging")
+    with (folder / "README.md").open("wb") as file:
+        file.truncate(20 << 20)
+    with pytest.raises(InputError, match="has more than 16 MiB; shorten it"):
+        publish(folder, HERE, workers=1, staging=tmp_path / "staging")
+    assert hub.repositories == {}
+    assert not (tmp_path / "staging").exists()
+
+
+def test_an_export_is_not_a_dataset(made: Made, hub: HubStandIn, tmp_path: Path) -> None:
+    export(made("bfd"), tmp_path / "out", export_options("trl"), workers=1)
+    with pytest.raises(InputError, match="is an export, not a dataset; give the dataset that it was made from"):
+        publish(tmp_path / "out", HERE, workers=1)
     assert hub.repositories == {}
 
 

@@ -175,6 +175,13 @@ def test_data_that_cannot_be_divided_are_refused(make_packed: MakePacked, folder
     PackedLoader(packed, cp_size=4, cp_layout="ring", **place)  # rows of four-token documents
 
 
+@pytest.mark.parametrize("given", [{"cp_size": "4"}, {"cp_size": 4.0}, {"cp_size": 4, "cp_rank": "1"}])
+def test_numbers_of_ranks_are_whole_numbers(folder: Path, given: dict[str, Any]) -> None:
+    """They often come from the environment, as text."""
+    with pytest.raises(ConfigError, match=r"cp_(size|rank)=.*: give a whole number"):
+        PackedLoader(folder, **({"rows_per_step": 1, "rank": 0, "world_size": 1, "cp_rank": 1} | given))
+
+
 def test_neighbouring_ranks_are_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
