@@ -32,22 +32,23 @@ class Buffers:
         self.__init__()  # type: ignore[misc]
 
     def take(self, size: int) -> NDArray[np.int64]:
-        """Return an uninitialised (1, size) array. Pass on this array itself, because a view would not keep it."""
+        """Return an uninitialised (1, size) array. Any view keeps it, so several batches can share one array."""
         try:
             whole = self._idle.pop()
         except IndexError:
-            whole = np.empty(size, dtype=np.int64)
+            whole = np.empty(max(size, 1), dtype=np.int64)
         if len(whole) < size:
             whole = np.empty(size + size // 8, dtype=np.int64)
-        lent = whole[None, :size]
+        # A view of an array has the array's owner as its base, which outlives all views. The base of this one is a
+        # buffer, so its own views have it as their base.
+        lent: NDArray[np.int64] = np.frombuffer(whole.data, np.int64, size)
         idle, table = self._idle, self._lent
 
         def back(reference: "weakref.ref[NDArray[np.int64]]") -> None:
             del table[id(reference)]
             idle.append(whole)
 
-        # Every view of `lent` has `whole` as its base, not `lent` itself; torch.from_numpy holds the array that it is
-        # given. A plain weak reference is used, because weakref.finalize takes as long as a third of a small batch.
+        # A plain weak reference is used, because weakref.finalize takes as long as a third of a small batch.
         reference = weakref.ref(lent, back)
         table[id(reference)] = reference
-        return lent
+        return lent[None]

@@ -1,5 +1,6 @@
 """Turns packed rows into batches for a model."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of, starts_of
 from ...schemas.rows import IGNORE_INDEX
+from ..order.concat import ConcatRows
 from ..shards.arrow_shard import RowSpan
 from .loss_weights import any_weighted, weights_of
 
+_LOG = logging.getLogger(__name__)
 Take = Callable[[int], NDArray[np.int64]]
 """A function that returns an uninitialised (1, size) array."""
 
@@ -58,6 +62,38 @@ def flatten(
     return batch
 
 
+def flatten_several(spans: Sequence[RowSpan], share: int, take: Take) -> list[dict[str, Any]]:
+    """Make several batches of `share` rows each, at once; as `flatten` makes them one by one.
+
+    The batches are parts of the same arrays, so each keeps the memory of all.
+
+    Args:
+        spans: from `row_spans`, without loss weights or lengths without padding; rows may be joined across batches.
+    """
+    columns = [
+        _copied([getattr(span, name) for span in spans], take) for name in ("input_ids", "labels", "position_ids")
+    ]
+    token_ends, doc_ends = [0], [0]
+    for span in spans:
+        for ends, bounds in zip((token_ends, doc_ends), span.bounds or ([], []), strict=True):
+            shift = ends[-1] - bounds[0]
+            ends += [bound + shift for bound in bounds[1:]]
+    tokens, docs = token_ends[::share], doc_ends[::share]
+    lengths = np.concatenate([span.seq_lengths for span in spans])
+    # A batch without documents has length 0; `reduceat` would take the next one's.
+    longest = np.maximum.reduceat(np.append(lengths, np.int32(0)), docs[:-1]) * (np.diff(docs) > 0)
+    # A running sum that begins again at 0 with every batch: before each stands the negative sum of the last one.
+    sums = np.diff(offsets_of(lengths)[docs[:-1]], prepend=0)
+    bounds_of_all = np.cumsum(np.insert(lengths, docs[:-1], -sums), dtype=np.int32)
+    batches = []
+    for number, (begin, end, most) in enumerate(zip(tokens[:-1], tokens[1:], longest.tolist(), strict=True)):
+        first, last = docs[number], docs[number + 1]
+        ids, labels, positions = [torch.from_numpy(column[:, begin:end]) for column in columns]
+        cu_seq_lens = torch.from_numpy(bounds_of_all[first + number : last + number + 1])
+        batches.append(_named(ids, labels, positions, cu_seq_lens, most))
+    return batches
+
+
 @dataclass(frozen=True, slots=True)
 class FixedShape:
     """The size to which every row is padded, so that all batches have the same shape."""
@@ -67,6 +103,27 @@ class FixedShape:
     docs: int
     """Maximum number of documents in a row."""
     pad_id: int = 0
+
+    @staticmethod
+    def of(corpus: ConcatRows, static_shapes: bool | int, unpacked: bool, pad_id: int) -> "FixedShape | None":
+        """The shape that a loader's `static_shapes` asks for.
+
+        Raises:
+            ConfigError: a row has more documents than that, or batches are unpacked.
+        """
+        if static_shapes is False:
+            return None
+        if unpacked:
+            raise ConfigError(
+                "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
+            )
+        most = corpus.max_docs
+        if static_shapes is not True and static_shapes < most:
+            raise ConfigError(
+                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
+                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
+            )
+        return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
 
 
 def fix_shape(
@@ -121,6 +178,17 @@ def padding_share(rows: Sequence[RowSpan]) -> float:
     return 1 - float(lengths.sum()) / max(1, int(lengths.max(initial=0)) * len(lengths))
 
 
+def warn_of_padding(corpus: ConcatRows, share: int) -> None:
+    """Say how much of the batches of `unpack`, of `share` rows each, will be padding."""
+    rows = [corpus.row(index) for index in range(min(len(corpus), 16 * share))]
+    parts = [padding_share(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
+    _LOG.warning(
+        "unpacked=True: documents are padded to the longest of their batch; %.0f %% of the tokens that the model "
+        "computes will be padding. Packed batches have none",
+        100 * sum(parts) / len(parts),
+    )
+
+
 def unpack(rows: Sequence[RowSpan], pad_id: int = 0, *, weights: bool | None = None) -> dict[str, Any]:
     """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
 
@@ -166,9 +234,18 @@ def _batch(
     longest: int,
     seq_idx: bool,
 ) -> dict[str, Any]:
-    bounds = offsets_of(lengths, np.int32)
-    cu_seq_lens = torch.from_numpy(bounds)
-    batch: dict[str, Any] = {
+    cu_seq_lens = torch.from_numpy(offsets_of(lengths, np.int32))
+    batch = _named(input_ids, labels, position_ids, cu_seq_lens, longest)
+    if seq_idx:
+        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
+    return batch
+
+
+def _named(
+    input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor, cu_seq_lens: torch.Tensor, longest: int
+) -> dict[str, Any]:
+    return {
         "input_ids": input_ids,
         "labels": labels,
         "position_ids": position_ids,
@@ -178,18 +255,18 @@ def _batch(
         "max_length_k": longest,
         "use_cache": False,
     }
-    if seq_idx:
-        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
-    return batch
 
 
 def _joined(arrays: Sequence[NDArray[np.int32]], take: Take) -> torch.Tensor:
     """Return (1, T) int64, copied and converted in one pass over memory."""
+    return torch.from_numpy(_copied(arrays, take))
+
+
+def _copied(arrays: Sequence[NDArray[np.int32]], take: Take) -> NDArray[np.int64]:
     out = take(sum(map(len, arrays)))
     flat, begin = out[0], 0
     for array in arrays:
         end = begin + len(array)
         flat[begin:end] = array
         begin = end
-    return torch.from_numpy(out)  # the array from `take` itself, because `Buffers` watches it
+    return out

@@ -8,7 +8,7 @@ can resume exactly where it stopped with another number of ranks, workers or row
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,16 +34,18 @@ from ..shards.arrow_shard import RowSpan
 from ..shards.dataset_rows import held_room
 from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
 from .buffers import Buffers
-from .collate import FixedShape, fix_shape, flatten, padding_share, pinned, unpack
+from .collate import FixedShape, fix_shape, flatten, flatten_several, pinned, unpack, warn_of_padding
 from .context_parallel import ContextPart, context_places
 from .loss_weights import hands_out
 from .prefetch import ShardsAhead
 from .step_documents import StepDocument, step_documents
-from .watchdog import Watchdog
+from .watchdog import Watchdog, whereabouts
 
 _LOG = logging.getLogger(__name__)
-_TASK_ROWS = 32
-"""Number of rows that a thread batches in one task; more would not fit into the processor's cache."""
+_TASK_ROWS, _TASK_TOKENS = 16, 2**16
+"""Maximum number of rows, and of their tokens, that are batched at once; more would not fit into the processor's
+cache.
+"""
 _Made = tuple[Step | None, dict[str, Any]]
 """A batch, and the step that it completes; None if it does not complete one."""
 
@@ -69,9 +71,9 @@ class PackedLoader:
         model: shape of the model, for the costs.
         mix_by, until: for a mixture with weights: what the weights are shares of, and where the mixture ends.
         num_workers: number of threads that make batches ahead; threads are enough, because copying releases the
-            interpreter lock. With 0, each batch is made on demand, in the caller's thread and without a watchdog:
+            interpreter lock. With 0, batches are made on demand, in the caller's thread and without a watchdog:
             faster when nothing else computes, and no slower during training while shards are in the page cache.
-        prefetch: minimum number of batches ahead per worker. Small batches are made several at a time.
+        prefetch: minimum number of batches ahead per worker. Small batches are made several at a time and share memory.
         pin_memory: put batches in page-locked memory, for faster copies to a GPU.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
             dataset's `max_length`, and `cu_seq_lens` to the most documents of a row, or to this number if given.
@@ -166,13 +168,13 @@ class PackedLoader:
         self._ended = False
         self._rows = self._tokens = 0  # returned by all ranks together
         self._buffers = Buffers()
-        self.shape = self._fixed_shape(static_shapes)
+        self.shape = FixedShape.of(self.corpus, static_shapes, unpacked, pad_id)
         if unpacked:
             if self.context is not None:
                 raise ConfigError(
                     "unpacked: one document per row cannot be divided with cp_size; leave out one of them"
                 )
-            self._warn_of_padding()
+            warn_of_padding(self.corpus, rows_per_step // self.place.world_size)
 
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
@@ -253,7 +255,7 @@ class PackedLoader:
 
         Does not change the state.
         """
-        return self._make(self.steps, position, 1)[0][1]
+        return self._make(self.steps.at(position), 1)[0][1]
 
     def explain(self, step: int) -> list[StepDocument]:
         """Return the documents of a step, with their ranks. Steps are counted from the beginning of the order.
@@ -267,14 +269,24 @@ class PackedLoader:
         return step_documents(self.corpus, steps.at(position))
 
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
-        for number in range(count):
-            yield from self._make(steps, first + number * self.rows_per_step, self.accumulate)
+        # A row of a remote shard may have to be waited for, so only local ones are read before they are asked for.
+        group = self._task_steps() if self._local() else 1
+        done, size, width = 0, 1, self.rows_per_step
+        while done < count:
+            begin = first + done * width
+            positions = range(begin, begin + min(size, count - done) * width, width)
+            try:
+                made: Iterable[_Made] = self._make_several(steps, positions)
+            except Exception:  # whatever it is, it comes again at its own batch
+                made = (one for position in positions for one in self._make(steps.at(position), self.accumulate))
+            yield from made
+            done, size = done + size, group
 
     def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         """Yield batches in order; threads make them ahead."""
         width = self.rows_per_step
         # One task makes several small steps, because handing a task to a thread takes as long as eight rows.
-        group = max(1, _TASK_ROWS * self.place.world_size // width)
+        group = self._task_steps()
         tasks = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // group))
         begin, end = first, first + count * width
         size = 1  # the first task is small, so that the first batch comes soon
@@ -288,18 +300,40 @@ class PackedLoader:
                     waiting.append((begin, pool.submit(self._make_several, steps, positions)))
                     begin, size = begin + size * width, group
                 position, future = waiting.popleft()
-                yield from self.watchdog.wait(future, partial(self._whereabouts, position))
+                yield from self.watchdog.wait(future, partial(whereabouts, steps, self.place, position))
         finally:
             # do not wait for the threads, because a hanging store would hide the error
             if not ending():
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
-        return [made for position in positions for made in self._make(steps, position, self.accumulate)]
+        planned = steps.several(positions.start, len(positions))
+        together = self._make_together(planned)
+        if together is not None:
+            return together
+        return [made for step in planned for made in self._make(step, self.accumulate)]
 
-    def _make(self, steps: Steps, position: int, parts: int) -> list[_Made]:
-        """Return this rank's share of the step at a position, as `parts` batches."""
-        step = steps.at(position)
+    def _make_together(self, planned: list[Step]) -> list[_Made] | None:
+        """Return this rank's share of several steps, copied at once; None if their batches are not plain rows."""
+        if len(planned) == 1 or planned[-1].real < self.rows_per_step or not self._plain:
+            return None
+        rows: list[int] = []
+        for step in planned:
+            numbers = step.rows.tolist()
+            rows += [numbers[index] for index in step.rank_rows[self.place.rank]]
+        row_spans = self.corpus.row_spans(rows)
+        if any(span.seq_lengths_unpadded is not None for span in row_spans):
+            return None
+        parts = self.accumulate
+        share = self.rows_per_step // self.place.world_size // parts
+        batches = flatten_several(row_spans, share, self._buffers.take)
+        return [
+            (planned[number // parts] if number % parts == parts - 1 else None, batch)
+            for number, batch in enumerate(batches)
+        ]
+
+    def _make(self, step: Step, parts: int) -> list[_Made]:
+        """Return this rank's share of a step, as `parts` batches."""
         mine = step.rank_rows[self.place.rank]
         share = len(mine) // parts
         return [
@@ -337,51 +371,28 @@ class PackedLoader:
             return flatten(rows, seq_idx=self.seq_idx, take=take, weights=self.weights)
         return pinned(batch) if self.pin_memory else batch
 
-    def _fixed_shape(self, static_shapes: bool | int) -> FixedShape | None:
-        if static_shapes is False:
-            return None
-        if self.unpacked:
-            raise ConfigError(
-                "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
-            )
-        most = self.corpus.max_docs
-        if static_shapes is not True and static_shapes < most:
-            raise ConfigError(
-                f"static_shapes={static_shapes}: a row of this dataset has {most:,} documents; "
-                f"take {most:,} or more, or pack again with pack.max_docs: {static_shapes}"
-            )
-        return FixedShape(self.corpus.max_length, most if static_shapes is True else static_shapes, self.pad_id)
+    @property
+    def _plain(self) -> bool:
+        """Whether batches are rows one after another, without more columns."""
+        special = self.unpacked or self.seq_idx or self.weights or self.pin_memory
+        return not special and self.context is None and self.shape is None
 
-    def _warn_of_padding(self) -> None:
-        share = self.rows_per_step // self.place.world_size
-        rows = [self.corpus.row(index) for index in range(min(len(self.corpus), 16 * share))]
-        parts = [padding_share(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
-        _LOG.warning(
-            "unpacked=True: documents are padded to the longest of their batch; %.0f %% of the tokens that the model "
-            "computes will be padding. Packed batches have none",
-            100 * sum(parts) / len(parts),
-        )
+    def _task_steps(self) -> int:
+        """Number of steps whose batches are made at once."""
+        rows = min(_TASK_ROWS, _TASK_TOKENS // self.corpus.max_length)
+        return max(1, rows * self.place.world_size // self.rows_per_step)
+
+    def _local(self) -> bool:
+        return all(isinstance(part.files, LocalShardFiles) for part in self.corpus.parts)
 
     def _shards_ahead(self) -> ShardsAhead | None:
-        if all(isinstance(part.files, LocalShardFiles) for part in self.corpus.parts):
+        if self._local():
             return None
         ahead = ShardsAhead(
             self.schedule.global_order, self.total_rows, 4 * self.rows_per_step, held_room(self._cache_bytes)
         )
         ahead.move(self._rows)
         return ahead
-
-    def _whereabouts(self, position: int) -> str:
-        """Say what a batch waits for, for the watchdog's message."""
-        rows = self.schedule.global_order.near(position, min(position + self.rows_per_step, self.total_rows))
-        urls = sorted({self.corpus.url_of(row) for row in rows.tolist()})
-        more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
-        text = (
-            f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
-            f"whose rows are in {', '.join(urls[:3])}{more}"
-        )
-        downloads = "; ".join(str(fetch) for part in self.corpus.parts for fetch in part.files.busy())
-        return f"{text}; downloading: {downloads}" if downloads else text
 
 
 def _pinned(size: int) -> NDArray[np.int64]:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from ...schemas.errors import StalledError
 from ...schemas.units import duration
+from ..order.rank import RankInfo
+from ..order.steps import Steps
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -51,3 +53,17 @@ class Watchdog:
                 )
             _LOG.warning("%s; %s by now", what(), duration(waited))
             report *= 2
+
+
+def whereabouts(steps: Steps, place: RankInfo, position: int) -> str:
+    """Say what the batch of a step waits for."""
+    order = steps.global_order
+    rows = order.near(position, min(position + steps.rows_per_step, steps.total))
+    urls = sorted({order.corpus.url_of(row) for row in rows.tolist()})
+    more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
+    text = (
+        f"rank {place.rank} of {place.world_size} waits for step {position // steps.rows_per_step:,}, "
+        f"whose rows are in {', '.join(urls[:3])}{more}"
+    )
+    downloads = "; ".join(str(fetch) for part in order.corpus.parts for fetch in part.files.busy())
+    return f"{text}; downloading: {downloads}" if downloads else text

@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,12 @@ class ConcatRows:
         if self._only is not None:
             return self._only.sizes.tokens(rows)
         return sum(self.parts[part].sizes.tokens([row]) for part, row in map(self.locate, rows))
+
+    def tokens_of(self, rows: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+        """Return (N,) the tokens of each row. Opens no shard."""
+        if self._only is not None:
+            return self._only.sizes.of(rows)[0]
+        return np.array([self.tokens([row]) for row in rows.tolist()], dtype=np.int64)
 
     def url_of(self, index: int) -> str:
         """Return the full address of the shard that holds row `index`."""

@@ -32,6 +32,8 @@ class RowSpan:
     """(D,) without padding; None if the dataset does not say."""
     loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
     """(T,) how much each label counts; None if all count 1."""
+    bounds: tuple[list[int], list[int]] | None = field(default=None, kw_only=True)
+    """For several rows: where each begins and the last ends, in tokens and in pieces; counted from any place."""
 
 
 @dataclass(slots=True)

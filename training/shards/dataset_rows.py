@@ -162,6 +162,7 @@ class PackedRows:
             ids, labels, positions, lengths, _, _ = chunk.values
             unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
             span = RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs], seq_lengths_unpadded=unpadded)
+            span.bounds = chunk.tokens[at : after + 1], chunk.docs[at : after + 1]
             if chunk.weights is not None:
                 span.loss_weights = chunk.weights[tokens]
             yield span

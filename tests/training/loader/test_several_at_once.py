@@ -1,0 +1,112 @@
+"""Batches that are made several at a time are those made one by one, and a loader stops and goes on within them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from packtrain.schemas.errors import IntegrityError  # noqa: E402
+from packtrain.training import PackedLoader  # noqa: E402
+from packtrain.training.loader.collate import flatten, flatten_several, fresh  # noqa: E402
+from packtrain.training.shards.arrow_shard import RowSpan  # noqa: E402
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Equal to the bit, with the same types and shapes."""
+    return list(one) == list(other) and all(
+        (value.dtype, value.shape) == (other[name].dtype, other[name].shape) and torch.equal(value, other[name])
+        if isinstance(value, torch.Tensor)
+        else value == other[name]
+        for name, value in one.items()
+    )
+
+
+def span(rows: list[list[int]], first: int) -> RowSpan:
+    """Rows of documents of these lengths, with tokens from `first` on, as a part of a chunk that begins earlier."""
+    lengths = np.array([length for row in rows for length in row], dtype=np.int32)
+    tokens = np.cumsum([7, *map(sum, rows)]).tolist()
+    docs = np.cumsum([3, *map(len, rows)]).tolist()
+    ids = np.arange(first, first + tokens[-1] - 7, dtype=np.int32)
+    return RowSpan(ids, -ids, ids % 5, lengths, bounds=(tokens, docs))
+
+
+def test_three_batches_by_hand() -> None:
+    one, two, three = flatten_several([span([[2, 1], [3]], 10), span([[1, 1]], 50)], 1, fresh)
+    assert [batch["input_ids"].tolist() for batch in (one, two, three)] == [[[10, 11, 12]], [[13, 14, 15]], [[50, 51]]]
+    assert one["labels"].tolist() == [[-10, -11, -12]]
+    assert three["position_ids"].tolist() == [[0, 1]]
+    assert [batch["cu_seq_lens_q"].tolist() for batch in (one, two, three)] == [[0, 2, 3], [0, 3], [0, 1, 2]]
+    assert [batch["max_length_k"] for batch in (one, two, three)] == [2, 3, 1]
+
+
+ROWS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@given(ROWS, st.integers(1, 5), st.lists(st.integers(0, 11), max_size=4))
+def test_however_rows_are_joined(rows: list[list[int]], batches: int, cuts: list[int]) -> None:
+    share, rows = len(rows), rows * batches
+    edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    firsts = np.cumsum([100, *map(sum, rows)]).tolist()
+    spans = [span(rows[begin:end], firsts[begin]) for begin, end in pairwise(edges)]
+    found = flatten_several(spans, share, fresh)
+    expected = [
+        flatten([span([row], firsts[begin + index]) for index, row in enumerate(rows[begin : begin + share])])
+        for begin in range(0, len(rows), share)
+    ]
+    assert all(same(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("order", ["sequential", "full"])
+@pytest.mark.parametrize("shape", [(1, 0, 1, 1), (2, 1, 2, 1), (4, 0, 1, 2), (6, 1, 2, 3)])
+def test_every_batch_and_every_state(folder: Path, workers: int, order: str, shape: tuple[int, int, int, int]) -> None:
+    rows, rank, world_size, parts = shape
+
+    def make(num_workers: int) -> PackedLoader:
+        options: dict[str, Any] = {"order": order, "epochs": 3, "tail": "pad", "accumulate": parts}
+        return PackedLoader(
+            folder, rows_per_step=rows, rank=rank, world_size=world_size, num_workers=num_workers, **options
+        )
+
+    loader = make(workers)
+    alone = [
+        batch for step in range(len(loader) // parts) for _, batch in loader._make(loader.steps.at(step * rows), parts)
+    ]
+    found, states = [], []
+    for batch in loader:  # all are kept, so none may be written over
+        found.append(batch)
+        states.append(loader.state_dict())
+    assert len(found) == len(alone) > 8
+    assert all(same(one, other) for one, other in zip(found, alone, strict=True))
+    # In the middle of what was made at once, too: the state is that of the last batch of a step that was returned.
+    for number in range(0, len(alone) - parts, 3):
+        if (number + 1) % parts == 0:
+            resumed = make(workers)
+            resumed.load_state_dict(states[number])
+            rest = list(islice(closing(resumed), 2 * parts))
+            expected = alone[number + 1 : number + 1 + 2 * parts]
+            assert all(same(one, other) for one, other in zip(rest, expected, strict=True))
+
+
+def closing(loader: PackedLoader) -> Iterator[dict[str, Any]]:
+    yield from loader
+
+
+def test_without_a_thread_an_error_comes_at_its_own_batch(folder: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    shards = json.loads((damaged / "manifest.json").read_bytes())["splits"]["train"]["shards"]
+    (damaged / shards[1]["name"]).write_bytes(b"not an Arrow file")
+    loader = PackedLoader(damaged, rows_per_step=1, order="sequential", balance=None, num_workers=0)
+    states: list[int] = []
+    with pytest.raises(IntegrityError, match="has 17 bytes"):
+        states.extend(loader.state_dict()["rows"] for _ in loader)
+    assert states == list(range(1, shards[0]["rows"] + 1))
