@@ -238,7 +238,7 @@ def export_model(
 
 
 def _split_line(split: "ExportedSplit") -> str:
-    padding = f", and {split.padding:,} of padding" if split.padding else ""
+    padding = f", plus {split.padding:,} of padding that the export adds" if split.padding else ""
     return (
         f"{plural(split.rows, 'row')}, {plural(split.pieces, 'document')}, {split.tokens:,} tokens, of which "
         f"{split.trained:,} are trained{padding}"
