@@ -42,10 +42,8 @@ from .step_documents import StepDocument, step_documents
 from .watchdog import Watchdog, whereabouts
 
 _LOG = logging.getLogger(__name__)
-_TASK_ROWS, _TASK_TOKENS = 16, 2**16
-"""Maximum number of rows, and of their tokens, that are batched at once; more would not fit into the processor's
-cache.
-"""
+_TASK_ROWS, _COPY_ROWS, _COPY_TOKENS = 32, 16, 2**16
+"""Most rows of a thread's task, and most rows and tokens of one copy; more would not fit into the processor's cache."""
 _Made = tuple[Step | None, dict[str, Any]]
 """A batch, and the step that it completes; None if it does not complete one."""
 
@@ -270,7 +268,7 @@ class PackedLoader:
 
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         # A row of a remote shard may have to be waited for, so only local ones are read before they are asked for.
-        group = self._task_steps() if self._local() else 1
+        group = self._task_steps() if self._local() and self._plain else 1
         done, size, width = 0, 1, self.rows_per_step
         while done < count:
             begin = first + done * width
@@ -373,13 +371,14 @@ class PackedLoader:
 
     @property
     def _plain(self) -> bool:
-        """Whether batches are rows one after another, without more columns."""
+        """Whether batches are one or two rows (larger ones gain nothing together), without more columns."""
         special = self.unpacked or self.seq_idx or self.weights or self.pin_memory
-        return not special and self.context is None and self.shape is None
+        small = self.rows_per_step // self.place.world_size // self.accumulate <= 2
+        return small and not special and self.context is None and self.shape is None
 
     def _task_steps(self) -> int:
         """Number of steps whose batches are made at once."""
-        rows = min(_TASK_ROWS, _TASK_TOKENS // self.corpus.max_length)
+        rows = min(_COPY_ROWS, _COPY_TOKENS // self.corpus.max_length) if self._plain else _TASK_ROWS
         return max(1, rows * self.place.world_size // self.rows_per_step)
 
     def _local(self) -> bool:
