@@ -38,9 +38,20 @@ _NAMES = {
     "encode.on_limit": "tokenizer.on_limit",
     "encode.allow_lost": "tokenizer.allow_lost",
     "encode.around": "what the tokenizer puts around a text",
+    "encode.generation_stops": "the stop tokens beside the tokenizer",
+    "encode.prove": "mask.prove",
 }
-_HASHED = ("encode.tokenizer", "encode.template", "encode.around", "encode.format", "pairs", "options.code")
-"""Words for fields whose values are too long to show."""
+_HASHED = (
+    "encode.tokenizer",
+    "encode.template",
+    "encode.around",
+    "encode.format",
+    "encode.generation_stops",
+    "encode.prove",
+    "pairs",
+    "options.code",
+)
+"""Fields whose values are not shown, because they are too long or not those that a user writes."""
 
 
 class _PartNote(msgspec.Struct, frozen=True):

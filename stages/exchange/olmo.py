@@ -35,7 +35,9 @@ def check_bounds(rows: ExchangeRows, eos_id: int) -> None:
     if cuts.any():
         row = rows.row_of_token(int(np.argmax(cuts)))
         raise MisfitError(
-            row, f"a document has the end-of-sequence token {eos_id} inside, and OLMo-core would cut it there"
+            row,
+            f"a document has the end-of-sequence token {eos_id} inside, and OLMo-core would cut it there; "
+            "it can take only data whose documents have that token at their end alone; choose another --to",
         )
     closed[rows.row_pieces[1:] - 1] = True
     if not closed.all():
@@ -43,7 +45,7 @@ def check_bounds(rows: ExchangeRows, eos_id: int) -> None:
         raise MisfitError(
             row,
             f"a document does not end with the end-of-sequence token {eos_id}, so OLMo-core would join it to the next "
-            "one",
+            "one; choose another --to",
         )
 
 

@@ -177,7 +177,7 @@ def find_turns(
         said = [prompt, *(index for index in said if index != prompt)]
     for index in said:
         if index not in first:
-            raise UnprovedError("the template drops all of its text", index)
+            raise UnprovedError("the template drops its text, or rewrites all of it", index)
         low_word, high_word = first[index], last[index]
         if index in calls and all(word[2] & CALL == 0 for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
@@ -321,7 +321,7 @@ class _Closing:
         self._stops = manner.stops
         place = last.get(final)
         if place is None:
-            raise UnprovedError("the template drops all of its text", final)
+            raise UnprovedError("the template drops its text, or rewrites all of it", final)
         tail, called = manner.closing, False
         if self._final >= 0:
             called = bool(words[place][2] & CALL)

@@ -254,7 +254,7 @@ def test_what_is_not_proved_is_rejected_by_name(packed: Packed) -> None:
     rejects = [json.loads(line) for line in lines]
     assert [(one["line"], one["reason"]) for one in rejects] == [(1, "unproved"), (2, "unproved"), (3, "unproved")]
     assert "chat template" in rejects[0]["detail"]
-    assert "drops all of its text" in rejects[0]["detail"]
+    assert "drops its text, or rewrites all of it" in rejects[0]["detail"]
 
 
 def test_or_refuses_the_run(packed: Packed) -> None:
