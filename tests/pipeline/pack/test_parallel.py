@@ -114,7 +114,7 @@ parallels = st.builds(
 )  # fmt: skip
 
 
-@examples(100)
+@examples(40)
 @given(packs, parallels, st.sampled_from(["truncate", "split"]), st.sampled_from(["arrow", "parquet"]))
 def test_every_dataset_keeps_its_multiples(
     tmp_path_factory: pytest.TempPathFactory,
