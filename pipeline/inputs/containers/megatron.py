@@ -65,7 +65,7 @@ class _Pair:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         stack.callback(os.close, descriptor)
         if not S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{path} is not a regular file; {_FIX}")
+            raise InputError(f"{path} is not a regular file; give the file itself. {_FIX}")
         return descriptor
 
     def damaged(self, error: Exception | str) -> InputError:
