@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
-from ...stages.arrays import booleans, view
+from ...stages.arrays import booleans, numbers, view
 from ...stages.mask.policy import Mask, run_weights, supervised_runs
 from ..inputs.blocks import FileLines
 from ..store.open import Store, StoredFile
@@ -172,6 +172,22 @@ class EncodedPart:
             raise IntegrityError(
                 f"the encoded part {path} cannot be read ({error}); delete it and run again to rebuild it"
             ) from error
+
+    def narrow(self, documents: NDArray[np.int64]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Keep only some documents, ascending.
+
+        Returns:
+            For each segment, where the tokens and the runs of its remaining documents began in it.
+        """
+        begins, first = [], 0
+        for index, batch in enumerate(self.batches):
+            low, high = np.searchsorted(documents, [first, first + batch.num_rows])
+            rows = documents[low:high] - first
+            first += batch.num_rows
+            ids, runs = (view(batch.column(name).offsets)[rows] for name in ("input_ids", "runs"))
+            begins.append((ids, runs))
+            self.batches[index] = batch.take(numbers(rows))
+        return begins
 
     def segments(self, mask: Mask) -> "list[Segment]":
         """The part's segments, with the mask applied to their runs."""

@@ -114,6 +114,7 @@ def read_catalogue(
     *,
     digests: bool = False,
     conversations: bool = False,
+    only: Sequence[NDArray[np.int64]] | None = None,
 ) -> Catalogue:
     """Read the lengths and runs of all parts, one part in memory at a time.
 
@@ -121,16 +122,20 @@ def read_catalogue(
         names: names of the sources; a group is identified by source and group name.
         digests: whether to read the digests.
         conversations: whether to find out which documents are of one conversation.
+        only: for each part, the documents to read, ascending; by default all.
     """
     columns: dict[str, list[NDArray[Any]]] = {}
     part_sizes: list[int] = []
     file_sizes: list[int] = []
     segment_sizes: list[int] = []
-    for place in parts:
+    for number, place in enumerate(parts):
         part = EncodedPart(place.path)
+        places = part.narrow(only[number]) if only is not None else None
         documents = 0
-        for batch, segment in zip(part.batches, part.segments(mask), strict=True):
-            found = _read_segment(batch, segment, limits, mask)
+        for index, batch in enumerate(part.batches):
+            found = _read_segment(batch, Segment.of(batch, mask), limits, mask)
+            if places is not None:
+                found["begins"], found["run_begins"] = places[index]
             found["held_out"] = _held_out(batch, names[place.source], holdout)
             if digests:
                 found["digests"] = digest_halves(batch).copy()

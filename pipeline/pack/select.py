@@ -19,6 +19,9 @@ from ..encode.parts import MIXED, REWRITTEN, UNPROVED, EncodedPart
 from .document_index import Catalogue, contaminated
 from .split import SplitDocuments, Splitter, split_documents
 
+CUT_UNTRAINED = "cut_untrained"
+"""The ledger's reason for documents that a limit left without a trained token."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
@@ -126,7 +129,7 @@ def select_alone(
         split = _split(catalogue, np.flatnonzero(long & selection.stays), config, mask, tokenizer_json)
         labels[split.documents] = split.labels
     if not config.keep_untrained:
-        selection.leave_out(labels <= 0, "cut_untrained")
+        selection.leave_out(labels <= 0, CUT_UNTRAINED)
     return Chosen(catalogue, selection, split)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.hints import setting
 from ...schemas.ledger import SourceLedger
+from ...schemas.ragged import offsets_of
 from ...schemas.units import share
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
@@ -15,15 +17,13 @@ from ..encode.parts import PartPlace
 from ..inputs.format_options import SourceFormat
 from ..pack.document_index import Holdout, read_catalogue
 from ..pack.driver import Packed
-from ..pack.select import Chosen, limits_of, select_alone
+from ..pack.select import CUT_UNTRAINED, Chosen, limits_of, select_alone
 from ..pack.survey import Survey
-from ..pack.windows import CHUNK_DOCUMENTS, groups
 from ..report.collect.padding import padding_cost
 
-_CUT = "cut_untrained"
 _DOUBLINGS = 4
 """Number of doublings of `max_length` to try."""
-_BY_LENGTH = {_CUT, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
+_BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons for dropped tokens that limits cause, or that never drop a trained token."""
 _MUCH = 0.01
 """A loss is reported if it exceeds this share of the trained tokens."""
@@ -41,7 +41,9 @@ def closing_advice(
     sizes = [record.examples for record in encoded.records]
     found = (
         on_lost(config, total),
-        on_untrained(config, encoded.places, sizes, encoded.spec.tokenizer_json, total),
+        on_untrained(
+            config, encoded.places, sizes, encoded.spec.tokenizer_json, np.concatenate(survey.untrained), total
+        ),
         on_default_mask(config, formats),
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
@@ -107,37 +109,39 @@ def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
 
 
 def on_untrained(
-    config: RunConfig, places: Sequence[PartPlace], sizes: Sequence[int], tokenizer_json: str, total: SourceLedger
+    config: RunConfig,
+    places: Sequence[PartPlace],
+    sizes: Sequence[int],
+    tokenizer_json: str,
+    untrained: NDArray[np.int64],
+    total: SourceLedger,
 ) -> str | None:
     """Say which settings would keep examples that truncation left without a trained token, and how many each would
     keep.
 
-    Repeats the run's selection under each setting; if there are very many examples, only for the first ones.
+    Repeats the run's selection of these examples under each setting.
 
     Args:
         places, sizes: all encoded parts, and the number of documents in each.
+        untrained: doc ids of the examples, or of the first ones if there are very many; ascending.
         total: the finished run's ledger over all sources.
     """
-    dropped = total.examples_dropped.get(_CUT, 0)
+    dropped = total.examples_dropped.get(CUT_UNTRAINED, 0)
     if not dropped:
         return None
-    ways = list(_alternatives(config))
-    kept, found, looked = [0] * len(ways), 0, 0
-    for group in groups(np.arange(len(places)), np.array(sizes, dtype=np.int64), CHUNK_DOCUMENTS):
-        parts = [places[index] for index in group.tolist()]
-        cut = _decided(parts, config, tokenizer_json).selection.left_out(_CUT)
-        for number, (_, changed) in enumerate(ways if cut.any() else ()):
-            kept[number] += int((cut & _decided(parts, changed, tokenizer_json).packed).sum())
-        found, looked = found + int(cut.sum()), looked + len(cut)
-        if looked >= CHUNK_DOCUMENTS:
-            break
-    of = "them" if looked == sum(sizes) else f"the {found:,} among the first {looked:,}"
+    starts = offsets_of(sizes)
+    part = np.searchsorted(starts, untrained, side="right") - 1
+    having, begins = np.unique(part, return_index=True)
+    only = np.split(untrained - starts[part], begins[1:])
+    parts = [places[index] for index in having.tolist()]
     said, most = [], 0
-    for (hint, changed), count in zip(ways, kept, strict=True):
+    for hint, changed in _alternatives(config):
+        count = int(_decided(parts, only, changed, tokenizer_json).packed.sum())
         longer = changed.truncate.max_length > config.truncate.max_length
         if count and not (longer and count <= most):  # report another doubling only if it keeps more
             said.append(f"{hint} keeps {count:,}")
         most = max(most, count) if longer else most
+    of = "them" if len(untrained) == dropped else f"the first {len(untrained):,}"
     what = f"truncation left nothing to train in {dropped:,} of {total.examples_made:,} examples, which were dropped"
     return f"{what}; of {of}: {', '.join(said)}" if said else what
 
@@ -159,8 +163,15 @@ def _with(config: RunConfig, section: str, **keys: Any) -> RunConfig:
     return config.model_copy(update={section: getattr(config, section).model_copy(update=keys)})
 
 
-def _decided(parts: Sequence[PartPlace], config: RunConfig, tokenizer_json: str) -> Chosen:
-    """Return what the run keeps of the documents of some parts; each document is decided on its own."""
+def _decided(
+    parts: Sequence[PartPlace], only: Sequence[NDArray[np.int64]], config: RunConfig, tokenizer_json: str
+) -> Chosen:
+    """Return what a run would keep of some documents of some parts; each document is decided on its own.
+
+    Args:
+        only: the documents of each part. None shares text with evaluation rows that the run leaves out.
+    """
     names = [source.name for source in config.sources]
-    catalogue = read_catalogue(parts, Mask.of(config.mask), limits_of(config), Holdout.of(config), names)
-    return select_alone(catalogue, config, Mask.of(config.mask), tokenizer_json)
+    catalogue = read_catalogue(parts, Mask.of(config.mask), limits_of(config), Holdout.of(config), names, only=only)
+    alone = config.model_copy(update={"decontaminate": None})
+    return select_alone(catalogue, alone, Mask.of(config.mask), tokenizer_json)

@@ -3,18 +3,25 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packtrain.pipeline.dataset.cached_parts import CachedParts, open_parts
+from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.output_folder import read_manifest
 from packtrain.pipeline.pack import decide as deciding
 from packtrain.pipeline.pack.decide import Repeats
+from packtrain.pipeline.pack.document_index import Catalogue, Holdout, read_catalogue
 from packtrain.pipeline.run.closing_advice import on_lost
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.ledger import SourceLedger
+from packtrain.stages.mask.policy import Mask
+from packtrain.stages.select.truncate import Keep, Limits, Overlong
 
 
 @pytest.fixture
@@ -146,3 +153,24 @@ def test_only_what_follows_from_the_length_is_counted_as_lost_to_it(reason: str,
     total = SourceLedger(asked_encoded=100, asked_truncated=10, asked_dropped=40, tokens_dropped={reason: 60})
     assert on_lost(config, total) == said
     assert on_lost(config, SourceLedger(asked_encoded=100, asked_truncated=1)) is None
+
+
+def test_some_documents_of_a_part_are_read_as_among_all(packed: Callable[..., tuple[str, Any]], tmp_path: Path) -> None:
+    packed("--max-length", 64)
+    (out,) = tmp_path.glob("out-*")
+    cached = open_parts(open_dataset(out))
+    assert isinstance(cached, CachedParts)
+    places = [part.place for part in cached.parts]
+    read = partial(
+        read_catalogue, places, Mask(), Limits(64, Overlong.TRUNCATE, Keep.START, 40, 20), Holdout(0.3, True, 7)
+    )
+    every = read(["chats"], digests=True, conversations=True)
+    assert len(every) == 67
+    rows = np.flatnonzero(np.random.default_rng(5).random(67) < 0.3)
+    some = read(["chats"], digests=True, only=[rows])
+    for field in fields(Catalogue):
+        value = getattr(some, field.name)
+        if field.name not in ("parts", "part_starts", "file_starts", "segment_starts", "conversations"):
+            assert np.array_equal(value, getattr(every, field.name)[rows]), field.name
+    assert some.part_starts.tolist() == some.file_starts.tolist() == [0, len(rows)]
+    assert some.segment_starts.tolist() == np.searchsorted(rows, every.segment_starts).tolist()
