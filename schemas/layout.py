@@ -6,6 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def fill_of(tokens: int, rows: int, capacity: int) -> float:
+    """Fill: the share of the rows' capacity that holds tokens of documents, 0 to 1; without rows it is 1.
+
+    Padding for `pack.align` and `pack.parallel` holds no tokens of documents, so it is not counted.
+
+    Args:
+        tokens: without padding.
+    """
+    return tokens / (rows * capacity) if rows else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """How good a plan is, with a proof.
@@ -20,6 +31,7 @@ class Certificate:
     """ceil(tokens / C)."""
     bound: int
     tokens: int
+    """Tokens of documents, without padding."""
     capacity: int
     pieces: int
     moves: int
@@ -36,8 +48,8 @@ class Certificate:
 
     @property
     def fill(self) -> float:
-        """Share of the rows' capacity that holds tokens, 0 to 1. An empty plan is full."""
-        return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
+        """See `fill_of`."""
+        return fill_of(self.tokens, self.rows, self.capacity)
 
     @property
     def gap(self) -> float:

@@ -88,6 +88,11 @@ class SourceLedger:
     """Sum of the loss weights of all trained labels; 0 in datasets without weights, whose labels all count 1."""
 
     @property
+    def document_tokens(self) -> int:
+        """Packed tokens of documents, without padding for `pack.align` and `pack.parallel`."""
+        return self.tokens_packed - self.tokens_created.get("alignment", 0)
+
+    @property
     def loss_mass(self) -> float:
         """The source's part of the loss: the sum of the weights of its labels."""
         return self.weight_trained or float(self.labels_trained)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from .alignment import Alignment
 from .fingerprint import fingerprint
 from .jsontext import indented_json
-from .layout import Certificate
+from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
 from .parallel import Parallel
@@ -68,11 +68,31 @@ class SplitRecord:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the rows, with padding."""
         return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens of the packed documents, without padding; 0 for preference pairs, which are not packed."""
+        return sum(window.tokens for window in self.windows)
 
     @property
     def trained(self) -> int:
         return sum(shard.trained for shard in self.shards)
+
+    def fill(self, max_length: int) -> float:
+        """See `fill_of`; of a packed split."""
+        return fill_of(self.document_tokens, self.rows, max_length)
+
+    @property
+    def padding(self) -> int:
+        """Tokens of the rows that are padding for `pack.align` and `pack.parallel`."""
+        return self.tokens - self.document_tokens if self.windows else 0
+
+    @property
+    def trained_share(self) -> float:
+        """Trained labels as a share of the tokens, without padding."""
+        return self.trained / max(self.tokens - self.padding, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
     Raises:
         InputError: the row or the split does not exist.
     """
+    from ...schemas.layout import fill_of
     from ...schemas.rows import UNPADDED
     from ..dataset.decode import names_of, pieces
 
@@ -147,6 +148,6 @@ def row_json(dataset: "Finished", row: int, split: str, decoder: "Decoder | None
         "row": row,
         "max_length": dataset.manifest.max_length,
         "tokens": tokens,
-        "fill": tokens / dataset.manifest.max_length,
+        "fill": fill_of(tokens, 1, dataset.manifest.max_length),
         "documents": shown,
     }

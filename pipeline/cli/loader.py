@@ -85,7 +85,7 @@ class StepView:
     trained: int
     """Labels that are trained."""
     fill: float
-    """Tokens as a share of what the rows can hold."""
+    """See `schemas.layout.fill_of`; padding counts where the rows do not say which of their tokens it is."""
     longest: int
     """Tokens of the longest document."""
     balance: float
@@ -185,20 +185,26 @@ def look(where: Sequence[str], steps: int, start: int, explain: bool, **options:
 def _view(loader: "PackedLoader", number: int, wait: float, batch: dict[str, Any]) -> StepView:
     import numpy as np
 
+    from ...schemas.layout import fill_of
     from ...schemas.rows import IGNORE_INDEX
 
     step = loader.steps.at(number * loader.rows_per_step)
     rows = len(step.rank_rows[loader.place.rank])
     bounds = batch["cu_seq_lens_q"]
     costs = loader.schedule.global_order.costs(step.rows)[np.array(step.rank_rows)].sum(axis=1)
-    real = loader.corpus.tokens(step.rows[step.rank_rows[loader.place.rank]].tolist())
+    mine = step.rows[step.rank_rows[loader.place.rank]].tolist()
+    spans = [
+        span.seq_lengths if span.seq_lengths_unpadded is None else span.seq_lengths_unpadded
+        for span in loader.corpus.row_spans(mine)
+    ]
+    real = sum(int(lengths.sum()) for lengths in spans)
     return StepView(
         step=number,
         rows=rows,
         documents=int((bounds[1:] > bounds[:-1]).sum()),
         tokens=int(batch["input_ids"].numel()),
         trained=int((batch["labels"] != IGNORE_INDEX).sum()),
-        fill=real / (rows * loader.corpus.max_length),
+        fill=fill_of(real, rows, loader.corpus.max_length),
         longest=int((bounds[1:] - bounds[:-1]).max()),
         balance=float(costs.max() / costs.mean()) if costs.any() else 1.0,
         wait=wait,

@@ -183,7 +183,7 @@ def _run_json(manifest: "Manifest", out: str, state: str, seconds: float, page: 
             "trained": split.trained,
             "pieces": sum(window.pieces for window in split.windows),
             "shards": len(split.shards),
-            "fill": split.tokens / max(split.rows * manifest.max_length, 1),
+            "fill": None if manifest.preference else split.fill(manifest.max_length),
         }
     engine = manifest.plan["encode"]
     return {

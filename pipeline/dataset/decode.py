@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...schemas.errors import InputError, PacktrainError
 from ...schemas.escape import escape, escape_line
+from ...schemas.layout import fill_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
 from .cached_parts import open_parts
@@ -179,15 +180,15 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         found = with_kinds(dataset, found)
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
-    used = sum(len(piece.ids) + piece.padding for piece in found)
+    used = sum(len(piece.ids) for piece in found)
     padding = sum(piece.padding for piece in found)
-    filled = f" ({padding:,} of them padding)" if padding else ""
+    padded = f" and {padding:,} of padding" if padding else ""
     trained = sum(piece.trained for piece in found)
     weight = f", loss weights add up to {sum(map(_weight, found)):.4g}" if dataset.manifest.weighted else ""
     console.print(
         Text(
-            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens{filled} "
-            f"({share(used / capacity, fixed=True)}), {trained:,} trained{weight}"
+            f"row {row} of {split}: {plural(len(found), 'document')}, {used:,} of {capacity:,} tokens "
+            f"({share(fill_of(used, 1, capacity), fixed=True)}){padded}, {trained:,} trained{weight}"
         )
     )
     left, right = ("", "") if has_colour(console) else ("⟦", "⟧")

@@ -111,12 +111,17 @@ def _splits(manifest: Manifest) -> str:
     rows = []
     for name, split in in_order(manifest.splits):
         pieces = sum(window.pieces for window in split.windows)
-        fill = split.tokens / (max(split.rows, 1) * manifest.max_length)
-        cells = [f"{split.rows:,}", f"{pieces:,}", f"{split.tokens:,}", f"{split.trained:,}", share(fill)]
+        cells = [
+            f"{split.rows:,}",
+            f"{pieces:,}",
+            f"{split.tokens:,}",
+            f"{split.trained:,}",
+            share(split.fill(manifest.max_length)),
+        ]
         rows.append([inline(name), *(cells if not manifest.preference else [cells[0], *cells[2:4]])])
     if manifest.preference:
         return table(["split", "pairs", "tokens", "of completions"], rows)
-    return table(["split", "rows", "documents", "tokens", "trained", "filled"], rows)
+    return table(["split", "rows", "documents", "tokens", "trained", "fill"], rows)
 
 
 def _as_configured(manifest: Manifest) -> Ledger:
@@ -170,8 +175,9 @@ def _trained(manifest: Manifest, config: RunConfig | None) -> str:
     return (
         f"Mask policy `{mask.policy}`: in conversations, {_TRAINED[mask.policy]}."
         f"{ends}{thoughts.get(mask.thoughts, '')}{calls} A plain text is trained as a "
-        f"whole; of a prompt with its completion, the completion. {total.labels_trained:,} of {total.tokens_packed:,} "
-        f"tokens are trained ({share(total.labels_trained / max(total.tokens_packed, 1))}). The first token of a "
+        f"whole; of a prompt with its completion, the completion. {total.labels_trained:,} of "
+        f"{total.document_tokens:,} tokens are trained "
+        f"({share(total.labels_trained / max(total.document_tokens, 1))}). The first token of a "
         "document is never trained, so no document is trained to predict another."
         + (weights if manifest.weighted else "")
     )

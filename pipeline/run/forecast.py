@@ -31,7 +31,7 @@ from ..inputs.first_rows import what_it_is
 from ..inputs.formats import NoRowsError, what_fits
 from ..observer import Observer, Silent
 from ..pack.accounts import account_cuts, fate_of_rows
-from ..pack.driver import select
+from ..pack.driver import select, weighs
 from ..pack.select import mask_rejects
 from ..pack.survey import Survey
 from ..report.collect.flow import flow_of
@@ -210,7 +210,8 @@ def _report(seen: _Seen, options: ReportOptions) -> Report:
         cuts = config.pack.strategy in ("bfd_split", "wrapped") and not seen.prepared.pairs
         if not cuts:
             account_cuts(decided.ledger, [source.name for source in config.sources], decided.survey.cuts)
-        heads = Heads(dict(zip(decided.ledger.sources, decided.survey.heads, strict=True)), cuts)
+        weighted = not seen.prepared.pairs and (decided.survey.weighted or weighs(config))
+        heads = Heads(dict(zip(decided.ledger.sources, decided.survey.heads, strict=True)), cuts, weighted)
         training = training_of(decided.ledger, _spreads(seen, decided.survey), heads=heads, policy=config.mask.policy)
     report = Report(
         format=FORMAT,

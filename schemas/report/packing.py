@@ -16,9 +16,9 @@ class SplitPacking:
     """Lower bound on the rows of any plan."""
     gap: float
     fill: float
-    """Share of the rows' capacity that holds tokens, without alignment padding."""
+    """See `schemas.layout.fill_of`: padding is not counted."""
     tokens: int
-    """Tokens with alignment padding."""
+    """Tokens with padding."""
     labels: int
     pieces: int
     shards: int
@@ -27,6 +27,8 @@ class SplitPacking:
     """Tokens of each row as a share of C, with alignment padding."""
     documents: Histogram
     """Pieces of each row."""
+    padding: int = 0
+    """Tokens that are padding for `pack.align` and `pack.parallel`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class SourceShare:
     examples: int
     """Packed examples, without copies."""
     tokens: int
-    """Packed tokens."""
+    """Packed tokens, without padding."""
     labels: int
     """Trained labels."""
     turns: int

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ...schemas.layout import fill_of
+
 
 @dataclass(frozen=True, slots=True)
 class PackingEstimate:
@@ -41,8 +43,8 @@ class PackingEstimate:
 
     @property
     def fill(self) -> float:
-        """Share of the slots that hold tokens, 0 to 1."""
-        return self.tokens / self.slots if self.slots else 0.0
+        """Share of the slots that hold tokens, 0 to 1; of packed rows, see `schemas.layout.fill_of`."""
+        return fill_of(self.tokens, 1, self.slots) if self.slots else 0.0
 
     @property
     def gap(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.layout import Certificate
+from ...schemas.layout import Certificate, fill_of
 from ...schemas.ledger import Ledger
 from ..order.state import read_state
 
@@ -114,8 +114,8 @@ class StreamPacking:
 
     @property
     def fill(self) -> float:
-        """Share of the rows' capacity that tokens fill, 0 to 1."""
-        return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
+        """See `schemas.layout.fill_of`."""
+        return fill_of(self.tokens, self.rows, self.capacity)
 
     @property
     def gap(self) -> float:

@@ -266,8 +266,8 @@ def _verdict(story: Story) -> str:
 
 
 def _sides(example: Example) -> Iterator[tuple[str, Any]]:
-    """(name, text or numbered messages) of each part of an example."""
-    number = 0
+    """(name, text or messages with their numbers, from 1) of each part of an example."""
+    number = 1
     for name, side in (
         ("prompt", example.prompt),
         ("completion" if example.rejected is None else "chosen", example.completion),
@@ -294,7 +294,7 @@ def _stretch(stretch: list[Token]) -> str:
     first, last = stretch[0], stretch[-1]
     where = f"token {first.index:,}" if first is last else f"tokens {first.index:,} to {last.index:,}"
     kind = f" · {_word(first.kind)}" if first.kind is not None else ""
-    turn = f" · message {first.turn}" if first.turn >= 0 else ""
+    turn = f" · message {first.turn + 1}" if first.turn >= 0 else ""
     often = ""
     if first.stands > 1:
         often = f", in {first.stands:,} pieces, trained in {first.trained:,}"

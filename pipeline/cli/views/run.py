@@ -130,12 +130,12 @@ def packing_grid(manifest: Manifest) -> Grid:
         bound = sum(window.bound for window in split.windows)
         pieces = sum(window.pieces for window in split.windows)
         each = max(split.rows, 1)
-        tokens, slots = sum(window.tokens for window in split.windows), each * manifest.max_length
+        slots = each * manifest.max_length
         how_full = [
             f"{bound:,}",
             f"{split.rows / bound - 1:.3%}" if bound else "–",
-            f"{split.tokens / slots:.2%}",
-            *([f"{(split.tokens - tokens) / slots:.2%}"] if padded else []),
+            f"{split.fill(manifest.max_length):.2%}",
+            *([f"{split.padding / slots:.2%}"] if padded else []),
         ]
         rows.append(
             [
@@ -143,14 +143,14 @@ def packing_grid(manifest: Manifest) -> Grid:
                 f"{split.rows:,}",
                 *([] if pairs else how_full),
                 f"{split.tokens:,}",
-                f"{split.trained / max(split.tokens, 1):.1%}",
+                f"{split.trained_share:.1%}",
                 f"{split.tokens / each:,.0f}" if pairs else f"{pieces / each:.1f}",
                 f"{len(split.shards):,}",
             ]
         )
     if pairs:
         return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair", "shards"), rows)
-    padding = ["of it padding"] if padded else []
+    padding = ["padding"] if padded else []
     head = ["split", "rows", "bound", "gap", "fill", *padding, "tokens", "trained", "documents a row", "shards"]
     return Grid("Packing", head, rows)
 

@@ -187,9 +187,8 @@ class _Gathering:
             without = shown.rows
         elif choice is not None and choice.documents != choice.documents_in_all:
             without = None  # of a sample
-        padding = shown.tokens - sum(window.tokens for window in manifest.splits[shown.split].windows)
         why = why_padded(config["align"], manifest.parallel)
-        cost = padding_cost(why, alignment, shown.rows, manifest.max_length, padding, without)
+        cost = padding_cost(why, alignment, shown.rows, manifest.max_length, shown.padding, without)
         return Packing(
             sentence=packing_sentence(shown.rows, shown.bound, shown.fill, manifest.max_length, savings, choice, cost),
             max_length=manifest.max_length,
@@ -211,5 +210,5 @@ class _Gathering:
         total: SourceLedger = manifest.ledger.total()
         # Repeats are in the training split only.
         examples = total.examples_packed.get(main, 0) + total.examples_repeated
-        tokens = sum(window.tokens for window in split.windows)  # alignment padding left out
+        tokens = split.document_tokens
         return batch_size(split.rows, tokens, split.trained, examples)

@@ -30,6 +30,8 @@ class Heads:
     by_source: Mapping[str, int] = field(default_factory=dict)
     more: bool = False
     """Whether the strategy will add more of them, because it cuts documents itself."""
+    weighted: bool = False
+    """Whether the rows will have loss weights."""
 
 
 def training_of(
@@ -65,7 +67,7 @@ def _share(
     return SourceShare(
         source=name,
         examples=sum(entry.examples_packed.values()),
-        tokens=entry.tokens_packed,
+        tokens=entry.document_tokens,
         labels=labels_of(entry, heads.by_source.get(name, 0)),
         turns=entry.turns_trained,
         turns_without_end=entry.turns_without_end,
@@ -101,12 +103,19 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
     if not total.tokens_packed:
         return "Nothing is packed, so nothing is trained."
     labels = labels_of(total, sum(heads.by_source.values()))
-    words = [f"The loss falls on {share(labels / total.tokens_packed)} of the packed tokens, {plural(labels, 'token')}"]
+    packed = (
+        "the packed tokens" if total.document_tokens == total.tokens_packed else "the packed tokens without padding"
+    )
+    words = [f"The loss falls on {share(labels / total.document_tokens)} of {packed}, {plural(labels, 'token')}"]
     if total.turns_trained:
         words[0] += f" in {plural(total.turns_trained, 'turn')} of the assistant"
     words[0] += f" (mask: {policy})." if policy else "."
     if total.weight_trained:
         words.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
+    if heads.weighted:
+        words.append(
+            "Tokens will have loss weights. A plan counts every trained token once; a run adds up the weights."
+        )
     if heads.more:
         words.append("This still counts first tokens of the pieces that the strategy cuts, which are never trained.")
     if total.turns_without_end:

@@ -29,6 +29,8 @@ class Side:
     rows: int
     tokens: int
     """Packed tokens, including padding and copies."""
+    padding: int
+    """Packed tokens that are padding."""
     labels: int
     """Trained tokens."""
     shards: int

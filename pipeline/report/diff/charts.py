@@ -88,11 +88,18 @@ def shares_chart(found: Comparison) -> Chart | None:
     names = list(dict.fromkeys(line.source for line in found.ledger))[:_MOST]
     if found.a.preference or not names:
         return None
-    held = {(line.source, line.name): (line.a, line.b) for line in found.ledger if line.reason is None}
+    held = {
+        (line.source, line.name): (line.a, line.b)
+        for line in found.ledger
+        if line.reason is None or (line.name, line.reason) == ("tokens_created", "alignment")
+    }
     values: list[list[float]] = [[], []]
     rows = []
     for name in names:
-        trained, packed = (held.get((name, key), (0, 0)) for key in ("labels_trained", "tokens_packed"))
+        trained, rows_hold, padding = (
+            held.get((name, key), (0, 0)) for key in ("labels_trained", "tokens_packed", "tokens_created")
+        )
+        packed = [rows_hold[at] - padding[at] for at in (0, 1)]
         cells = [name]
         for at in (0, 1):
             values[at].append(trained[at] / max(packed[at], 1) * 100)

@@ -98,6 +98,7 @@ def _side(where: str | Path, manifest: Manifest) -> Side:
         splits=list(manifest.splits),
         rows=sum(shard.rows for shard in shards),
         tokens=sum(shard.tokens for shard in shards),
+        padding=sum(split.padding for split in manifest.splits.values()),
         labels=sum(shard.trained for shard in shards),
         shards=len(shards),
         bytes=sum(shard.bytes for shard in shards),

@@ -89,13 +89,13 @@ def _figures(manifest: Manifest, split: SplitRecord) -> dict[tuple[str, str], fl
         pieces = sum(window.pieces for window in split.windows)
         out[("bound", "count")] = bound
         out[("gap to the bound", "share")] = rows / bound - 1 if bound else 0.0
-        out[("fill", "share")] = tokens / (rows * manifest.max_length) if rows else 1.0
+        out[("fill", "share")] = split.fill(manifest.max_length)
         out[("pieces", "count")] = pieces
         out[("pieces a row", "number")] = pieces / max(rows, 1)
     out[("tokens", "count")] = tokens
     out[("tokens a row", "number")] = tokens / max(rows, 1)
     out[("labels trained", "count")] = split.trained
-    out[("trained share", "share")] = split.trained / max(tokens, 1)
+    out[("trained share", "share")] = split.trained_share
     out[("shards", "count")] = len(split.shards)
     out[("bytes", "bytes")] = sum(shard.bytes for shard in split.shards)
     return out

@@ -30,7 +30,7 @@ def diff_page(found: Comparison) -> Page:
 
 
 def _trained(found: Comparison) -> list[str]:
-    return [share(side.labels / max(side.tokens, 1)) for side in (found.a, found.b)]
+    return [share(side.labels / max(side.tokens - side.padding, 1)) for side in (found.a, found.b)]
 
 
 def _with_chart(found: Comparison, section: PageSection) -> PageSection:

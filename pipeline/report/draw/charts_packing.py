@@ -40,7 +40,7 @@ def _beside(packing: Packing) -> list[Block]:
 
 def _rows(packing: Packing, splits: Sequence[SplitPacking]) -> list[Block]:
     """Draw histograms of fill and of documents per row."""
-    fill = "Fill of a row, padding to align included" if padded(packing) else "Fill of a row"
+    fill = "Tokens and padding of a row, of max_length" if padded(packing) else "Fill of a row"
     fills = [(one.split, one.fills) for one in splits]
     documents = [(one.split, one.documents) for one in splits]
     charts = [
@@ -70,12 +70,12 @@ def _waiting(packing: Packing) -> list[Block]:
 
 def padded(packing: Packing) -> bool:
     """Whether rows contain padding for `pack.align` or `pack.parallel`; fill does not count it."""
-    return any(one.tokens > round(one.fill * one.rows * packing.max_length) + 1 for one in packing.splits)
+    return any(one.padding for one in packing.splits)
 
 
 def _splits(packing: Packing, splits: Sequence[SplitPacking]) -> Grid:
     windows = any(one.windows > 1 for one in splits)
-    tokens = "tokens, with padding to align" if padded(packing) else "tokens"
+    tokens = "tokens and padding" if padded(packing) else "tokens"
     head = [
         "split", "rows", "bound", "above the bound", "fill", tokens, "trained", "documents", "documents a row",
         "shards", *(["windows"] if windows else []),
@@ -88,7 +88,7 @@ def _splits(packing: Packing, splits: Sequence[SplitPacking]) -> Grid:
             share(one.gap, 3),
             share(one.fill, 2),
             f"{one.tokens:,}",
-            share(one.labels / one.tokens) if one.tokens else "–",
+            share(one.labels / (one.tokens - one.padding)) if one.tokens else "–",
             f"{one.pieces:,}",
             f"{one.pieces / one.rows:,.1f}" if one.rows else "–",
             f"{one.shards:,}",

@@ -114,7 +114,7 @@ def _facts(report: Report) -> Sequence[tuple[str, str]]:
         slots = rows * packing.max_length
         facts.append((f"rows of {packing.max_length:,}", large(rows)))
         if slots:
-            facts.append(("of them filled", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)))
+            facts.append(("fill", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)))
         if bound:
             facts.append(("rows above the bound", share(rows / bound - 1, 2)))
     elif choice is not None:

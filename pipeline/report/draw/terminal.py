@@ -113,14 +113,16 @@ def _reasons(flow: Flow) -> list[Block]:
 
 def _training(training: Training) -> list[Block]:
     whole = sum(one.labels for one in training.sources)
+    weight = sum(one.weight or 0 for one in training.sources)
     rows = []
     for one in training.sources:
         part = one.labels / whole if whole else 0.0
         trained = share(one.labels / one.tokens if one.tokens else 0.0, fixed=True)
-        rows.append([one.source, f"{one.examples:,}", large(one.tokens), trained, bar(part), share(part, fixed=True)])
-    blocks: list[Block] = [
-        Grid("By source", ("source", "examples", "tokens", "trained", "", "share of training"), rows)
-    ]
+        loss = [share((one.weight or 0) / weight, fixed=True)] if weight else []
+        cells = [one.source, f"{one.examples:,}", large(one.tokens), trained, bar(part), share(part, fixed=True)]
+        rows.append([*cells, *loss])
+    head = ["source", "examples", "tokens", "trained", "", "of trained tokens", *(["of the loss"] if weight else [])]
+    blocks: list[Block] = [Grid("By source", head, rows)]
     kinds = {one.kind for source in training.sources for one in source.kinds}
     if kinds & {"thoughts", "tool calls"} and (grid := kind_grid(training.sources)) is not None:
         blocks.append(grid)

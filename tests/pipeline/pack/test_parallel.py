@@ -11,11 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline.cli.views.run import packing_grid
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.padding_check import check_padding
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.pack import planning
 from packtrain.pipeline.report.collect.gather import report_of
+from packtrain.pipeline.report.diff.ledger_diff import packing_change
+from packtrain.pipeline.report.draw.page import report_page
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.run.repair import repair
@@ -23,6 +26,7 @@ from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.rows import IGNORE_INDEX, UNPADDED
+from packtrain.schemas.units import share
 from packtrain.stages.arrays import view
 
 from tests.pipeline.conftest import Command, Little
@@ -356,4 +360,50 @@ def test_a_run_says_what_padding_costs(
     said = " ".join(done.out.split())
     assert f"For pack.parallel (cp 4, layout thd), packtrain pads pieces to multiples of 8: {total:,} tokens" in said
     assert "rows more than without it" in said
-    assert "of it padding" in said
+    assert "┃ padding ┃" in done.out
+
+
+def test_fill_is_one_number(
+    configured: Callable[..., dict[str, Any]], corpus: Path, read_rows: Rows, packtrain: Command
+) -> None:
+    """Tokens of documents over the rows' capacity: counted from the rows, and the same wherever it is shown."""
+    config = configured("fill", {"parallel": THD}, holdout={"fraction": 0})
+    ahead = plan(config, base=corpus)
+    (corpus / "fill.yaml").write_text(json.dumps(config))
+    assert packtrain("run", corpus / "fill.yaml").code == 0
+    folder = corpus / "fill"
+    rows = read_rows(folder)
+    tokens, slots = sum(sum(row[UNPADDED]) for row in rows), sum(len(row["input_ids"]) for row in rows)
+    fill = tokens / (len(rows) * LENGTH)
+    assert tokens < slots, "there is padding"
+    shown = json.loads(packtrain("run", corpus / "fill.yaml", "--json").out)["splits"]["train"]
+    assert shown["fill"] == fill
+    assert shown["tokens"] == slots
+    table = packing_grid(open_dataset(folder).manifest)
+    cells = dict(zip(table.head, table.rows[0], strict=True))
+    assert (cells["fill"], cells["padding"]) == (f"{fill:.2%}", f"{(slots - tokens) / (len(rows) * LENGTH):.2%}")
+    report = report_of(folder)
+    assert report.packing is not None
+    assert report.packing.splits[0].fill == fill
+    assert dict(report_page(report).facts)["fill"] == share(fill, 2)
+    assert share(fill) in report.packing.sentence
+    # The share that is trained leaves padding out, too, so that a plan and a run say the same.
+    labels = sum(label != IGNORE_INDEX for row in rows for label in row["labels"])
+    assert cells["trained"] == f"{labels / tokens:.1%}"
+    assert report.training is not None
+    assert ahead.training is not None
+    for training in (report.training, ahead.training):
+        assert sum(one.labels for one in training.sources) == labels
+        assert sum(one.tokens for one in training.sources) == tokens
+        assert training.sentence.startswith(f"The loss falls on {share(labels / tokens)} of the packed tokens")
+    assert ahead.choice is not None
+    swept = [one for one in ahead.choice.points if (one.strategy, one.max_length) == ("bfd", LENGTH)]
+    assert [one.fill for one in swept] == [pytest.approx(fill)]
+    card = (folder / "README.md").read_text()
+    assert f" {share(fill)} |" in card
+    change = packing_change(open_dataset(folder).manifest, open_dataset(folder).manifest)
+    assert [one.a for one in change if one.name == "fill"] == [fill]
+    seen = json.loads(packtrain("loader", folder, "--rows-per-step", 1, "--steps", len(rows), "--json").out)["seen"]
+    assert sum(one["fill"] for one in seen) / len(rows) == pytest.approx(fill)
+    row = json.loads(packtrain("inspect", folder, "--row", 0, "--json").out)
+    assert row["fill"] == sum(rows[0][UNPADDED]) / LENGTH

@@ -117,16 +117,16 @@ def test_strips_have_a_legend(report: Report) -> None:
 
 def test_padding_fills_nothing_and_what_is_counted_is_said(report: Report) -> None:
     plain = packing_of(report)
-    one = replace(plain.splits[0], rows=10, fill=0.5, tokens=10 * 4096)  # half of it is padding
-    exact = replace(one, tokens=5 * 4096)
+    one = replace(plain.splits[0], rows=10, fill=0.5, tokens=10 * 4096, padding=5 * 4096)
+    exact = replace(one, tokens=5 * 4096, padding=0)
     aligned = replace(plain, splits=[one])
     assert padded(aligned)
     assert not padded(replace(plain, splits=[exact]))
     facts = dict(report_page(replace(report, packing=aligned)).facts)
-    assert facts["of them filled"] == "50 %"
+    assert facts["fill"] == "50 %"
     grid = packing_blocks(aligned)[0]
     assert isinstance(grid, Grid)
-    assert "tokens, with padding to align" in grid.head
+    assert "tokens and padding" in grid.head
 
 
 def test_figures_of_all_splits_say_so(report: Report) -> None:
@@ -223,7 +223,9 @@ def test_a_change_next_to_nothing_reads_as_words(said: str, expected: str) -> No
 
 
 def test_a_diff_leads_with_what_is_trained() -> None:
-    a = Side("a", "x", "p", False, 64, ["s"], ["train"], rows=100, tokens=1000, labels=400, shards=1, bytes=1)
+    a = Side(
+        "a", "x", "p", False, 64, ["s"], ["train"], rows=100, tokens=1000, padding=0, labels=400, shards=1, bytes=1
+    )
     inputs = InputsChange("", 1, 1, 1, 1, 1, {}, [])
 
     def first(**keys: Any) -> str:

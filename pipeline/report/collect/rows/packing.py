@@ -29,7 +29,6 @@ class RowOrder:
 def split_packing(name: str, split: SplitRecord, capacity: int, weight: RowWeight, look: RowLook) -> SplitPacking:
     """The packing of one split."""
     bound = sum(window.bound for window in split.windows)
-    tokens = sum(window.tokens for window in split.windows)
     fills, documents = Tally(), Tally()
     for first in range(0, split.rows, 1 << 22):
         fills.add(weight.tokens[first : first + (1 << 22)])
@@ -39,7 +38,7 @@ def split_packing(name: str, split: SplitRecord, capacity: int, weight: RowWeigh
         rows=split.rows,
         bound=bound,
         gap=split.rows / bound - 1 if bound else 0.0,
-        fill=tokens / (split.rows * capacity) if split.rows else 1.0,
+        fill=split.fill(capacity),
         tokens=split.tokens,
         labels=split.trained,
         pieces=sum(window.pieces for window in split.windows),
@@ -47,6 +46,7 @@ def split_packing(name: str, split: SplitRecord, capacity: int, weight: RowWeigh
         windows=len(split.windows),
         fills=fills.shares(capacity),
         documents=_documents(documents, look.exact),
+        padding=split.padding,
     )
 
 

@@ -48,6 +48,7 @@ def side(name: str, rows: int) -> Side:
         splits=["train", "holdout"],
         rows=rows,
         tokens=rows * 1000,
+        padding=0,
         labels=rows * 400,
         shards=3,
         bytes=rows * 12_000,
