@@ -88,13 +88,13 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     return out
 
 
-def with_kinds(dataset: Finished, found: list[Piece]) -> list[Piece]:
-    """Return the pieces with the kinds of their tokens, if the cache still has their documents."""
+def with_kinds(dataset: Finished, found: list[list[Piece]]) -> list[list[Piece]]:
+    """Return the pieces of rows with the kinds of their tokens, if the cache still has their documents."""
     try:
         cached = open_parts(dataset)
         if isinstance(cached, str):
             return found
-        return [replace(one, kinds=cached.said_kinds(one.doc_id, one.start, one.ids)) for one in found]
+        return [[replace(one, kinds=cached.said_kinds(one.doc_id, one.start, one.ids)) for one in row] for row in found]
     except (PacktrainError, OSError, ValueError, pa.ArrowException):
         return found
 
@@ -177,7 +177,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         return
     found = pieces(dataset, row, split)
     if has_colour(console):
-        found = with_kinds(dataset, found)
+        (found,) = with_kinds(dataset, [found])
     names = names_of(dataset, [piece.doc_id for piece in found])
     capacity = dataset.manifest.max_length
     used = sum(len(piece.ids) for piece in found)

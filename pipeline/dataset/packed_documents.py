@@ -30,6 +30,7 @@ class PackedDocuments:
             column = self._file.schema_arrow.get_field_index("doc_id")
             found = [meta.row_group(group).column(column).statistics for group in range(self.groups)]
             self._lasts = np.array([one.max for one in found], dtype=np.int64)
+            self._ids: tuple[int, list[NDArray[np.int64]]] = (-1, [])
         except (OSError, pa.ArrowException, AttributeError, ValueError) as error:
             raise self._damaged(error) from error
 
@@ -45,8 +46,9 @@ class PackedDocuments:
         flags = np.zeros(count, dtype=np.bool_)
         begin, end = np.searchsorted(self._lasts, [first, first + count - 1])
         for group in range(int(begin), min(int(end) + 1, self.groups)):
-            for batch in self.group(group, ["doc_id"]):
-                ids = view(batch.column(0))
+            if self._ids[0] != group:  # kept, because neighbours are asked for one after another
+                self._ids = group, [view(batch.column(0)) for batch in self.group(group, ["doc_id"])]
+            for ids in self._ids[1]:
                 flags[ids[(ids >= first) & (ids < first + count)] - first] = True
         return flags
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,7 +10,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import record_name
 from ...stages.tokenize.encode import differing
-from ...stages.tokenize.engines import Engine, make_engine
+from ...stages.tokenize.engines import TokenizersEngine
 from ..execute.checking import damaged
 from ..execute.executor import Executor
 from ..observer import Observer
@@ -22,13 +22,16 @@ from .engine_trust import REFERENCE, DistrustedError
 from .parts import PartRecord
 from .task import EncodeResult, EncodeTask
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 
 class KnownParts:
     """Reads, checks and writes the records of parts. A part counts as complete if it has a record."""
 
     def __init__(self, cache: Store) -> None:
         self.cache = cache
-        self._reference: Engine | None = None
+        self._reference: TokenizersEngine | None = None
         self._whole: set[str] = set()
         """Parts that this process has made or checked."""
         self._far: dict[str, PartRecord] = {}
@@ -69,6 +72,11 @@ class KnownParts:
             else:
                 self._whole.add(file.name)
 
+    @property
+    def reference(self) -> "Tokenizer | None":
+        """The reference tokenizer, if this process has loaded it to compare samples."""
+        return self._reference.tokenizer if self._reference is not None else None
+
     def add(self, result: EncodeResult, spec: EncodeSpec) -> None:
         """Check a new part's samples against the reference, then write its record.
 
@@ -80,7 +88,7 @@ class KnownParts:
             raise DistrustedError("template", f"a row of {result.source}")
         if spec.engine != REFERENCE and result.samples:
             if self._reference is None:
-                self._reference = make_engine(REFERENCE, spec.tokenizer_json)
+                self._reference = TokenizersEngine(spec.tokenizer_json)
             sample = differing(self._reference, result.samples)
             if sample is not None:
                 raise DistrustedError(f"{spec.engine} {spec.engine_version}", sample.text[:80])

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..dataset.decode import Decoder
 from ..dataset.open import Finished
 from ..observer import Observer
 from .collect.gather import report_of_dataset
@@ -24,11 +25,15 @@ class AtEnd:
     """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
 
 
-def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
-    """Write the report; failures are noted and never fail a finished run."""
+def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = None) -> AtEnd | None:
+    """Write the report; failures are noted and never fail a finished run.
+
+    Args:
+        decoder: the run's tokenizer, if it is loaded.
+    """
     observer.begin("report", 0, "")
     try:
-        made = report_at_end(dataset)
+        made = report_at_end(dataset, decoder)
     except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.end()
         observer.note(
@@ -40,13 +45,13 @@ def try_report(dataset: Finished, observer: Observer) -> AtEnd | None:
     return made
 
 
-def report_at_end(dataset: Finished) -> AtEnd:
+def report_at_end(dataset: Finished, decoder: Decoder | None = None) -> AtEnd:
     """Make the report and write it.
 
     Raises:
         OutputError: the folder cannot be written.
     """
-    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS))
+    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
     place, _ = write_report(report, dataset.store)
     advice = report.choice.advice if report.choice is not None else None
     warnings = [report.choice.over_limit, source_warning(report.choice)] if report.choice is not None else []

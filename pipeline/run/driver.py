@@ -188,6 +188,9 @@ def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtE
     """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None  # turned off, or another run that shares the work writes it
+    from ..dataset.decode import Decoder
     from ..report.at_end import try_report
 
-    return try_report(Finished(work.out, manifest), work.observer)
+    tokenizer = work.parts.reference
+    decoder = Decoder(tokenizer) if tokenizer is not None else None
+    return try_report(Finished(work.out, manifest), work.observer, decoder)

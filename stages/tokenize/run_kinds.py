@@ -18,13 +18,14 @@ from ...schemas.rows import (
     RunKind,
 )
 
+_KINDS = max(RunKind) + 1
 NO_COMPLETION = -1
 """Stands for the completion start of a plain text, which has no completion."""
 
 
 def kind_table(kinds: Iterable[RunKind]) -> NDArray[np.bool_]:
     """Return a table that tells, for each kind, whether it is one of `kinds`."""
-    table = np.zeros(max(RunKind) + 1, dtype=np.bool_)
+    table = np.zeros(_KINDS, dtype=np.bool_)
     table[list(kinds)] = True
     return table
 

@@ -42,6 +42,7 @@ GROUPS: dict[str, frozenset[RunKind]] = {
     "texts": frozenset({RunKind.TEXT}),
 }
 """Kinds of tokens as the report names them; all others are `prompts`."""
+_GROUP_OF = {kind: next((name for name, kinds in GROUPS.items() if kind in kinds), "prompts") for kind in RunKind}
 
 
 @dataclass(slots=True)
@@ -165,9 +166,8 @@ def _add_kinds(
     """
     sizes = np.where(np.repeat(here, np.diff(offsets)), ends - begins_of(ends, offsets), 0)
     kind = view(structs.field("kind"))
-    counts = [np.bincount(kind, weights, max(RunKind) + 1).astype(np.int64) for weights in (sizes, sizes * selected)]
-    for one in RunKind:
-        name = next((name for name, kinds in GROUPS.items() if one in kinds), "prompts")
+    counts = [np.bincount(kind, weights, max(_GROUP_OF) + 1).tolist() for weights in (sizes, sizes * selected)]
+    for one, name in _GROUP_OF.items():
         both = spread.kinds.setdefault(name, [0, 0])
         for place, count in enumerate(counts):
             both[place] += int(count[one])

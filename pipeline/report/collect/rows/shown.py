@@ -39,24 +39,27 @@ class Shown:
     """Pairs to show instead of rows, for preference data."""
 
 
-def shown_rows(dataset: Finished, split: str, look: RowLook, wanted: int, *, cut: bool) -> Shown:
+def shown_rows(
+    dataset: Finished, split: str, look: RowLook, wanted: int, *, cut: bool, decoder: Decoder | None = None
+) -> Shown:
     """Some evenly chosen rows of a split, with one that has a cut document if there is any.
 
     Args:
         look: the rows to choose from.
         wanted: how many rows.
         cut: whether any document was cut.
+        decoder: the run's tokenizer, if it is loaded.
     """
     if wanted < 1:
         return Shown(absent="No rows were requested.")
     if not len(look.rows):
         return Shown(absent=f"No row of {dataset.store.url} can be read from here.")
     try:
-        decoder = find_decoder(dataset)
+        decoder = decoder or find_decoder(dataset)
         documents = PackedDocuments(dataset)
         chosen = _chosen(dataset, documents, split, look, wanted, cut=cut)
         room = max(min(ROW_CHARACTERS, ALL_CHARACTERS // len(chosen)), LEAST_CHARACTERS)
-        found = [with_kinds(dataset, pieces(dataset, row, split)) for row in chosen]
+        found = with_kinds(dataset, [pieces(dataset, row, split) for row in chosen])
         names = documents.named({piece.doc_id for row in found for piece in row[:LISTED]})
         capacity = dataset.manifest.max_length
         rows = [

@@ -10,13 +10,13 @@ from .shown import ALL_CHARACTERS, LEAST_CHARACTERS, ROW_CHARACTERS, Shown, find
 _PARTS = ("prompt", "chosen", "rejected")
 
 
-def shown_pairs(dataset: Finished, split: str, wanted: int) -> Shown:
-    """`wanted` evenly chosen pairs of a split."""
+def shown_pairs(dataset: Finished, split: str, wanted: int, decoder: Decoder | None = None) -> Shown:
+    """`wanted` evenly chosen pairs of a split; `decoder` is the run's tokenizer, if it is loaded."""
     count = dataset.manifest.splits[split].rows
     if wanted < 1:
         return Shown(absent="No pairs were requested.")
     try:
-        decoder, documents = find_decoder(dataset), PackedDocuments(dataset)
+        decoder, documents = decoder or find_decoder(dataset), PackedDocuments(dataset)
         chosen = sorted({count * number // wanted for number in range(wanted)} if count else ())
         rows = [dataset.row(row, split).to_pylist()[0] for row in chosen]
         names = documents.named({row["doc_ids"][0] for row in rows})
