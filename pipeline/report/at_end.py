@@ -1,17 +1,54 @@
 """Makes the report at the end of every run: like `packtrain report`, but from fewer documents."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from ...schemas.config.config import RunConfig
+from ...schemas.report import Choice
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished
+from ..encode.driver import Encoded
 from ..observer import Observer
 from .collect.gather import report_of_dataset
 from .collect.lengths.by_source import source_warning
+from .collect.lengths.choice import choose
+from .collect.lengths.encoded import read_stats
+from .collect.model_shapes import with_tokenizers_model
 from .files import write_report
 from .options import ReportOptions
 
 DOCUMENTS = 500_000
 """Maximum number of documents that the comparison of lengths reads; that takes about a second."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What a run knows of its report before it ends."""
+
+    decoder: Decoder | None = None
+    """The run's tokenizer, if it is loaded."""
+    choice: Choice | None = None
+    """The comparison of lengths, if it is already made."""
+
+
+NOTHING = Known()
+
+
+def early_choice(config: RunConfig, base: Path, encoded: Encoded, scratch: Path) -> Choice | None:
+    """Make the report's comparison of lengths from encoded parts; None if that fails: the report tries again, and says
+    why. Needs no shards, so that the driver can do it while workers write them.
+
+    Args:
+        base: where relative paths of the configuration start.
+        scratch: a local folder for anonymous files.
+    """
+    sizes = [record.examples for record in encoded.records]
+    try:
+        options = with_tokenizers_model(ReportOptions(documents=DOCUMENTS), config.tokenizer.path, base)
+        found = read_stats(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch, options)
+        return choose(found[0], config, options, documents_in_all=found[1])
+    except Exception:  # of any kind, as in `try_report`
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +62,11 @@ class AtEnd:
     """That the run's length is above what the model is made for, and sources that lose much at it; None if neither."""
 
 
-def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = None) -> AtEnd | None:
-    """Write the report; failures are noted and never fail a finished run.
-
-    Args:
-        decoder: the run's tokenizer, if it is loaded.
-    """
+def try_report(dataset: Finished, observer: Observer, known: Known = NOTHING) -> AtEnd | None:
+    """Write the report; failures are noted and never fail a finished run."""
     observer.begin("report", 0, "")
     try:
-        made = report_at_end(dataset, decoder)
+        made = report_at_end(dataset, known)
     except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.end()
         observer.note(
@@ -45,13 +78,13 @@ def try_report(dataset: Finished, observer: Observer, decoder: Decoder | None = 
     return made
 
 
-def report_at_end(dataset: Finished, decoder: Decoder | None = None) -> AtEnd:
+def report_at_end(dataset: Finished, known: Known = NOTHING) -> AtEnd:
     """Make the report and write it.
 
     Raises:
         OutputError: the folder cannot be written.
     """
-    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), decoder)
+    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), known.decoder, known.choice)
     place, _ = write_report(report, dataset.store)
     advice = report.choice.advice if report.choice is not None else None
     warnings = [report.choice.over_limit, source_warning(report.choice)] if report.choice is not None else []

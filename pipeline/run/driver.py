@@ -12,7 +12,9 @@ Steps 3 and 5 run in an executor. Each task is a pure function of its argument, 
 result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ from ..dataset.output_folder import (
 )
 from ..dataset.run_notes import remember
 from ..dataset.timings import NAME as TIMINGS
+from ..encode.driver import Encoded
 from ..encode.prepared import Prepared
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
@@ -43,6 +46,7 @@ from .closing_advice import closing_advice
 from .commit import commit, put_card
 from .disk_space import require_room
 from .estimate import RunEstimate, estimate_run
+from .memory import count_workers
 from .prepare import prepare
 from .steps import (
     decontaminate,
@@ -57,6 +61,7 @@ from .steps import (
 from .workspace import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
+    from ...schemas.report import Choice
     from ..report.at_end import AtEnd
 
 
@@ -159,7 +164,8 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         claim(out, plan)
         remember(out, config, work.base, work.cache, prepared.files, encoded.places)
         lists = write_lists(config, prepared, encoded, work)
-        packed = pack(selected, work, executor)
+        with _early_choice(config, work, encoded, pairs=prepared.pairs) as choice:
+            packed = pack(selected, work, executor)
     lock.check()
     manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
     put_card(out, manifest, observer)
@@ -168,7 +174,28 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     advice = closing_advice(config, selected.survey, prepared.formats, encoded, packed)
     request.save(out)
     out.replace_bytes(TIMINGS, work.timings.to_json())
-    return Made(manifest, write_report(config, work, manifest), tuple(advice))
+    return Made(manifest, write_report(config, work, manifest, choice()), tuple(advice))
+
+
+@contextmanager
+def _early_choice(
+    config: RunConfig, work: Workspace, encoded: Encoded, *, pairs: bool
+) -> Iterator[Callable[[], "Choice | None"]]:
+    """Make the report's comparison of lengths in a thread meanwhile, if workers do the rest and this run writes the
+    report. Gives a function that returns it.
+    """
+    if pairs or not config.run.report or config.run.shard is not None or count_workers(config.run) < 2:
+        yield lambda: None
+        return
+
+    def make() -> "Choice | None":
+        from ..report.at_end import early_choice
+
+        return early_choice(config, work.base, encoded, work.scratch.root)
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(make)
+        yield made.result
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -182,15 +209,20 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     return prepared, estimate
 
 
-def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+def write_report(
+    config: RunConfig, work: Workspace, manifest: Manifest, choice: "Choice | None" = None
+) -> "AtEnd | None":
     """Write the report unless the configuration turns it off. A failure here is reported as a note and never fails a
     finished run.
+
+    Args:
+        choice: the comparison of lengths, if it is already made.
     """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None  # turned off, or another run that shares the work writes it
     from ..dataset.decode import Decoder
-    from ..report.at_end import try_report
+    from ..report.at_end import Known, try_report
 
     tokenizer = work.parts.reference
     decoder = Decoder(tokenizer) if tokenizer is not None else None
-    return try_report(Finished(work.out, manifest), work.observer, decoder)
+    return try_report(Finished(work.out, manifest), work.observer, Known(decoder, choice))

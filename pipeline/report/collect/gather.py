@@ -47,11 +47,14 @@ def report_of(folder: str | Path, options: ReportOptions | None = None) -> Repor
     return report_of_dataset(open_dataset(folder), options or ReportOptions())
 
 
-def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decoder | None = None) -> Report:
+def report_of_dataset(
+    dataset: Finished, options: ReportOptions, decoder: Decoder | None = None, choice: Choice | None = None
+) -> Report:
     """The report of an open dataset.
 
     Args:
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
+        choice: the comparison of lengths, if it is already made under these options.
     """
     try:
         origin = recall(dataset.store)
@@ -59,7 +62,7 @@ def report_of_dataset(dataset: Finished, options: ReportOptions, decoder: Decode
         origin = None
     if origin is not None:
         options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
-    return _Gathering(dataset, options, decoder).report()
+    return _Gathering(dataset, options, decoder, choice).report()
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class _Gathering:
     dataset: Finished
     options: ReportOptions
     decoder: Decoder | None = None
+    choice: Choice | None = None
     absent: dict[str, str] = field(default_factory=dict)
     looks: dict[str, RowLook] = field(default_factory=dict)
 
@@ -120,6 +124,8 @@ class _Gathering:
         return made
 
     def _choice(self) -> Choice | None:
+        if self.choice is not None:
+            return self.choice
         from .lengths.choice import choose
         from .lengths.encoded import stats_of
 
