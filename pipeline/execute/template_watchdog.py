@@ -7,14 +7,13 @@ counting signals, because many signals are merged during one long instruction.
   worker, a second timer makes the kernel kill the process, and the driver says why.
 """
 
-import contextlib
+import importlib
 import os
 import resource
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -37,6 +36,8 @@ _NEVER = float("-inf")
 _SPACE_SECONDS = 0.05
 """Seconds for which a measurement of the address space is reused."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal
+"""`signal.getsignal`, which would look for the handler among the members of an enum: 2 µs for every rendering."""
 
 
 class _TemplateWatch:
@@ -59,7 +60,7 @@ class _TemplateWatch:
         """Install the timer's signal handler. False if the signal is in use, or this thread gets no signals."""
         if threading.current_thread() is not threading.main_thread():
             return False
-        handler = signal.getsignal(signal.SIGPROF)
+        handler = _handler_of(signal.SIGPROF)
         if handler == self.ring:
             return True
         if handler not in (signal.SIG_DFL, signal.SIG_IGN):
@@ -123,9 +124,8 @@ def _address_space() -> int:
         return 0
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """End the body after SECONDS, or when it allocates more than SPACE_GROWTH of memory.
+class Watched:
+    """A context that ends its body after SECONDS, or when it allocates more than SPACE_GROWTH of memory.
 
     Works in the main thread of a process, as in every worker. Elsewhere only counted limits apply.
 
@@ -133,26 +133,33 @@ def watched() -> Iterator[None]:
         MachineLimitError: it took too long, or grew too much.
         MemoryError: a single allocation was too large.
     """
-    if _watch.deadline or not _watch.install():
-        yield
-        return
-    _watch.start()
-    soft, hard = _watch.limits
-    limited = _watch.space > SPACE_GROWTH and (soft == resource.RLIM_INFINITY or _watch.space < soft)
-    if limited:
-        resource.setrlimit(resource.RLIMIT_AS, (_watch.space, hard))
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_limits", "_watches")  # entered for every rendering, so it is no generator
+
+    def __enter__(self) -> None:
+        self._limits: tuple[int, int] | None = None
+        self._watches = not _watch.deadline and _watch.install()
+        if not self._watches:
+            return
+        _watch.start()
+        soft, hard = _watch.limits
+        if _watch.space > SPACE_GROWTH and (soft == resource.RLIM_INFINITY or _watch.space < soft):
+            resource.setrlimit(resource.RLIMIT_AS, (_watch.space, hard))
+            self._limits = soft, hard
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> None:
+        if not self._watches:
+            return
         _watch.stop()
-        _watch.looked = _NEVER if isinstance(sys.exc_info()[1], MemoryError) else _watch.looked
-        if limited:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if isinstance(error, MemoryError):
+            _watch.looked = _NEVER
+        if self._limits is not None:
+            resource.setrlimit(resource.RLIMIT_AS, self._limits)
 
 
 def watch_templates() -> None:
     """Watch every rendering of this process from now on."""
-    watch_by(watched)
+    watch_by(Watched)
 
 
 def may_be_killed(place: Any) -> None:

@@ -71,8 +71,8 @@ class ChatTemplate:
                     "give it another name"
                 )
         try:
-            with limited():  # jinja2 computes constants when it compiles
-                self._template = compile_template(make_environment(BoundedEnvironment, name, date), source)
+            made = make_environment(BoundedEnvironment, name, date)
+            self._template = limited(lambda: compile_template(made, source))  # jinja2 computes constants
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
@@ -127,11 +127,9 @@ class ChatTemplate:
         """
         try:
             try:
-                with limited():
-                    return render()
+                return limited(render)
             except MemoryError:  # the process may have grown since the watch last checked
-                with limited(again=True):
-                    return render()
+                return limited(render, again=True)
         except PacktrainError:
             raise
         except MachineLimitError as error:

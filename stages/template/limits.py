@@ -6,12 +6,11 @@ rejected. Time and memory depend on the machine, so exceeding them is always an 
 (`pipeline.execute.template_watchdog`) enforces them.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from jinja2.filters import make_attrgetter
 
@@ -43,6 +42,7 @@ class MachineLimitError(TemplateLimitError):
 Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opens a context that raises `MachineLimitError` if its body takes too much time or memory."""
 
+Result = TypeVar("Result")
 _watches: list[Watch] = []
 
 
@@ -51,9 +51,8 @@ def watch_by(watch: Watch | None) -> None:
     _watches[:] = [] if watch is None else [watch]
 
 
-@contextlib.contextmanager
-def limited(again: bool = False) -> Iterator[None]:
-    """Run the body under the watch, if there is one.
+def limited(body: Callable[[], Result], again: bool = False) -> Result:
+    """Call a body under the watch, if there is one, and return its result.
 
     Args:
         again: whether memory already ran out once; a second time is an error.
@@ -65,8 +64,10 @@ def limited(again: bool = False) -> Iterator[None]:
     """
     _steps[0] = MAX_STEPS
     try:
-        with _watches[0]() if _watches else contextlib.nullcontext():
-            yield
+        if not _watches:
+            return body()
+        with _watches[0]():
+            return body()
     except MemoryError as error:
         if not again:
             raise

@@ -55,7 +55,14 @@ class Marker:
         self._environment = environment = make_environment(TrackingEnvironment, template.name, template.date)
         self._compiled = compile_template(environment, template.source)
         self._render = self._compiled.root_render_func
-        self._render.__globals__.update({"_Namespace": GuardedNamespace, "_TrackedStr": TrackedStr})
+        self._render.__globals__.update(
+            {
+                "_Namespace": GuardedNamespace,
+                "_TrackedStr": TrackedStr,
+                "_nothing": environment.undefined(),
+                "_text": str,
+            }
+        )
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(

@@ -333,7 +333,9 @@ class Renderer:
 
     def _path(self, key: PatternKey, contents: list[str]) -> tuple[Trace | None, list[str] | None]:
         """The trace for a row, and its values."""
-        traces = self._patterns.setdefault(key, [])
+        traces = self._patterns.get(key)
+        if traces is None:
+            traces = self._patterns[key] = []
         for trace in traces:
             values = trace.values(contents)
             if values is not None:

@@ -51,7 +51,10 @@ class ThoughtStyle(NamedTuple):
     def in_any(self, texts: Iterable[str]) -> bool:
         """Whether a text has one of the tags."""
         if len(self.tags) == 1:
-            return any("think>" in text for text in texts)
+            for text in texts:  # noqa: SIM110 - asked for every row: `any` with a generator takes twice as long
+                if "think>" in text:
+                    return True
+            return False
         return any(tag in text for text in texts for pair in self.tags for tag in pair)
 
     def within(self, text: str, begin: int, end: int) -> bool:

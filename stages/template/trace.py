@@ -11,9 +11,10 @@ A trace is correct because of `SymbolicStr` and the environment below: jinja2 le
 test, `%`, `in` and join of a template, and it aborts if a content would reach code that cannot report what it inspects.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
-from itertools import accumulate
+from itertools import accumulate, count, pairwise
 from typing import Any
 
 from jinja2 import nodes
@@ -80,15 +81,38 @@ class Trace:
         self.parts = False
         self._program = program
 
-    def write(self, skeleton: str, runs: Runs, begin: int, words: Sequence[Word], complete: bool, parts: bool) -> None:
-        """Set the text and runs of the path's rows: places in the skeleton become places in their texts."""
+    def write(
+        self,
+        skeleton: str,
+        runs: Runs,
+        begin: int,
+        words: Sequence[Word],
+        values: int,
+        *,
+        complete: bool,
+        parts: bool,
+    ) -> None:
+        """Set the text and runs of the path's rows: places in the skeleton become places in their texts.
+
+        Args:
+            values: how many values the program computes, with the contents.
+            complete, parts: see the class.
+        """
         self.complete = complete
         self.parts = parts
-        self._pieces, self._numbers = split_skeleton(skeleton)
+        self._numbers = split_skeleton(skeleton)[1]
         places = [0, *accumulate(1 if VALUE.match(one) else 0 for one in skeleton)]
         self._runs = runs
-        self._ends = [(place - places[place], places[place]) for place in runs.ends]
-        self._begin = (begin - places[begin], places[begin])
+        # The text is cut into values, and literals that end where a run ends or the completion begins: so a row needs
+        # only the sums of their lengths.
+        stands = [at for at, one in enumerate(skeleton) if VALUE.match(one)]
+        cuts = sorted({0, begin, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
+        pieces = [skeleton[low:high] for low, high in pairwise(cuts)]
+        self._literals = [piece for piece in pieces if not VALUE.match(piece)]
+        literals = count(values)
+        self._order = _items([number_of(one) if VALUE.match(one) else next(literals) for one in pieces])
+        self._ends = _items([cuts.index(end) for end in runs.ends])
+        self._begin = cuts.index(begin)
         self._words = [(low - places[low], places[low], places[high], code) for low, high, code in words]
 
     def values(self, contents: list[str]) -> list[str] | None:
@@ -108,15 +132,11 @@ class Trace:
 
     def rendered(self, values: list[str]) -> Rendered:
         """Return the rendering of a row whose guards hold, or None if the path cannot be rendered."""
-        parts = [values[number] for number in self._numbers]
-        sums = [0, *accumulate(map(len, parts))]
-        ends = tuple([written + sums[count] for written, count in self._ends])
-        require_size(ends[-1])
-        pieces = self._pieces.copy()
-        pieces[1::2] = parts
-        written, count = self._begin
+        pieces = self._order(values + self._literals)
+        places = [0, *accumulate(map(len, pieces))]
+        require_size(places[-1])
         _, kinds, turns, trains = self._runs
-        return Rendered("".join(pieces), written + sums[count], Runs(ends, kinds, turns, trains), "")
+        return Rendered("".join(pieces), places[self._begin], Runs(self._ends(places), kinds, turns, trains), "")
 
     def words(self, values: list[str]) -> list[Word]:
         """Return the words of the rendering of a row whose guards hold."""
@@ -204,16 +224,20 @@ class Tracer:
         silent: Messages = [{"role": role, "content": ""} for role in roles]
         style = self._manner.thoughts
         split, _ = divided(text, runs, words, silent, style, self._template.source, lambda *_: False)
-        trace.write(text, runs, begin, words, len(sure) == len(roles), split != runs)
+        size = len(record.values)
+        trace.write(text, runs, begin, words, size, complete=len(sure) == len(roles), parts=split != runs)
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
         """Return the skeleton, its words, and how many generation blocks ran."""
         inputs = self._template.inputs(chat, None, add_generation_prompt=add_generation_prompt)
         self._environment.record = record
         self._environment.blocks = 0
+
+        def render() -> Any:
+            return concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+
         try:
-            with limited(again=True):
-                text = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
+            text = limited(render, again=True)
         except TemplateLimitError:
             raise
         except Exception as error:  # jinja2 raises the same error again for the row
@@ -308,6 +332,11 @@ class _TracingEnvironment(BoundedEnvironment):
                 raise TraceAbortedError(f"`{attribute}` of a content cannot be traced")
             return super().getattr("", attribute)
         return super().getattr(obj, attribute)
+
+
+def _items(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that returns the items of a sequence at these places, quickly if there are several."""
+    return operator.itemgetter(*places) if len(places) > 1 else lambda values: tuple([values[at] for at in places])
 
 
 def _literal_only(function: Callable[..., Any], subjects: int = 0) -> Callable[..., Any]:

@@ -34,7 +34,9 @@ class TrackedStr(str):
         size, words = len(other), self._words
         if len(words) == 1:  # true for most contents
             ((low, high, code),) = words
-            return tracked(_add(other, self), ((low + size, high + size, code),))
+            made = _new(TrackedStr, _add(other, self))
+            made._words = ((low + size, high + size, code),)
+            return made
         return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in words]))
 
     def __getitem__(self, index: Any) -> str:

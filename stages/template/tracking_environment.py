@@ -13,7 +13,7 @@ from jinja2.runtime import Context, LoopContext
 
 from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
 from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, tojson
-from .limits import MAX_CHARACTERS, require_size
+from .limits import MAX_CHARACTERS, require_call, require_size
 from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
 
 _DICT_NAMES = frozenset(dir(dict))
@@ -26,6 +26,8 @@ _SAFE_METHODS = frozenset(
     }
 )
 """String methods that can neither leave the sandbox nor make huge results."""
+_SCOPES = frozenset({"_loop_vars", "_block_vars"})
+"""What generated code passes along with the arguments of a call."""
 _COUNTED = 1 << 16
 """Method calls on texts of this many characters or more are checked."""
 
@@ -60,19 +62,48 @@ def _concat(pieces: Any) -> str:
 
 
 class _QuickCode(CountingCode):
-    """Generates code that looks up keys of plain dictionaries directly, without the environment."""
+    """Generates code that looks up keys of plain dictionaries directly, without the environment.
+
+    Where only the truth or the type of a key's value is asked, one object stands for all that are missing.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._asked: set[int] = set()
+        """Ids of the expression nodes of which only that is asked."""
+
+    def _ask(self, node: nodes.Node) -> None:
+        self._asked.add(id(node))
+        for inner in node.iter_child_nodes() if isinstance(node, (nodes.And, nodes.Or, nodes.Not)) else ():
+            self._ask(inner)
+
+    def visit_If(self, node: nodes.If, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
+        """See jinja2."""
+        for one in (node, *node.elif_):
+            self._ask(one.test)
+        super().visit_If(node, frame)
+
+    def visit_Test(self, node: nodes.Test, frame: Frame) -> None:  # noqa: N802
+        """See jinja2. `is string` is answered without a call."""
+        if node.name != "string" or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
+            super().visit_Test(node, frame)
+            return
+        self._ask(node.node)
+        self.write("isinstance(")
+        self.visit(node.node, frame)
+        self.write(", _text)")
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2 asks for this name
         """See jinja2."""
         if node.attr in _DICT_NAMES:
             super().visit_Getattr(node, frame)
         else:
-            self._lookup("getattr", node.node, node.attr, frame)
+            self._lookup("getattr", node, node.attr, frame)
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
         """See jinja2."""
         if isinstance(node.arg, nodes.Const) and type(node.arg.value) is str:
-            self._lookup("getitem", node.node, node.arg.value, frame)
+            self._lookup("getitem", node, node.arg.value, frame)
         else:
             super().visit_Getitem(node, frame)
 
@@ -93,13 +124,13 @@ class _QuickCode(CountingCode):
         self.signature(node, frame, {**scope, **({"_block_vars": "_block_vars"} if frame.block_frame else {})})
         self.write("))")
 
-    def _lookup(self, how: str, subject: nodes.Expr, key: str, frame: Frame) -> None:
+    def _lookup(self, how: str, node: nodes.Getattr | nodes.Getitem, key: str, frame: Frame) -> None:
         # One name suffices, because it is read before any other code can set it.
-        missing = f"environment.undefined(obj=_q, name={key!r})"
+        missing = "_nothing" if id(node) in self._asked else f"environment.undefined(obj=_q, name={key!r})"
         if key in _DICT_NAMES:
             missing = f"environment.{how}(_q, {key!r})"
         self.write(f"((_q[{key!r}] if {key!r} in _q else {missing}) if (_q := ")
-        self.visit(subject, frame)
+        self.visit(node.node, frame)
         other = ""
         if how == "getattr" and key in _LOOP_NAMES:
             other = f"_q.{key} if _q.__class__ is LoopContext else "
@@ -187,6 +218,9 @@ class TrackingEnvironment(BoundedEnvironment):
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """See jinja2."""
+        if __callee is GuardedNamespace and kwargs.keys().isdisjoint(_SCOPES):
+            require_call(__callee, args, kwargs)
+            return GuardedNamespace(*args, **kwargs)
         kind = type(__callee)
         if (kind is BuiltinMethodType or kind is MethodType) and not kwargs:
             subject = type(__callee.__self__)

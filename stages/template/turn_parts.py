@@ -21,7 +21,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import groupby
 from typing import Any
 
 from ...schemas.rows import MIXED_KINDS, NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
@@ -31,6 +30,7 @@ from .rendered import Runs
 from .thought_style import ThoughtStyle, is_blank
 
 _ENDS = (RunKind.END, RunKind.HISTORY_END)
+_REASONING = frozenset(REASONING_KEYS)
 
 
 class Part(IntEnum):
@@ -41,6 +41,8 @@ class Part(IntEnum):
     CALL = 2
     MIXED = 3
 
+
+_ANSWER, _THOUGHT, _CALL = Part.ANSWER, Part.THOUGHT, Part.CALL  # Python finds members of an enum slowly
 
 _KINDS = {
     int(RunKind.ASSISTANT): (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
@@ -53,8 +55,10 @@ Stretch = tuple[int, int, Part]
 
 def own_thoughts(message: Message) -> list[str]:
     """Texts of a message's fields and parts for thoughts that are more than white space."""
-    parts = [message.get(key) for key in REASONING_KEYS]
     content = message.get("content")
+    if type(content) is not list and _REASONING.isdisjoint(message):
+        return []
+    parts = [message.get(key) for key in REASONING_KEYS]
     if type(content) is list:
         parts += [one for one in content if type(one) is dict and one.get("type") in ("thinking", "reasoning")]
     return [text for text in _texts(parts) if not is_blank(text)]
@@ -114,6 +118,8 @@ def divided(
         # What follows an end-of-turn token in a generation block has no parts.
         if kinds is None or end <= done or (before[0] in _ENDS and before[1] == turn):
             out.append((end, kind, turn, train))
+        elif _is_answer(text, done, end, messages[turn], style):
+            out.append((end, kinds[0], turn, train))
         else:
             found, why = _stretches(text, done, end, words, messages[turn], turn, style, source, written)
             mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
@@ -147,6 +153,14 @@ def is_mixed(runs: Runs) -> bool:
     return not MIXED_KINDS.isdisjoint(runs.kinds)
 
 
+def _is_answer(text: str, begin: int, end: int, message: Message, style: ThoughtStyle) -> bool:
+    """Whether begin..end is an answer for certain: the message has only a text, and no tag stands in either."""
+    if len(message) != 2 or style.within(text, begin, end):
+        return False
+    content = message.get("content")
+    return type(content) is str and not style.within(content, 0, len(content))
+
+
 def _within(words: Sequence[Word], begin: int, end: int, turn: int) -> list[Word]:
     """The words of a message in begin..end, without empty ones."""
     first = bisect_left(words, (begin,))
@@ -174,25 +188,23 @@ def _stretches(
     written: Callable[[int, int], bool],
 ) -> tuple[list[tuple[int, Part]], str]:
     """Return (end, part) of the stretches that fill begin..end; if that is one mixed stretch, also why."""
-    if len(message) == 2 and not style.within(text, begin, end):
-        content = message.get("content")
-        if type(content) is str and not style.in_any([content]):
-            return [(end, Part.ANSWER)], ""
     mixed = [(end, Part.MIXED)]
     mine = _within(words, begin, end, turn)
     found = _by_words(text, begin, end, mine, style)
     if found is None:
         return mixed, "nothing shows where a thought after a tool call begins"
     calls = message.get("tool_calls") or message.get("function_call")
-    if calls and not any(part is Part.CALL for *_, part in found) and written(turn, CALL):
+    if calls and not any(part is _CALL for *_, part in found) and written(turn, CALL):
         return mixed, "its tool calls could not be followed into the text"
-    if not any(part is Part.THOUGHT for *_, part in found):
+    if not any(part is _THOUGHT for *_, part in found):
         if own := own_thoughts(message):
             gaps = [text[low:high] for low, high in _gaps(begin, end, mine)]
             if _may_hide(gaps, own, source) and written(turn, REASONING):
                 return mixed, "its thought could not be followed into the text"
-        hidden = [(low, high) for low, high, _ in found]
-        tagged = [(low, high, Part.THOUGHT) for low, high in style.thoughts(text, begin, end, hidden)]
+        tagged: list[Stretch] = []
+        if style.within(text, begin, end):
+            hidden = [(low, high) for low, high, _ in found]
+            tagged = [(low, high, _THOUGHT) for low, high in style.thoughts(text, begin, end, hidden)]
         if not tagged and not _left_out(text, begin, end, mine, message, style):
             return mixed, "the template writes its thought without tags"
         found = sorted([*found, *tagged])
@@ -200,50 +212,56 @@ def _stretches(
     done = begin
     for low, high, part in found:
         if low > done:
-            out.append((low, Part.ANSWER))
+            out.append((low, _ANSWER))
         out.append((high, part))
         done = high
     if done < end or not out:
-        out.append((end, Part.ANSWER))
+        out.append((end, _ANSWER))
     return out, ""
 
 
 def _by_words(text: str, begin: int, end: int, words: Sequence[Word], style: ThoughtStyle) -> list[Stretch] | None:
     """Return thoughts and calls that are known by their words; None if one cannot be told from the other."""
     groups: list[Stretch] = []
-    for kind, group in groupby(words, lambda word: word[2] & (CALL | REASONING)):
-        these = list(group)
-        part = Part.CALL if kind & CALL else Part.THOUGHT if kind else Part.ANSWER
-        if part is Part.THOUGHT and is_blank(text[these[0][0] : these[-1][1]]):
-            part = Part.ANSWER
-        groups.append((these[0][0], these[-1][1], part))
+    before = -1
+    for low, high, code in words:
+        if (kind := code & (CALL | REASONING)) == before:
+            groups[-1] = (groups[-1][0], high, groups[-1][2])
+        else:
+            groups.append((low, high, _CALL if kind & CALL else _THOUGHT if kind else _ANSWER))
+        before = kind
+    if any(part is _THOUGHT and is_blank(text[low:high]) for low, high, part in groups):
+        groups = [
+            (low, high, _ANSWER if part is _THOUGHT and is_blank(text[low:high]) else part)
+            for low, high, part in groups
+        ]
     out: list[Stretch] = []
     last, done = None, begin
     for low, high, part in groups:
-        if last is Part.THOUGHT:
-            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), Part.THOUGHT)
+        if last is _THOUGHT:
+            out[-1] = (out[-1][0], (done := _past_space(text, done, low)), _THOUGHT)
         gap = text[done:low]
-        if part is Part.THOUGHT:
+        if part is _THOUGHT:
             start = done
             if last is not None:
                 at = gap.rfind(style.opening) if style.opening else -1
-                if at < 0 and last is Part.CALL:
+                if at < 0 and last is _CALL:
                     return None
                 start = done + at if at >= 0 else _past_space(text, done, low)
-            if last is Part.CALL:
-                out[-1] = (out[-1][0], start, Part.CALL)
+            if last is _CALL:
+                out[-1] = (out[-1][0], start, _CALL)
             out.append((start, high, part))
-        elif part is Part.CALL:
+        elif part is _CALL:
             closings = {closing for _, closing in style.tags} | {style.closing} - {""}
             after = max((at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0), default=0)
             out.append((_past_space(text, done + after, low) if after else done, high, part))
-        elif last is Part.CALL:
-            out[-1] = (out[-1][0], low, Part.CALL)
+        elif last is _CALL:
+            out[-1] = (out[-1][0], low, _CALL)
         last, done = part, high
-    if last is Part.THOUGHT:
-        out[-1] = (out[-1][0], _past_space(text, done, end), Part.THOUGHT)
-    elif last is Part.CALL:
-        out[-1] = (out[-1][0], end, Part.CALL)
+    if last is _THOUGHT:
+        out[-1] = (out[-1][0], _past_space(text, done, end), _THOUGHT)
+    elif last is _CALL:
+        out[-1] = (out[-1][0], end, _CALL)
     return out
 
 

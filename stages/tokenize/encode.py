@@ -27,7 +27,7 @@ from .byte_lengths import ByteLengths
 from .encode_counts import EncodeCounts
 from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
 from .engines import Engine, EngineTokens
-from .prompts_alone import PromptAlone, prompts_alone
+from .prompts_alone import PromptAlone, digest_bits, prompts_alone
 from .token_runs import RunBatch
 from .token_spans import locate_boundaries
 
@@ -136,11 +136,11 @@ class Encoder:
                 yield counts.given(tokens.finish())
                 tokens = TokenBatch()
             try:
-                batch.add(example, self.rendered(example, batch, counts))
+                full = batch.add(example, self.rendered(example, batch, counts))
             except RowRejectedError as error:
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 continue
-            if batch.full:
+            if full:
                 yield self.finish(batch, counts, samples, alone)
                 batch = Batch()
         if tokens.examples:
@@ -217,13 +217,11 @@ class Encoder:
         asked = np.diff(bound_offsets) > 0
         counts.boundaries += len(bounds) - batch.runs.divisions
         counts.inexact += int((~found.exact & asked).sum())
-        hashes = []
-        for text, seed in zip(texts, batch.seeds, strict=True):
-            data = text.encode()
-            counts.text_bytes += len(data)
-            hashes.append(xxhash.xxh3_128_digest(data, seed=seed))
-        for index, digest in enumerate(hashes):
-            if (digest[0] | digest[1] << 8) & ENGINE_CHECK == 0 and len(texts[index]) <= SAMPLE_CHARACTERS:
+        datas = [text.encode() for text in texts]
+        counts.text_bytes += sum(map(len, datas))
+        hashes = [xxhash.xxh3_128_digest(data, seed=seed) for data, seed in zip(datas, batch.seeds, strict=True)]
+        for index in np.flatnonzero(digest_bits(hashes, 0) & ENGINE_CHECK == 0).tolist():
+            if len(texts[index]) <= SAMPLE_CHARACTERS:
                 samples.append(EngineSample(texts[index], ids[offsets[index] : offsets[index + 1]].tolist()))
 
         counts.examples += len(texts)
@@ -284,9 +282,9 @@ class Batch:
     characters: int = 0
     ended: int = 0
 
-    def add(self, example: Example, rendered: Rendered) -> None:
-        """Append an example."""
-        text, begin, runs = rendered[:3]
+    def add(self, example: Example, rendered: Rendered) -> bool:
+        """Append an example; return whether the batch is large enough to encode."""
+        text, begin, runs, _, _, rewritten, _ = rendered
         if example.weight != 1:
             runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
         self.examples.append(example)
@@ -296,11 +294,7 @@ class Batch:
         if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
             begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
         self.seeds.append(begin)
-        self.rewritten.append(rendered.rewritten)
-
-    @property
-    def full(self) -> bool:
-        """Whether the batch is large enough to encode."""
+        self.rewritten.append(rewritten)
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
     def plain(self) -> list[bool]:

@@ -56,9 +56,8 @@ class PairEncoder:
                 batch.ended = ended
                 refused.append(Refused(example.line, example.sub, error.reason, error.detail))
                 continue
-            for side, rendered in sides:
-                batch.add(side, rendered)
-            if batch.full:
+            full = [batch.add(side, rendered) for side, rendered in sides]
+            if any(full):
                 yield self._finish(batch, counts, samples)
                 batch = Batch()
         if batch.texts:

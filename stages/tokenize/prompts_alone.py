@@ -34,6 +34,15 @@ class PromptAlone(NamedTuple):
     """The prompt's tokens; None if the template refuses the messages before the turn."""
 
 
+def digest_bits(digests: Sequence[bytes], place: int) -> NDArray[np.uint16]:
+    """(N,) bytes `place` and `place` + 1 of each digest of 16 bytes, of which the first is the lower one.
+
+    Args:
+        place: an even number.
+    """
+    return np.frombuffer(b"".join(digests), "<u2").reshape(-1, 8)[:, place // 2]
+
+
 def chosen_turns(example: Example, digest: bytes, *, every: bool) -> Iterator[int]:
     """Yield the messages whose turns are tried; none of an example without messages.
 
@@ -76,8 +85,10 @@ def prompts_alone(
     """
     out: list[PromptAlone] = []
     texts: list[str] = []
-    for document, (example, digest) in enumerate(zip(examples, digests, strict=True)):
-        for message in chosen_turns(example, digest, every=every):
+    chosen = range(len(examples)) if every else np.flatnonzero(digest_bits(digests, 2) & SAMPLE == 0).tolist()
+    for document in chosen:
+        example = examples[document]
+        for message in chosen_turns(example, digests[document], every=every):
             prompt, completion = example.prompt or [], example.completion or []
             assert not isinstance(prompt, str)
             assert not isinstance(completion, str)
