@@ -89,7 +89,7 @@ def bench_workers(corpus: Corpus, home: Path, rounds: int) -> None:
         ["times as fast", ratios(found["one"], found["two"]), ratios(work[1], work[2])],
     ]
     print_table(["workers", "seconds", "of them, encode and pack"], rows)
-    print("Target: 1.8.\n")
+    print("Target: 1.75 of the whole command.\n")
 
 
 @contextmanager
@@ -155,6 +155,7 @@ def bench_resume(corpus: Corpus, home: Path, rounds: int) -> None:
     """A run, and the rest of a killed one."""
     whole: list[float] = []
     rest: list[float] = []
+    laid: list[float] = []
     for number in range(rounds):
         whole.append(run(corpus, home))
         manifest = (home / "out" / "manifest.json").read_bytes()
@@ -170,6 +171,9 @@ def bench_resume(corpus: Corpus, home: Path, rounds: int) -> None:
             raise SystemExit("the run was faster than the one before it; run the benchmark on a quiet machine")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if (home / "out" / "manifest.json").exists():
+            print("killed after its manifest, in its report: the rest is only a look", file=sys.stderr, flush=True)
+        laid.append(len(list((home / "out" / "_run" / "shards").glob("*.json"))))
         rest.append(packtrain_run(config).wall)
         if (home / "out" / "manifest.json").read_bytes() != manifest:
             raise SystemExit("the resumed run made another dataset")
@@ -177,8 +181,8 @@ def bench_resume(corpus: Corpus, home: Path, rounds: int) -> None:
     print_header(f"After a kill at {KILL_AT:.0%}, {corpus.text_bytes / 1e6:,.0f} MB of text", PACKAGES)
     share = [a / b for a, b in zip(rest, whole, strict=True)]
     print_table(
-        ["whole run, s", "the rest, s", "share", "target"],
-        [[spread(whole, 1), spread(rest, 1), spread(share, 3), "0.15"]],
+        ["whole run, s", "shards at the kill", "the rest, s", "share", "target"],
+        [[spread(whole, 1), spread(laid, 0), spread(rest, 1), spread(share, 3), "0.12"]],
         left=0,
     )
 
