@@ -70,7 +70,9 @@ def program(tmp_path: Path) -> Command:
     """Runs packtrain in a process and folder of its own: `program("run", "--demo", cwd=folder)`; see `warm`."""
 
     def call(*arguments: object, cwd: Path = tmp_path, timeout: float = 120) -> Outcome:
-        done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout)
+        trains = warm.UNDER_XDIST and arguments[:1] in (("train",), ("sample",), ("probe",))
+        modules = warm.TRAINING if trains else warm.PIPELINE  # the server of torch is there already
+        done = warm.run(arguments, cwd=cwd, env=plain_environment(), timeout=timeout, modules=modules)
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call

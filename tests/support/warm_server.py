@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from json import loads
@@ -45,62 +46,87 @@ def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
     gc.enable()
-    waiting = selectors.DefaultSelector()
-    waiting.register(listener, selectors.EVENT_READ)
-    alive = os.pidfd_open(owner)
-    waiting.register(alive, selectors.EVENT_READ)
-    while True:
-        ready = [key.fileobj for key, _ in waiting.select()]
-        if alive in ready:
+    for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        one.atexit = False  # of modules, which end with this process; in a child they cost more than most commands
+    _Children(listener, owner).attend()
+
+
+class _Children:
+    """Starts commands, waits for them, and says how they ended. All in one process: a fork of so much takes a while."""
+
+    def __init__(self, listener: socket.socket, owner: int) -> None:
+        self._waiting = selectors.DefaultSelector()
+        self._waiting.register(listener, selectors.EVENT_READ, self._accept)
+        self._waiting.register(os.pidfd_open(owner), selectors.EVENT_READ, self._end)
+        self._listener = listener
+        self._children: dict[socket.socket, int] = {}
+
+    def attend(self) -> NoReturn:
+        """Until the owner has ended."""
+        while True:
+            for key, _ in self._waiting.select():
+                if key.fileobj in self._waiting.get_map():  # not closed a moment ago
+                    key.data()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(30)
+        handles: list[int] = []
+        try:
+            head, handles, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
+            asked = loads(_exactly(connection, _SIZE.unpack(head)[0]))
+        except (OSError, EOFError, struct.error):  # the one that asked is gone
+            for handle in [connection.detach(), *handles]:
+                os.close(handle)
             return
-        connection, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            os.close(alive)
+        child = os.fork()
+        if child == 0:
             try:
-                _attend(connection)
+                for key in list(self._waiting.get_map().values()):
+                    os.close(key.fd)
+                self._waiting.close()
+                connection.close()
+                _become(asked, handles)
             finally:
                 os._exit(1)
+        for handle in handles:
+            os.close(handle)
+        self._children[connection] = child
+        ended = os.pidfd_open(child)
+        self._waiting.register(ended, selectors.EVENT_READ, lambda: self._ended(connection, ended))
+        self._waiting.register(connection, selectors.EVENT_READ, lambda: self._kill(connection))
+        with suppress(OSError):
+            connection.sendall(_SIZE.pack(child))
+
+    def _ended(self, connection: socket.socket, ended: int) -> None:
+        _, status = os.waitpid(self._children.pop(connection), 0)
+        self._waiting.unregister(ended)
+        os.close(ended)
+        if connection in self._waiting.get_map():
+            self._waiting.unregister(connection)
+        with suppress(OSError):
+            connection.sendall(_SIZE.pack(status))
         connection.close()
-        while _reaped():
-            pass
+
+    def _kill(self, connection: socket.socket) -> None:
+        """The one that asked is gone."""
+        self._waiting.unregister(connection)
+        os.kill(self._children[connection], signal.SIGKILL)
+
+    def _end(self) -> NoReturn:
+        for child in self._children.values():
+            os.kill(child, signal.SIGKILL)
+        os._exit(0)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        data += connection.recv(size - len(data)) or sys.exit("the one that asked is gone")
+        more = connection.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
     return data
-
-
-def _reaped() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] > 0
-    except ChildProcessError:
-        return False
-
-
-def _attend(connection: socket.socket) -> NoReturn:
-    """Start one command, wait for it, say how it ended. A process of its own, so that many run at once."""
-    head, handles, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
-    asked = loads(_exactly(connection, _SIZE.unpack(head)[0]))
-    child = os.fork()
-    if child == 0:
-        connection.close()
-        _become(asked, handles)
-    for handle in handles:
-        os.close(handle)
-    connection.sendall(_SIZE.pack(child))
-    waiting = selectors.DefaultSelector()
-    ended = os.pidfd_open(child)
-    waiting.register(ended, selectors.EVENT_READ)
-    waiting.register(connection, selectors.EVENT_READ)
-    if ended not in [key.fileobj for key, _ in waiting.select()]:
-        os.kill(child, signal.SIGKILL)  # the one that asked is gone
-    _, status = os.waitpid(child, 0)
-    with suppress(BrokenPipeError):
-        connection.sendall(_SIZE.pack(status))
-    os._exit(0)
 
 
 def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
