@@ -72,6 +72,8 @@ class Faulty:
     stale: bool = False
     """Repeat the first listing of a folder, whatever has been put since."""
     asked: list[Asked] = field(default_factory=list)
+    at_once: int = 0
+    """The most requests that waited for their answers at one moment."""
 
     def __post_init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -86,6 +88,7 @@ class Faulty:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
         self._client: Any = None
         self._lock = threading.Lock()
+        self._open = 0
         self._moto: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         owner = self
 
@@ -160,6 +163,7 @@ class Faulty:
         self.always, self.wanted, self.rate, self.latency = None, lambda asked: True, 0.0, 0.0
         self.unconditional = self.terse = self.stale = False
         self.asked.clear()
+        self.at_once = 0
         self.lists.clear()
         self._in_a_row.clear()
 
@@ -177,6 +181,15 @@ class Faulty:
             self._in_a_row[request] = 0 if asked.fault == "ok" else self._in_a_row[request] + 1
             self.asked.append(asked)
         return asked.fault
+
+    def wait(self) -> None:
+        """The latency of one request."""
+        with self._lock:
+            self._open += 1
+            self.at_once = max(self.at_once, self._open)
+        time.sleep(self.latency)
+        with self._lock:
+            self._open -= 1
 
 
 class _Server(ThreadingHTTPServer):
@@ -200,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         asked = Asked(self.command, self.path, self.headers.get("If-None-Match") == "*", len(body), "ok")
         fault = owner.note(asked)
-        time.sleep(owner.latency)
+        owner.wait()
         if fault in STATUS:
             return self._refuse(int(fault))
         if fault == "hang":

@@ -348,16 +348,15 @@ def test_a_slow_store_costs_time_and_nothing_else(
     store: ObjectStore, faulty: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty.latency = 0.2
-    began = time.monotonic()
     assert store.put_bytes("a", b"1")
     assert ask_all(store, store.read, ["a"] * 30) == [b"1"] * 30
-    assert time.monotonic() - began < 4, "thirty requests were made one after another"
+    assert faulty.at_once >= 4, "thirty requests were made one after another"
     monkeypatch.setattr(store.objects, "request_seconds", 0.4)
     faulty.latency = 0.0
     faulty.faults.extend(["hang", "hang"])
     began = time.monotonic()
     assert store.read("a") == b"1"
-    assert 0.8 <= time.monotonic() - began < 8
+    assert 0.8 <= time.monotonic() - began < 40  # without a limit each would hang for a minute
 
 
 @pytest.mark.parametrize("fault", ["403"])

@@ -103,7 +103,7 @@ def test_it_is_stopped_by_name(name: str, hurry: Hurry) -> None:
     began = time.process_time()
     with pytest.raises(TemplateError, match="'attack' was stopped: it"):
         template.render(CHAT)
-    assert time.process_time() - began < 10  # without a limit, each would take minutes or gigabytes
+    assert time.process_time() - began < 60  # without a limit, each would take many minutes or gigabytes
 
 
 @pytest.mark.parametrize("name", ["a product", "center", "joined", "replaced", "a tilde", "nested loops"])

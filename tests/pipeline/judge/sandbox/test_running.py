@@ -163,9 +163,9 @@ def test_times_are_those_of_the_program(run: Run) -> None:
         "import time\nif input() == 'sleep': time.sleep(0.3)\nelse:\n  while time.process_time() < 0.3: pass",
         b"sleep", b"work",
     )  # fmt: skip
-    assert 0.3 <= sleeps.wall_seconds < 1.4
-    assert sleeps.cpu_seconds < 0.1
-    assert 0.29 <= works.cpu_seconds <= works.wall_seconds < 1.4
+    # A busy machine adds to what a clock says, not to what the program computes, which is counted in ticks of 10 ms.
+    assert 0.3 <= sleeps.wall_seconds < 60
+    assert sleeps.cpu_seconds < 0.15 < 0.25 <= works.cpu_seconds <= works.wall_seconds
 
 
 @pytest.mark.slow
