@@ -92,6 +92,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that at the end no process waits long for the other's last test."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_collection_finish() -> None:
     """Keep what is imported by now out of every collection of garbage: each training ends with a full one."""
     gc.collect()

@@ -745,7 +745,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         "中文",
         "🙂",
     ]
-    names = [f"{number:03d}.jsonl" for number in range(70)]
+    names = [f"{number:03d}.jsonl" for number in range(40)]
     for name in names:
         rows = [{"text": " ".join(chance.choices(words, k=chance.randrange(5, 200)))} for _ in range(60)]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -756,7 +756,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
         # A source each, so that they are not joined: there should be many tasks to kill.
         "sources": [{"name": f"words-{name[:3]}", "format": "text", "path": name} for name in names],
         "truncate": {"max_length": 256},
-        "output": {"shard_bytes": "128KiB"},
+        "output": {"shard_bytes": "96KiB"},
         "run": {"workers": 2, "report": False},
     }
     (folder / "run.yaml").write_text(json.dumps(config))
@@ -764,7 +764,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path, answe
     done = warm.run(["run", folder / "run.yaml"])
     assert (done.returncode, done.stderr) == (0, "")
     shards = len(list((folder / "out" / "shards").iterdir()))
-    assert shards > 35
+    assert shards > 24
     return Corpus(folder / "run.yaml", (folder / "out" / "manifest.json").read_bytes(), len(names), shards)
 
 

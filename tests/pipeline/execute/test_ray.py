@@ -163,21 +163,17 @@ def test_a_cluster_writes_the_same_bytes_when_a_worker_and_machines_go(
     config["sources"][0]["format"] = "python:deadly_reader:rows"
     alone = packed(config, tmp_path)
 
-    def there(name: str) -> dict[str, Any]:
-        run = {"executor": "ray", "address": cluster.address}
-        return {**config, "out": str(tmp_path / name), "cache": str(new_cache(tiny_tokenizer)), "run": run}
-
-    (tmp_path / "deadly").touch()
-    assert packed(there("killed"), tmp_path) == alone
-    assert not (tmp_path / "deadly").exists(), "no worker died"
-
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
     cluster.wait_for_nodes()
 
     def take_away() -> None:
         cluster.remove_node(nodes.pop(), allow_graceful=False)
 
-    assert packed(there("fewer"), tmp_path, AtWork({"encode": take_away, "pack": take_away})) == alone
+    (tmp_path / "deadly").touch()
+    run = {"executor": "ray", "address": cluster.address}
+    there = {**config, "out": str(tmp_path / "there"), "cache": str(new_cache(tiny_tokenizer)), "run": run}
+    assert packed(there, tmp_path, AtWork({"encode": take_away, "pack": take_away})) == alone
+    assert not (tmp_path / "deadly").exists(), "no worker died"
     assert nodes == []
 
 

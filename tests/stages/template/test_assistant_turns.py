@@ -521,7 +521,7 @@ def compare_real(name: str, data: str, limit: int) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("data", CHATS)
 @pytest.mark.parametrize("name", MARKED)
 def test_real_chats(name: str, data: str) -> None:
-    _, taken, _, _ = compare_real(name, data, 250)
+    _, taken, _, _ = compare_real(name, data, 100)
     assert taken >= 5
 
 

@@ -298,6 +298,7 @@ ROWS = 60 if FULL else 6
 """Conversations of each template."""
 
 
+@pytest.mark.slow
 def test_every_template_at_hand_and_every_way_to_render() -> None:
     """All ways agree; what belongs to a thought, an answer or a call is nowhere else; whole turns are as before."""
     proved, parts = set(), dict.fromkeys((RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.HISTORY_CALL), 0)

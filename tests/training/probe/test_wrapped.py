@@ -58,7 +58,7 @@ def test_compiled() -> None:
     """Without inductor, whose C++ compiler takes minutes: that it computes the same is tested beside the trainer."""
     backend = "aot_eager"
     model = packed(num_hidden_layers=1)
-    compiled = torch.compile(model, backend=backend)
+    compiled = torch.compile(model, backend=backend, dynamic=True)  # else every length is compiled twice
     report = probe(compiled).require()
     assert report.check("isolation") is not None
     assert report.calls is None  # cannot be counted
@@ -68,7 +68,7 @@ def test_compiled() -> None:
     model = packed(num_hidden_layers=1)
     model.compile(backend=backend)
     assert probe(model).isolated
-    leaking = torch.compile(build("llama", num_hidden_layers=1), backend=backend)
+    leaking = torch.compile(build("llama", num_hidden_layers=1), backend="eager", dynamic=True)
     assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
 
 

@@ -68,6 +68,21 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "packed"
 
 
+@pytest.fixture(scope="module")
+def alone(
+    settings_in: Settings, two_sources: Path, pieces: Path, document_losses: Losses
+) -> dict[tuple[int, int], list[tuple[Any, int]]]:
+    """(dataset, row) → each document's loss by the first model, computed without the others, and its tokens."""
+    config = settings_in(Path())
+    model = load_model(ModelConfig.model_validate(config["model"]), Path.cwd(), config["seed"])
+    with torch.no_grad():
+        return {
+            (number, row): document_losses(model, flatten([rows.row(row)]))
+            for number, rows in enumerate([PackedRows(two_sources), PackedRows(pieces)])
+            for row in range(len(rows))
+        }
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"rows_per_device": 2},
     "two epochs, four batches": {"rows_per_device": 1, "epochs": 2},
@@ -85,7 +100,7 @@ def test_each_documents_loss_is_that_of_the_document_alone(
     settings: Settings,
     two_sources: Path,
     pieces: Path,
-    document_losses: Losses,
+    alone: dict[tuple[int, int], list[tuple[Any, int]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mixture of two datasets, one with documents in pieces; every step, and every document of it once."""
@@ -94,14 +109,7 @@ def test_each_documents_loss_is_that_of_the_document_alone(
     data = [{"path": str(two_sources), "epochs": 1}, {"path": str(pieces), "epochs": 2}]
     config = settings(data=data, trainer=STILL, **CASES[case])
     outcome = quietly(config)
-    model = load_model(ModelConfig.model_validate(config["model"]), Path.cwd(), config["seed"])
     datasets = [PackedRows(two_sources), PackedRows(pieces)]
-    with torch.no_grad():
-        alone = {
-            (number, row): document_losses(model, flatten([rows.row(row)]))
-            for number, rows in enumerate(datasets)
-            for row in range(len(rows))
-        }
     loader = PackedLoader(
         [Source(two_sources, epochs=1), Source(pieces, epochs=2)],
         rows_per_step=config["rows_per_step"],
