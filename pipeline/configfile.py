@@ -112,6 +112,7 @@ def explain(
     """Write pydantic's errors, one per line: file and line or override, key, what is wrong, what would be valid."""
     out = []
     wrong = [tuple(item["loc"]) for item in error.errors()]
+    missing = [tuple(item["loc"]) for item in error.errors() if item["type"] == "missing"]
     meant = {
         (*location[:-1], _nearest(location, model))
         for location in (tuple(item["loc"]) for item in error.errors() if item["type"] == "extra_forbidden")
@@ -136,6 +137,9 @@ def explain(
         place = f"{place}: {key}" if key else place
         if item["type"] == "extra_forbidden":
             near, known = _nearest(location, model), _fields(model, location[:-1])
+            lacking = [path[-1] for path in missing if path[:-1] == location[:-1]]
+            if len(lacking) == 1 and not difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.85):
+                near = str(lacking[0])  # the only key that the section needs, under another name
             hint = f"; did you mean {near}?" if near else f"; known keys: {', '.join(known)}"
             out.append(f"{place}: there is no such key{hint}")
         elif item["type"] == "missing":
@@ -171,8 +175,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
         problem = getattr(error, "problem", None) or str(error)
         if isinstance(error, BoundError):
             raise ConfigError(f"{path}{line}: {problem}; packtrain schema prints all keys of a configuration") from None
-        hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else ""
+        hint = "; indent with spaces, because YAML allows no tabs there" if "'\\t'" in problem else ""
+        hint = "; data is given with --format and --input" if path.suffix in (".json", ".jsonl") else hint
         raise ConfigError(f"{path}{line}: this is not YAML: {problem}{hint}") from None
+    if path.suffix == ".jsonl":  # a file of one row is YAML, too
+        raise ConfigError(f"{path}: a .jsonl file holds data, not a configuration; give it with --format and --input")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
     lines: dict[tuple[Any, ...], int] = {}

@@ -226,7 +226,8 @@ def print_view(console: "Console", view: TrainerView) -> None:
 
     from ..report.draw.printing import say
 
-    say(console, f"{', '.join(view.where)}: {view.steps:,} steps of {view.rows_per_step:,} rows, order {view.order}")
+    steps = f"{plural(view.steps, 'step')} of {plural(view.rows_per_step, 'row')}"
+    say(console, f"{', '.join(view.where)}: {steps}, order {view.order}")
     say(console, f"rank {view.rank} of {view.world_size} ({view.place})", "dim")
     say(console, view.balance, "dim")
     say(console)

@@ -8,6 +8,7 @@ import typer
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
+from ...schemas.units import plural
 from .arguments.options import Config, Format, Input, Json, Set, without_file
 from .views.streams import print_json
 
@@ -53,7 +54,7 @@ def prep(
         print_json({"output": str(output), "rows": counts.rows, "examples": counts.examples, **numbers,
                     "rejects": counts.rejects})  # fmt: skip
         return
-    say(console, f"{output}: {counts.examples:,} examples from {counts.rows:,} rows")
+    say(console, f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}")
     for label, reasons in (
         ("rejected", counts.rejected), ("filtered", counts.filtered), ("never made", counts.skipped)
     ):  # fmt: skip

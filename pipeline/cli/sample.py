@@ -169,9 +169,9 @@ def sample(
         return
     said = ", ".join(f"{reason} {number:,}" for reason, number in counts.reasons.items())
     if not counts.made:
-        say(console, f"all {plural(counts.samples, 'sample')} were there already")
+        say(console, f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing")
     say(console, f"{out}: {plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}, "
-        f"{counts.tokens:,} tokens{f' ({said})' if said else ''}")  # fmt: skip
+        f"{plural(counts.tokens, 'token')}{f' ({said})' if said else ''}")  # fmt: skip
 
 
 def _check_tokenizer(model: Path, base: Path | None) -> None:

@@ -37,7 +37,10 @@ def verify(
         return
     for finding in outcome.findings:
         say(console, str(finding))
-    checked = f"{outcome.files:,} files, {outcome.rows:,} rows, {outcome.tokens:,} tokens"
+    checked = ", ".join(
+        plural(number, what)
+        for number, what in ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
+    )
     if not outcome.sound:
         found = plural(len(outcome.findings), "finding")
         say(console, f"{folder} does NOT match its manifest: {found} in {checked}")

@@ -209,7 +209,7 @@ def show_row(console: Console, dataset: Finished, row: int, split: str, decoder:
         name = escape_line(str(names.get(piece.doc_id, piece.doc_id)))
         behind = f" and {piece.padding:,} of padding" if piece.padding else ""
         weight = f" · weight {_weight(piece):.4g}" if piece.weights is not None else ""
-        title = f"{name} · {len(piece.ids):,} tokens{behind}{part} · {count:,} trained{weight}"
+        title = f"{name} · {plural(len(piece.ids), 'token')}{behind}{part} · {count:,} trained{weight}"
         console.print(Panel(_body(piece, decoder, ids, left, right), title=Text(title), title_align="left"))
 
 
@@ -231,7 +231,7 @@ def _show_pair(
     prompt, *completions = (len(found[column]) for column, _, _ in _PAIR_PARTS)
     console.print(
         Text(
-            f"row {row} of {split}: {escape_line(name)}, a preference pair of {prompt:,} tokens and "
+            f"row {row} of {split}: {escape_line(name)}, a preference pair of {plural(prompt, 'prompt token')} and "
             f"{completions[0]:,} chosen or {completions[1]:,} rejected tokens (at most "
             f"{dataset.manifest.max_length:,} with either)"
         )
@@ -250,7 +250,7 @@ def _show_pair(
                 body.append(f"{token!r}  ", style)
         else:
             body.append(escape(text), style)
-        console.print(Panel(body, title=Text(f"{title} · {len(tokens):,} tokens"), title_align="left"))
+        console.print(Panel(body, title=Text(f"{title} · {plural(len(tokens), 'token')}"), title_align="left"))
 
 
 def has_colour(console: Console) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 
 from ...schemas.errors import InputError, StoreError
 from ...schemas.jsontext import decode_note
+from ...schemas.units import plural, size
 from ..execute.checking import CheckTask, check_files
 from ..pack.task import PackResult
 from ..store.checksummed import unseal
@@ -57,7 +58,7 @@ def recorded(store: Store) -> list[StoredFile]:
 def _state(store: Store, deep: bool) -> str:
     shards = recorded(store)
     whole = [shard for shard in shards if store.size(shard.name) == shard.bytes]
-    said = f"{len(whole):,} shards are finished ({sum(shard.bytes for shard in whole):,} bytes)"
+    said = f"{plural(len(whole), 'shard is', 'shards are')} finished ({size(sum(shard.bytes for shard in whole))})"
     bad = sorted({shard.name for shard in shards} - {shard.name for shard in whole})
     if deep:
         bad = sorted({*bad, *check_files(CheckTask(store, tuple(whole))).damaged})

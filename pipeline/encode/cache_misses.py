@@ -14,6 +14,7 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.jsontext import decode_note
+from ...schemas.units import plural
 from ..inputs.blocks import InputFile
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
@@ -108,7 +109,11 @@ def why_missing(
             continue  # rows that are read differently give other documents, so missing parts need no explanation
         every = set(source.blocks)
         total, mine = len(every), len(gone & every)
-        what = f"all {total:,} blocks are" if mine == total else f"{mine:,} of {total:,} blocks are"
+        what = (
+            f"all {total:,} blocks are"
+            if mine == total
+            else f"{mine:,} of {plural(total, 'block')} {'is' if mine == 1 else 'are'}"
+        )
         what = "its one block is" if total == 1 else what
         fields = list(_fields(last.head, source.head, source.name))
         if not fields:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
+from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ..inputs.scan import InputFile
 from .driver import Encoded
@@ -29,7 +30,7 @@ def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded)
     row, _, why = record.unproved_rows[0]
     file, line = file.at(block, row)
     what = (
-        f"the assistant's turns cannot be located with certainty in {count:,} conversations, which mask "
+        f"the assistant's turns cannot be located with certainty in {plural(count, 'conversation')}, which mask "
         f"{mask.policy} needs. The first: {file.shown}, line {line}: {why}"
     )
     marks = "put {% generation %} and {% endgeneration %} around them in the template"
@@ -58,7 +59,7 @@ def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) 
     row, _, why = record.mixed_rows[0]
     file, line = file.at(block, row)
     what = (
-        f"thoughts or tool calls cannot be located with certainty in turns of {count:,} conversations, which "
+        f"thoughts or tool calls cannot be located with certainty in turns of {plural(count, 'conversation')}, which "
         f"mask.thoughts and mask.tool_calls need. The first: {file.shown}, line {line}: {why}"
     )
     fix = "take a template that shows where they lie, or leave mask.thoughts and mask.tool_calls at train"
@@ -82,8 +83,8 @@ def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encod
     (file, block), record = next(pair for pair in pairs if pair[1].rewritten_rows)
     file, line = file.at(block, record.rewritten_rows[0][0])
     what = (
-        f"the chat template '{encoded.spec.template_name}' renders the prompts of {count:,} conversations differently "
-        f"alone than within the conversation. The first: {file.shown}, line {line}"
+        f"the chat template '{encoded.spec.template_name}' renders the prompts of {plural(count, 'conversation')} "
+        f"differently alone than within the conversation. The first: {file.shown}, line {line}"
     )
     if mask.on_rewritten == "reject":
         return f"{what}. They are left out"

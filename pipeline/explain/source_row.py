@@ -11,6 +11,7 @@ import msgspec
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
+from ...schemas.units import plural
 from ..dataset.ids import Address
 from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
@@ -88,7 +89,7 @@ class Inputs:
             return SourceRow(State.UNKNOWN, "", "the folder no longer says where this input was")
         path, total = str(file.path), file.lines + file.not_taken
         if address.line > total:
-            return SourceRow(State.UNKNOWN, path, f"{path} had {total:,} rows", past_end=True)
+            return SourceRow(State.UNKNOWN, path, f"{path} had {plural(total, 'row')}", past_end=True)
         then = f"it had {file.size:,} bytes, with BLAKE3 hash {file.hash[:16]}"
         if not file.path.is_file():
             return SourceRow(State.GONE, path, f"{path} is gone; {then}")

@@ -8,7 +8,8 @@
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def publish(
         extras: keys of `EXTRAS`: what goes besides.
         private: make the repository private, if it is made.
         replace: remove what else the repository holds, in the same commit.
-        staging: a folder for the export, which is kept; None for one in the user's cache, removed after the upload.
+        staging: a folder for the export, which is kept; None for one in the user's cache, removed after the upload, and
+            after a dry run that has made it.
         dry_run: list what would go, without asking the Hub.
         show: gets the list before anything is uploaded.
 
@@ -112,6 +114,33 @@ def publish(
     """
     observer, place = observer or Silent(), parse_target(target)
     source = open_source(dataset)
+    with _nothing_left(own_staging(source)) if dry_run and staging is None else nullcontext():
+        return _publish(source, place, extras, private, replace, staging, dry_run, workers, observer, show)
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Remove the folder afterwards, unless an interrupted upload had left it."""
+    there = folder.exists()
+    try:
+        yield
+    finally:
+        if not there:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _publish(
+    source: Finished,
+    place: Target,
+    extras: Sequence[str],
+    private: bool,
+    replace: bool,
+    staging: Path | None,
+    dry_run: bool,
+    workers: int | None,
+    observer: Observer,
+    show: Callable[[Listing], None],
+) -> Published:
     asked, own = _extras(source, extras), _own_card(source)
     hub = None if dry_run else Hub(place)
     there = _look(hub, source) if hub is not None else None
@@ -120,7 +149,7 @@ def publish(
     if hub is not None and (there is None or not there.whole):
         hub.check_rights(there.held if there is not None else None)
     found = there.ours if there is not None and there.whole else None
-    folder = (staging or _own_staging(source)) if found is None else None
+    folder = (staging or own_staging(source)) if found is None else None
     exported = _export(source, folder, workers, observer) if folder is not None else found
     assert exported is not None
     files = [Outgoing(file.name, folder and folder / file.name, file.bytes) for file in exported.files]
@@ -230,7 +259,7 @@ def _extras(source: Finished, extras: Sequence[str]) -> list[Outgoing]:
     return found
 
 
-def _own_staging(source: Finished) -> Path:
+def own_staging(source: Finished) -> Path:
     """A folder in the user's cache whose name says what is exported, so that the next attempt finds it."""
     return user_folder() / "publish" / fingerprint(export_plan(source, _OPTIONS))[:32]
 
@@ -269,6 +298,8 @@ def _own_card(source: Finished) -> tuple[dict[str, Any], str] | None:
             configuration.
     """
     where = source.store.where(CARD)
+    if isinstance(source.store, LocalStore) and Path(where).is_dir():
+        raise InputError(f"{where} is a folder, but the card has this name; move the folder away")
     if (source.store.size(CARD) or 0) > _MOST_CARD:
         raise InputError(f"{where} has more than {_MOST_CARD >> 20} MiB; shorten it, or delete it")
     held = source.store.read(CARD)

@@ -105,8 +105,8 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
         return
     file, line, reason, detail = first
     fix = what_fits(files, {source.name: form}) or _name_columns(config, source, detail)
-    said = f"{reason}: {detail}.{what_it_is(file, reason)} None of the {plural(looked, 'row')} looked at fits "
-    said += f"format {form.name}. {fix}"
+    fits = "The only row does not fit" if looked == 1 else f"None of the {looked:,} rows looked at fits"
+    said = f"{reason}: {detail}.{what_it_is(file, reason)} {fits} format {form.name}. {fix}"
     raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
 
 
@@ -158,7 +158,8 @@ def _no_rows(file: InputFile, where: str) -> NoRowsError:
     found = first_misfit(file)
     path = file.origin or str(file.path)
     if found is None:
-        return NoRowsError(where, path, None, f"none of its {file.lines:,} lines has content; remove it, or fill it")
+        blank = "its only line is blank" if file.lines == 1 else f"none of its {file.lines:,} lines has content"
+        return NoRowsError(where, path, None, f"{blank}; remove it, or fill it")
     line, said = found
     every = (
         "its only line is not a JSON object"

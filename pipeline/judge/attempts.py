@@ -8,6 +8,7 @@ from pathlib import Path
 from ...schemas.errors import ConfigError, InputError, PacktrainError
 from ...schemas.jsontext import parse_json
 from ...schemas.samples import Sample
+from ...schemas.units import plural
 from ...stages.judge.extraction import Extraction, extract
 from ..samples.samples_file import RECORD
 from ..store.local import LocalStore
@@ -107,7 +108,7 @@ def check_ks(asked: tuple[int, ...] | None, attempts: Iterable[Attempt]) -> tupl
             raise ConfigError(f"-k {k}: must be at least 1")
         if k > least:
             raise ConfigError(
-                f"-k {k}: pass@{k} needs {k} samples of each problem, but the one in row {row} has {least}; "
+                f"-k {k}: pass@{k} needs {plural(k, 'sample')} of each problem, but the one in row {row} has {least}; "
                 f"choose at most {least}, or sample more"
             )
     return tuple(sorted(set(asked)))

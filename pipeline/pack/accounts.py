@@ -10,6 +10,7 @@ from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.ragged import sums_of
+from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
 from ..encode.parts import PartRecord
 from ..encode.sampled import sampled_turns
@@ -20,15 +21,27 @@ from .task import PackResult
 
 _BY_LENGTH = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
 """Reasons for dropped examples that a larger limit undoes."""
+_BY_TEMPLATE = frozenset({"lost_content", "template_error"})
+"""Reasons for rejected rows that another chat template undoes."""
 
 
 def fate_of_rows(total: SourceLedger, looked: str = "") -> str:
     """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long
-    3)`.
+    3); of 4 examples, all were left out (untrained 4)`.
     """
-    reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
-    what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
-    return f"{total.rows_read:,} rows{looked}, {total.rows_used:,} gave examples{f' ({what})' if what else ''}"
+
+    def listed(reasons: dict[str, int]) -> str:
+        named = sorted(reasons.items(), key=lambda one: -one[1])
+        return f" ({', '.join(f'{reason} {count:,}' for reason, count in named)})" if named else ""
+
+    rows = f"{plural(total.rows_read, 'row')}{looked}, {total.rows_used:,} gave examples"
+    said = f"{rows}{listed({**total.rows_rejected, **total.rows_filtered})}"
+    dropped = sum(total.examples_dropped.values())
+    if not dropped:
+        return said
+    every = "all were" if dropped == total.examples_made > 1 else plural(dropped, "was", "were")
+    every = "it was" if total.examples_made == 1 else every
+    return f"{said}; of {plural(total.examples_made, 'example')}, {every} left out{listed(total.examples_dropped)}"
 
 
 def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
@@ -42,10 +55,17 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     too_short = sum(total.examples_dropped.get(reason, 0) for reason in _BY_LENGTH)
     if 2 * too_short > total.rows_read:
         return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
+    if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
+        return (
+            "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
+            f"trains the last message only if it is one), or take another mask ({setting('mask', 'all')})"
+        )
     if total.rows_used and not total.rows_rejected:
         return "Check truncate.max_length, the mask, the filters and the limits"
     if fits:
         return f"All are in {rejects}. {fits}"
+    if _BY_TEMPLATE.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Check tokenizer.chat_template"
     return f"All are in {rejects}. Check each source's format, and its keys ({setting('sources.0.keys.text', 'body')})"
 
 

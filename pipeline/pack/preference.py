@@ -16,6 +16,7 @@ from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.ledger import Ledger
 from ...schemas.rows import PREFERENCE
+from ...schemas.units import plural
 from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask
 from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
@@ -181,7 +182,8 @@ def _refuse_overlong(config: RunConfig, catalogue: Catalogue, cut: PairCut, long
     first, kept = int(found[0]), cut.kept
     source, file, line = where_from(catalogue, first)
     raise InputError(
-        f"{len(found):,} pairs are longer than truncate.max_length ({config.truncate.max_length:,}), prompt and longer "
+        f"{plural(len(found), 'pair is', 'pairs are')} longer than truncate.max_length "
+        f"({config.truncate.max_length:,}), prompt and longer "
         f"completion together; the first one has {int(kept.longest[first]):,} tokens and is in {file} "
         f"of source {config.sources[source].name!r}, line {line:,}. Cut them "
         f"({setting('truncate.overlong', 'truncate')}), leave them out (drop), or raise the length "

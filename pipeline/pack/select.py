@@ -10,6 +10,7 @@ from ...schemas.config.config import FilterConfig, RunConfig
 from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.ragged import offsets_of
+from ...schemas.units import plural
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.select.sections import Sections, lay_open
@@ -216,7 +217,8 @@ class OverlongExamples:
             return
         source, file, line, tokens = self._first
         raise InputError(
-            f"{self.count:,} examples are longer than truncate.max_length ({config.truncate.max_length:,}); the first "
+            f"{plural(self.count, 'example is', 'examples are')} longer than truncate.max_length "
+            f"({config.truncate.max_length:,}); the first "
             f"one has {tokens:,} tokens and is in {file} of source {config.sources[source].name!r}, "
             f"line {line:,}. Cut them ({setting('truncate.overlong', 'truncate')}, or split), leave them out (drop), "
             f"or raise the length ({setting('truncate.max_length', config.pack.alignment.next_row(self._longest))})"

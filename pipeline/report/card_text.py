@@ -259,8 +259,9 @@ def _again(manifest: Manifest, config: RunConfig | None) -> str:
         return ""
     return (
         f"`packtrain run` with this configuration and the same inputs ({plural(files, 'file')}, {size(held)}) and "
-        "tokenizer, and the versions below, gives the same bytes. Paths stand for your own; settings that are not "
-        "named have their defaults.\n\n"
+        "tokenizer, and the versions below, gives the same bytes. Paths stand for your own: this card names no input "
+        "file. Ids of examples are made from the names of files, so files with other names give examples with other "
+        "ids. Settings that are not named have their defaults.\n\n"
         f"{code(text, 'yaml')}"
     )
 

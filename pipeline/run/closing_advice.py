@@ -10,7 +10,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.config.hints import setting
 from ...schemas.ledger import SourceLedger
 from ...schemas.ragged import offsets_of
-from ...schemas.units import share
+from ...schemas.units import plural, share
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PartPlace
@@ -142,7 +142,10 @@ def on_untrained(
             said.append(f"{hint} keeps {count:,}")
         most = max(most, count) if longer else most
     of = "them" if len(untrained) == dropped else f"the first {len(untrained):,}"
-    what = f"truncation left nothing to train in {dropped:,} of {total.examples_made:,} examples, which were dropped"
+    among = (
+        f"{dropped:,} of {plural(total.examples_made, 'example')}, which {'was' if dropped == 1 else 'were'} dropped"
+    )
+    what = f"truncation left nothing to train in {among}"
     return f"{what}; of {of}: {', '.join(said)}" if said else what
 
 

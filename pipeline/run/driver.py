@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.manifest import Manifest
+from ...schemas.units import plural
 from ..configfile import load_config
 from ..dataset.open import Finished
 from ..dataset.output_folder import (
@@ -150,8 +151,11 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
         if estimate.cached:
-            how_much = "all" if estimate.cached == estimate.blocks else f"{estimate.cached:,} of {estimate.blocks:,}"
-            observer.note(f"{how_much} blocks of the input are in the cache, already encoded")
+            of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
+            how_much = f"{estimate.cached:,} of {of}"
+            if estimate.cached == estimate.blocks:
+                how_much = "all blocks of the input are"
+            observer.note(f"{how_much} in the cache, already encoded")
         require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         encoded = decontaminate(config, prepared, encoded, work, executor)

@@ -41,6 +41,7 @@ from ..inputs.first_rows import polars_version
 from ..inputs.scan import BLOCK_BYTES
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
+from ..pack.accounts import fate_of_rows
 from ..pack.driver import padding_id
 from ..run.prepare import prepare
 from ..run.steps import decontaminate
@@ -383,10 +384,5 @@ def _refuse_pairs(prepared: Prepared) -> None:
 
 
 def _nothing(ledger: Ledger, split: str) -> str:
-    total = ledger.total()
-    reasons = {**total.rows_rejected, **total.rows_filtered, **total.examples_dropped}
-    what = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))
-    return (
-        f"nothing is left to pack for the split {split!r}: of {total.rows_read:,} rows, {total.rows_used:,} gave "
-        f"examples{f' ({what})' if what else ''}. Check each source's format, and its keys"
-    )
+    fate = fate_of_rows(ledger.total())
+    return f"nothing is left to pack for the split {split!r}: of {fate}. Check each source's format, and its keys"

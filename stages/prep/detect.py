@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from ...schemas.config.formats import FORMAT_KEYS
 from ...schemas.errors import ConfigError, RowRejectedError
+from ...schemas.units import plural
 from .rowjson import decode_json
 from .sharegpt import ROLES
 from .tokenized import MASKS
@@ -91,7 +92,10 @@ def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
     if found:
         ways = "; or ".join(f"{_said(one)} ({_share(count, len(rows))}: {one.wanted})" for one, count in found)
         raise ConfigError(f"{seen} fit several formats; set the one that you mean: {ways}")
-    looked = "".join(f"\n  {one.format}: {one.matched:,} of {len(rows):,} rows have {one.wanted}" for one in considered)
+    looked = "".join(
+        f"\n  {one.format}: {one.matched:,} of {plural(len(rows), 'row has', 'rows have')} {one.wanted}"
+        for one in considered
+    )
     raise ConfigError(f"{seen} fit no format. Looked for:{looked}\n{_hint(objects)}")
 
 
@@ -197,7 +201,7 @@ def _seen(objects: Sequence[Row], rows: int) -> str:
         for name, count in columns.most_common(12)
     ]
     more = ", …" if len(columns) > 12 else ""
-    return f"the first {rows:,} row{'s' if rows != 1 else ''}, with {', '.join(names)}{more},"
+    return f"the first {plural(rows, 'row')}, with {', '.join(names)}{more},"
 
 
 def _kind(value: Any) -> str:

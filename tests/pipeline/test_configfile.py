@@ -190,6 +190,12 @@ BAD_FILES = [
     ("out: [1, 2\nseed: 3\n", "run.yaml, line 2: this is not YAML: "),
     ("out: 'a\n", "this is not YAML: "),
     ("\tout: a\n", "run.yaml, line 1: this is not YAML: "),
+    ("tokenizer:\n\tpath: a\n", "; indent with spaces, because YAML allows no tabs there"),
+    (
+        GOOD.replace("    path: c.jsonl", "    file: c.jsonl"),
+        "sources.1.file: there is no such key; did you mean path?",
+    ),
+    (GOOD.replace("    path: c.jsonl", "    pth: c.jsonl"), "sources.1.pth: there is no such key; did you mean path?"),
     ("out: a\x00b\n", "this is not YAML: "),
     ("? [a, b]\n: c\n", "this is not YAML: "),
     ("a: !!python/object/apply:os.system [ls]\n", "this is not YAML: could not determine a constructor"),
@@ -223,6 +229,14 @@ def test_bad_files_say_where_and_what(tmp_path: Path, text: str, what: str) -> N
     assert what in message
     assert str(tmp_path / "run.yaml") in message
     assert "pydantic" not in message
+
+
+def test_data_is_not_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(
+        ConfigError, match=r"rows\.jsonl: a \.jsonl file holds data.* give it with --format and --input"
+    ):
+        load_config(tmp_path / "rows.jsonl")
 
 
 def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

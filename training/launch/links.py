@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ...schemas.errors import ConfigError, LaunchError
-from ...schemas.units import rate
+from ...schemas.units import plural, rate
 from .environment import Launch
 from .rank_check import rank_check, within
 from .rank_report import RankReport
@@ -126,4 +126,5 @@ def report_ranks(*, timeout: float, as_json: bool, say: Callable[[str], None]) -
     for one in found.ranks:
         say(str(one))
     speed = rate(found.bytes_per_second, "bytes")
-    say(f"All {len(found.ranks)} ranks answered over {found.backend}: {speed} when summing 4 MiB")
+    every = "All " if len(found.ranks) > 1 else ""
+    say(f"{every}{plural(len(found.ranks), 'rank')} answered over {found.backend}: {speed} when summing 4 MiB")

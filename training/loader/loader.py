@@ -23,6 +23,7 @@ from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError
 from ...schemas.flops import SEVEN_BILLION, ModelShape
 from ...schemas.rows import IGNORE_INDEX
+from ...schemas.units import plural
 from ..order.balance import Balance
 from ..order.mixture import MixBy, Source, Until
 from ..order.options import divisible
@@ -158,8 +159,8 @@ class PackedLoader:
         self.context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
         if self.tail is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
-                f"rows_per_step={rows_per_step:,}, but there are only {self.total_rows:,} rows in all: not one "
-                "step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
+                f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total_rows, 'row')} in all: not "
+                "one step would be full; take fewer rows a step, or tail='pad' or 'repeat'"
             )
         self._dealt = balance is not None
         self._epochs = epochs
@@ -177,8 +178,8 @@ class PackedLoader:
     def __repr__(self) -> str:
         where = ", ".join(str(part.where) for part in self.corpus.parts)
         return (
-            f"PackedLoader({where}; {self.rows_per_step:,} rows a step, {self.steps.left(self._rows):,} steps left, "
-            f"rank {self.place.rank} of {self.place.world_size})"
+            f"PackedLoader({where}; {plural(self.rows_per_step, 'row')} a step, "
+            f"{plural(self.steps.left(self._rows), 'step')} left, rank {self.place.rank} of {self.place.world_size})"
         )
 
     @property

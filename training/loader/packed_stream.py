@@ -22,6 +22,7 @@ from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.ledger import Ledger
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...schemas.units import plural
 from ..order.options import divisible
 from ..order.steps import Tail
 from ..shards.arrow_shard import RowSpan, view
@@ -177,8 +178,8 @@ class PackedStream:
                 yield batch
             elif self._state.rows == 0:
                 raise ConfigError(
-                    f"rows_per_step={self.rows_per_step:,}, but there are only {size:,} rows in all: not one step "
-                    "would be full; take fewer rows a step, more epochs, or tail='pad' or 'repeat'"
+                    f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(size, 'row')} in all: not "
+                    "one step would be full; take fewer rows a step, more epochs, or tail='pad' or 'repeat'"
                 )
             self._count(begun)
         finally:

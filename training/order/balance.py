@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.splitmix import mix
+from ...schemas.units import plural
 from .cost import assign_to_ranks, whole_costs
 from .permutation import Permutation, epoch_key
 
@@ -118,7 +119,7 @@ class BalanceChoice:
     def __str__(self) -> str:
         """The choice in one sentence."""
         if self.rows < 4 * self.ranks:
-            return f"{self.rows:,} rows are too few to group by cost for {self.ranks} ranks"
+            return f"{plural(self.rows, 'row is', 'rows are')} too few to group by cost for {self.ranks} ranks"
         text = f"{self.ranks} ranks, one row each: the slowest takes {self.plain:.2f} x the mean"
         if self.balance is None:
             return f"{text} in plain order, so rows are not grouped by cost"

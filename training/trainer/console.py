@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ...schemas.units import count, duration
+from ...schemas.units import count, duration, plural
 from ..printing import Say, print_line
 
 MOST_SOURCES = 6
@@ -50,7 +50,9 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
             self.say(f"step {step:,}/{state.max_steps:,}  {shown}  left {duration(left)}")
         elif "eval_loss" in logs:
             losses, tokens = _by_source(logs, "eval_loss_"), count(logs["eval_tokens"])
-            self.say(f"held out, after {step:,} steps: loss {logs['eval_loss']:.4f} ({losses}), {tokens} tokens")
+            self.say(
+                f"held out, after {plural(step, 'step')}: loss {logs['eval_loss']:.4f} ({losses}), {tokens} tokens"
+            )
 
 
 def _by_source(logs: Mapping[str, float], prefix: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...schemas.errors import ConfigError
+from ...schemas.units import plural
 from ..loader.loader import PackedLoader
 
 
@@ -53,8 +54,9 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
         if max_steps > self.steps:
             epochs = -(-max_steps // max(1, self.steps))
             raise ConfigError(
-                f"max_steps={max_steps:,}, but the data gives {self.steps:,} steps of {self.loader.rows_per_step:,} "
-                f"rows; take fewer steps, or read the data about {epochs:,} times as often (epochs)"
+                f"max_steps={max_steps:,}, but the data gives {plural(self.steps, 'step')} of "
+                f"{plural(self.loader.rows_per_step, 'row')}; take fewer steps, or read the data about {epochs:,} "
+                "times as often (epochs)"
             )
         return max_steps if max_steps > 0 else self.steps
 

@@ -165,7 +165,7 @@ class _Training:
                 raise ConfigError(_memory_ran_out(config, trainer.loader.corpus.max_length, error)) from error
             raise
         if trainer.feed.over:
-            self.say(f"all {trainer.steps_total:,} steps were made already")
+            self.say(f"{plural(trainer.steps_total, 'step was', 'steps were')} made already, none is left")
         if self.export is not None:
             self._export(trainer, self.export)
         log = list(trainer.state.log_history)
@@ -229,7 +229,7 @@ class _Training:
             f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
             f"{plural(trainer.args.per_device_train_batch_size, 'row')}"
         )
-        rows = f"{steps * loader.rows_per_step:,} of {loader.total_rows:,} rows"
+        rows = f"{steps * loader.rows_per_step:,} of {plural(loader.total_rows, 'row')}"
         self.say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
         self.say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
         if self.config.document_losses is None and not trainer.forward.gives_token_losses:

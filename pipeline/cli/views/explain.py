@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ....schemas.escape import escape, escape_line
 from ....schemas.rows import MIXED_KINDS, Example, RunKind
+from ....schemas.units import plural
 from ....stages.template.train_flags import loss_weight
 from ...dataset.decode import MASKED, TRAINED, has_colour
 from ...explain.fate import CutTokens
@@ -107,7 +108,7 @@ class Teller:
             self._line(f"weight of the row: {example.weight:g}")
         if example.ids is not None:
             trained = len(example.ids) if example.trained is None else sum(example.trained)
-            self._line(f"{len(example.ids):,} tokens from the source, {trained:,} of them trained")
+            self._line(f"{plural(len(example.ids), 'token')} from the source, {trained:,} of them trained")
         if example.tools:
             self._line(f"tools: {', '.join(map(_tool, example.tools))}")
 
@@ -148,7 +149,7 @@ class Teller:
         if not story.tokens:
             return
         trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
-        self._title(4, f"its {story.total:,} tokens, {trained:,} of them trained (mask {story.policy})")
+        self._title(4, f"its {plural(story.total, 'token')}, {trained:,} of them trained (mask {story.policy})")
 
         def key(token: Token) -> tuple[Any, ...]:
             return token.kind, token.turn, token.fate, token.trained, token.stands
@@ -187,7 +188,7 @@ class Teller:
                 )
             return
         copies = f", in {story.copies:,} copies" if story.copies > 1 else ""
-        pieces = "1 piece" if len(story.standings) == 1 else f"{len(story.standings):,} pieces"
+        pieces = plural(len(story.standings), "piece")
         self._line(f"packed: {pieces}{copies}", "bold")
         for standing in story.standings:
             self._standing(story, standing)
@@ -253,16 +254,25 @@ def _verdict(story: Story) -> str:
     of_pair = "" if story.row is None else f", in row {story.row[1]:,} of {story.row[0]}"
     if story.state != "packed" or not story.standings:
         state = ": ".join(word for word in (story.state, story.reason, story.detail) if word)
-        none = f"; none of its {story.total:,} tokens is trained" if story.total and story.state != "packed" else ""
+        none = (
+            f"; none of its {plural(story.total, 'token')} is trained"
+            if story.total and story.state != "packed"
+            else ""
+        )
         return f"{state}{of_pair}{none}"
     trained = sum(token.fate is TokenFate.TRAINED for token in story.tokens)
     where = dict.fromkeys(f"row {one.row:,} of {one.split}" for one in story.standings)
     rows = next(iter(where)) if len(where) == 1 else f"{len(where):,} rows"
     pieces = "" if len(story.standings) == 1 else f", in {len(story.standings):,} pieces"
     copies = f", {story.copies:,} times" if story.copies > 1 else ""
-    cut = f"; {lost:,} tokens are cut off" if (lost := sum(one.end - one.begin for one in story.cuts)) else ""
+    cut = (
+        f"; {plural(lost, 'token is', 'tokens are')} cut off"
+        if (lost := sum(one.end - one.begin for one in story.cuts))
+        else ""
+    )
+    of = plural(story.total, "token is", "tokens are")
     mask = f" (mask {story.policy})" if story.policy else ""
-    return f"packed in {rows}{pieces}{copies}: {trained:,} of {story.total:,} tokens are trained{mask}{cut}"
+    return f"packed in {rows}{pieces}{copies}: {trained:,} of {of} trained{mask}{cut}"
 
 
 def _sides(example: Example) -> Iterator[tuple[str, Any]]:

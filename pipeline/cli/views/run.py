@@ -37,24 +37,24 @@ def pipeline_tree(
         files = [file for file in prepared.files if file.source == source.name]
         lines, held = sum(file.lines for file in files), sum(file.size for file in files)
         branch = sources.add(
-            Text(f"{source.name}: format {prepared.formats[source.name].name}, {lines:,} lines, {size(held)}")
+            Text(f"{source.name}: format {prepared.formats[source.name].name}, {plural(lines, 'line')}, {size(held)}")
         )
         for file in files:
             branch.add(
                 Text(
-                    f"{file.origin or file.path} ({file.lines:,} rows, {size(file.size)}, {file.hash[:12]})",
+                    f"{file.origin or file.path} ({plural(file.lines, 'row')}, {size(file.size)}, {file.hash[:12]})",
                     style="dim",
                 )
             )
     missing = estimate.blocks - estimate.cached
     encode = tree.add(
         Text(
-            f"encode: {estimate.blocks:,} blocks, {estimate.cached:,} cached, {missing:,} to do "
+            f"encode: {plural(estimate.blocks, 'block')}, {estimate.cached:,} cached, {missing:,} to do "
             f"({size(estimate.missing_bytes)})"
         )
     )
     encode.add(Text(f"tokenizer {config.tokenizer.path}"))
-    encode.add(Text(f"engine {prepared.spec.engine} {prepared.spec.engine_version} ({workers} workers)"))
+    encode.add(Text(f"engine {prepared.spec.engine} {prepared.spec.engine_version} ({plural(workers, 'worker')})"))
     encode.add(Text(f"cache {cache}", style="dim"))
     ends = "" if config.mask.train_end else ", ends of turns left out"
     untrained = ", untrained examples kept" if config.keep_untrained else ""
@@ -77,7 +77,7 @@ def pipeline_tree(
         tree.add(Text("duplicates: dropped"))
     if config.decontaminate is not None and prepared.evaluation is not None:
         section = config.decontaminate
-        rows = f"{prepared.evaluation.counts.rows:,} rows of "
+        rows = f"{plural(prepared.evaluation.counts.rows, 'row')} of "
         tree.add(
             Text(
                 f"decontaminate: {section.action} examples that share {section.ngram} words with one of {rows}"
@@ -187,8 +187,9 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
     if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
         console.print(
             Text(
-                f"{cut:,} of {total.examples_made:,} pairs were dropped because truncation left a completion empty, or "
-                "both completions the same; raise truncate.max_length or truncate.max_completion_length, or set "
+                f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
+                "left a completion empty, or both completions the same; raise truncate.max_length or "
+                "truncate.max_completion_length, or set "
                 "truncate.max_prompt_length",
                 style="yellow",
             ),

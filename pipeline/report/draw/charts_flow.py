@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ....schemas.report import Flow, LedgerFlow, Link, Reject
-from ....schemas.units import large, share
+from ....schemas.units import large, plural, share
 from .blocks import Block, Chart, Fold, Grid, Heading, Markup, Switch, Words
 from .charts_base import plain_words
 from .markup import escaped, plain_label, table_of
@@ -80,7 +80,9 @@ def _sankey(name: str, fate: LedgerFlow, links: Sequence[Link], *, every: bool) 
             "pad": 22,
             "thickness": 14,
             "line": {"width": 0},
-            "customdata": [f"{plain_label(node)}<br>{count:,} tokens" for node, count in zip(nodes, held, strict=True)],
+            "customdata": [
+                f"{plain_label(node)}<br>{plural(count, 'token')}" for node, count in zip(nodes, held, strict=True)
+            ],
             "hovertemplate": "%{customdata}<extra></extra>",
         },
         "link": {
@@ -89,7 +91,7 @@ def _sankey(name: str, fate: LedgerFlow, links: Sequence[Link], *, every: bool) 
             "value": [link.count for link in real],
             "color": [f"@{_kind(link.kind)}/32" for link in real],
             "customdata": [
-                f"{plain_label(link.source)} → {plain_label(link.target)}<br>{link.count:,} tokens, "
+                f"{plain_label(link.source)} → {plain_label(link.target)}<br>{plural(link.count, 'token')}, "
                 f"{share(link.count / max(out[number[link.source]], 1), 2)} of {plain_label(link.source)}"
                 for link in real
             ],

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....schemas.report import BatchSize, Packing, SplitPacking
-from ....schemas.units import duration, exact, flops, large, share
+from ....schemas.units import duration, exact, flops, large, plural, share
 from ..collect.rows.balance import balance_note
 from ..collect.saving import beside_time, rows_exactly
 from .blocks import Block, Chart, Fold, Grid, Words
@@ -147,10 +147,7 @@ def _savings(packing: Packing) -> Chart:
 
 
 def _balance(packing: Packing) -> Chart:
-    labels = [
-        f"{one.ranks:,} ranks, {one.rows_each:,} {'row' if one.rows_each == 1 else 'rows'} each"
-        for one in packing.balance
-    ]
+    labels = [f"{plural(one.ranks, 'rank')}, {plural(one.rows_each, 'row')} each" for one in packing.balance]
     kinds = (
         ("rows in written order", [one.plain for one in packing.balance], "/"),
         ("as the loader assigns them", [one.balanced for one in packing.balance], ""),

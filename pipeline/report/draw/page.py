@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....schemas.report import Choice, Packing, Report
-from ....schemas.units import large, share
+from ....schemas.units import large, plural, share
 from .blocks import Block, Page, PageSection
 from .charts_choice import choice_blocks, strategy_words
 from .charts_flow import flow_blocks
@@ -86,7 +86,7 @@ def _lead(report: Report) -> str:
     words = "Before packing" if report.kind == "plan" else "A finished dataset"
     words += f", {_when(report.made)}, packtrain {report.packtrain}."
     if report.sample is not None and not report.sample.exhaustive:
-        words += f" From a sample of {report.sample.rows:,} of about {report.sample.rows_estimated:,} rows."
+        words += f" From a sample of {report.sample.rows:,} of about {plural(report.sample.rows_estimated, 'row')}."
     if report.packing is not None and len(report.packing.splits) > 1:
         words += f" The figures cover {' and '.join(one.split for one in report.packing.splits)}."
     return words

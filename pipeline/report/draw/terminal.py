@@ -30,9 +30,9 @@ def print_report(console: Console, report: Report) -> None:
     if report.sample is not None and not report.sample.exhaustive:
         seen, of_all = report.sample.rows, report.sample.rows_estimated
         words = (
-            f"From a sample of {seen:,} of about {of_all:,} rows. Rows and FLOPs of each length are those of the "
-            f"sample; multiply them by about {of_all / max(seen, 1):.3g} for all data. Shares are estimates, and the "
-            "data may have longer documents than the sample."
+            f"From a sample of {seen:,} of about {plural(of_all, 'row')}. Rows and FLOPs of each length are those "
+            f"of the sample; multiply them by about {of_all / max(seen, 1):.3g} for all data. Shares are "
+            "estimates, and the data may have longer documents than the sample."
         )
         lead.append(Words(words, style="yellow"))
     print_blocks(console, lead, wrap=True)
@@ -146,10 +146,10 @@ def _packing(packing: Packing) -> list[Block]:
         ]
         blocks.append(Grid("By split", ("split", "rows", "bound", "gap", "fill", "documents a row", "shards"), rows))
     for balance in packing.balance:
-        each = "one row" if balance.rows_each == 1 else f"{balance.rows_each} rows"
+        each = "one row" if balance.rows_each == 1 else plural(balance.rows_each, "row")
         blocks.append(
             Words(
-                f"  {balance.ranks} ranks, {each} each: the slowest takes {balance.plain:.2f} × the mean, "
+                f"  {plural(balance.ranks, 'rank')}, {each} each: the slowest takes {balance.plain:.2f} × the mean, "
                 f"{balance.balanced:.2f} × as the loader assigns rows, {balance.worst:.2f} × at worst"
             )
         )

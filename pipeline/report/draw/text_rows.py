@@ -74,7 +74,7 @@ def _text(name: str, title: str, text: ShownText) -> str:
 def _row(at: int, row: ShownRow) -> str:
     trained = sum(document.trained for document in row.documents)
     counts = (
-        f"{row.tokens:,} of {row.capacity:,} tokens ({share(row.tokens / max(row.capacity, 1))}), "
+        f"{row.tokens:,} of {plural(row.capacity, 'token')} ({share(row.tokens / max(row.capacity, 1))}), "
         f"{plural(len(row.documents), 'document')}, {trained:,} tokens trained"
     )
     texts = [_document(f"row-{at}-{place}", place, document) for place, document in enumerate(row.documents, 1)]
@@ -82,7 +82,7 @@ def _row(at: int, row: ShownRow) -> str:
     shown = 0 if at else 1
     first, rest, more = "".join(texts[:shown]), "".join(texts[shown:]), "other " if shown else ""
     count = len(texts) - shown
-    folded = f"<details><summary>The text of {count:,} {more}document{'s' * (count != 1)}</summary>{rest}</details>"
+    folded = f"<details><summary>The text of {plural(count, f'{more}document')}</summary>{rest}</details>"
     return (
         f'<article class="row" aria-labelledby="row-{at}">'
         f'<h4 id="row-{at}">Row {row.row:,} of {escaped(row.split, 80)}</h4>'

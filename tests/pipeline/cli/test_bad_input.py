@@ -423,6 +423,20 @@ def test_a_template_that_refuses_a_row(pack: Packer) -> None:
 def test_a_template_that_refuses_every_row(pack: Packer) -> None:
     message = pack.refused(CHAT * 2, *with_template("{{ raise_exception('no') }}"), format="messages")
     assert "nothing is left to pack: of 2 rows, 0 gave examples (template_error 2)" in message
+    assert message.endswith("rejects.jsonl. Check tokenizer.chat_template\n")
+
+
+def test_one_row_is_counted_as_one(pack: Packer) -> None:
+    """Rows that cannot be read are told from examples that are left out, and one of either is singular."""
+    message = pack.refused(b"\n")
+    assert "of 1 row, 0 gave examples. All are blank" in message
+    asks = b'{"messages": [{"role": "user", "content": "hi"}]}\n'
+    message = pack.refused(asks, format="messages")
+    assert (
+        "of 1 row, 1 gave examples; of 1 example, it was left out (untrained 1). The mask trains nothing in" in message
+    )
+    message = pack.refused(asks * 3, format="messages")
+    assert "of 3 rows, 3 gave examples; of 3 examples, all were left out (untrained 3). The mask" in message
 
 
 def test_a_tokenizer_without_a_template(pack: Packer) -> None:

@@ -229,7 +229,7 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
     for start in (
         f"packtrain → {tmp_path}/deep/out",
         "apps: format apps, 32 lines",
-        "encode: 1 blocks, 0 cached, 1 to do",
+        "encode: 1 block, 0 cached, 1 to do",
         "engine ",
         f"cache {tmp_path}/deep/.packtrain-cache",
         "mask: completion",
@@ -243,7 +243,7 @@ def test_a_dry_run_shows_the_pipeline_and_writes_no_output(packtrain: Command, t
     assert packtrain("run", "--demo", "--out", tmp_path / "deep" / "out", "--workers", 1, "--no-report").code == 0
     again = packtrain("run", "--demo", "--dry-run", "--out", tmp_path / "deep" / "out", "--workers", 1)
     assert "already finished" in again.out
-    assert "encode: 1 blocks, 1 cached, 0 to do" in again.out
+    assert "encode: 1 block, 1 cached, 0 to do" in again.out
 
 
 def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_options_overrule_the_configuration(packtrain: Command, tmp_path: Path) 
         "run", "--demo", "--dry-run", "--out", tmp_path / "out", "--max-length", 512, "--workers", 1,
         "--set", "pack.strategy=none", "--set", "seed=3", "--set", "output.format=parquet",
     )  # fmt: skip
-    for what in ("max_length 512", "pack: none, shuffled by seed 3", "write: parquet", "(1 workers)"):
+    for what in ("max_length 512", "pack: none, shuffled by seed 3", "write: parquet", "(1 worker)"):
         assert what in done.out
 
 
@@ -285,7 +285,7 @@ def test_names_that_look_like_markup(packtrain: Command, tmp_path: Path, tiny_to
     assert f"{out} is sound: " in packtrain("verify", out).out
     assert "[/b] [bold]" in re.sub("[⟦⟧]", "", packtrain("inspect", out).out)
     done = packtrain("prep", "--format", "text", "--input", folder / "[a].jsonl", "-o", folder / "[b].jsonl")
-    assert f"{folder}/[b].jsonl: 1 examples" in done.out
+    assert f"{folder}/[b].jsonl: 1 example" in done.out
 
 
 # Prep
@@ -319,7 +319,7 @@ def test_prep_tells_the_first_rejects(packtrain: Command, tmp_path: Path) -> Non
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' + "{\n" * 30)
     done = packtrain("prep", "--format", "text", "--input", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
     lines = without_times(done.out).splitlines()
-    assert lines[0] == f"{tmp_path}/out.jsonl: 1 examples from 31 rows"
+    assert lines[0] == f"{tmp_path}/out.jsonl: 1 example from 31 rows"
     assert lines[1] == "  rejected: invalid_json 30"
     assert lines[2] == f"  {tmp_path}/in.jsonl, line 2: invalid_json: the line ends in the middle of its JSON"
     assert lines[-1] == "  and 10 more rejected rows"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.export.driver import export
+from packtrain.pipeline.export.driver import export, open_source
 from packtrain.pipeline.export.options import export_options
-from packtrain.pipeline.export.publish import EXTRAS, publish
+from packtrain.pipeline.export.publish import EXTRAS, own_staging, publish
 from packtrain.pipeline.export.verify import verify_export
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.report.card import is_untouched
@@ -286,6 +286,10 @@ def test_no_network(made: Made, hub: HubStandIn, monkeypatch: pytest.MonkeyPatch
     done = publish(made("bfd"), HERE, workers=1, dry_run=True)
     assert done.commit is None
     assert hub.asked == []
+    assert not own_staging(open_source(made("bfd"))).exists(), "a dry run leaves nothing in the user's cache"
+    own_staging(open_source(made("bfd"))).mkdir(parents=True)
+    publish(made("bfd"), HERE, workers=1, dry_run=True)
+    assert own_staging(open_source(made("bfd"))).exists(), "what an interrupted upload left is for the next one"
 
 
 def test_a_damaged_dataset_is_refused(made: Made, hub: HubStandIn, tmp_path: Path) -> None:
@@ -485,6 +489,10 @@ def test_a_configuration_with_a_secret_is_found_before_anything_is_made(
     with (folder / "README.md").open("wb") as file:
         file.truncate(20 << 20)
     with pytest.raises(InputError, match="has more than 16 MiB; shorten it"):
+        publish(folder, HERE, workers=1, staging=tmp_path / "staging")
+    (folder / "README.md").unlink()
+    (folder / "README.md").mkdir()
+    with pytest.raises(InputError, match=r"README\.md is a folder, .* move the folder away"):
         publish(folder, HERE, workers=1, staging=tmp_path / "staging")
     assert hub.repositories == {}
     assert not (tmp_path / "staging").exists()

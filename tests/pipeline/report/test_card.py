@@ -110,7 +110,20 @@ def test_its_numbers_are_those_of_the_manifest(manifest: Manifest) -> None:
     assert manifest.hash in body
 
 
-def test_datasets_reads_it(little: Any, tmp_path: Path) -> None:
+def as_the_card_says(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The rows that the card's first snippet loads, run as it stands but for the folder's name."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache / "hf")
+    _, body = split_front((folder / NAME).read_text())
+    snippet = next(token.content for token in MARKDOWN.parse(body) if token.type == "fence" and token.info == "python")
+    assert snippet.count("path/to/the/dataset") == 1
+    names: dict[str, Any] = {}
+    exec(snippet.replace("path/to/the/dataset", str(folder)), names)
+    return names["rows"]
+
+
+def test_datasets_reads_it(little: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of Arrow streams with two splits, and one of Parquet: by the names in its head, in order."""
     import datasets
 
@@ -123,6 +136,7 @@ def test_datasets_reads_it(little: Any, tmp_path: Path) -> None:
         for split in rows:
             assert rows[split].features == saved[split].features
             assert rows[split][:] == saved[split][:]
+        assert as_the_card_says(folder, tmp_path, monkeypatch)[:] == saved["train"][:]
     assert len(list((little.out / "train" / "shards").iterdir())) > 2
 
 
@@ -139,9 +153,13 @@ def test_datasets_reads_columns_that_only_some_datasets_have(little: Any, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_one_split_and_pairs(tiny_tokenizer: Path, answered: Callable[[Path], Path], tmp_path: Path, form: str) -> None:
-    import datasets
-
+def test_one_split_and_pairs(
+    tiny_tokenizer: Path,
+    answered: Callable[[Path], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
     shutil.copytree(answered(tiny_tokenizer), tmp_path / "cache" / "tokenizers")
     rows = [{"prompt": f"name {n}", "chosen": f"a mule {n}", "rejected": f"a horse {n * n}"} for n in range(9)]
     (tmp_path / "kept-to-ourselves.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -155,10 +173,8 @@ def test_one_split_and_pairs(tiny_tokenizer: Path, answered: Callable[[Path], Pa
     }
     made = run(config, base=tmp_path)
     card = (tmp_path / "out" / NAME).read_text()
-    if form == "parquet":  # `load_dataset` refuses folders in which `load_from_disk` finds its state
-        found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "hf"))
-    else:
-        found = datasets.load_from_disk(str(tmp_path / "out"))
+    found = as_the_card_says(tmp_path / "out", tmp_path, monkeypatch)
+    # `load_dataset` refuses folders in which `load_from_disk` finds its state.
     assert f'{"load_dataset" if form == "parquet" else "load_from_disk"}("path/to/the/dataset")' in card
     assert len(found) == 9
     assert found.column_names == schema_of(made.schema).names

@@ -119,7 +119,7 @@ def test_a_limit_that_leaves_nothing_is_named(
         "--max-length", 3, "--no-report",
     )  # fmt: skip
     assert done.code == 2
-    assert "(cut_untrained 9, invalid_json 1)" in done.err
+    assert "9 gave examples (invalid_json 1); of 9 examples, all were left out (cut_untrained 9)" in done.err
     assert "A packed row is too short for them: raise truncate.max_length (--max-length)" in done.err
 
 

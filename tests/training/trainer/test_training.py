@@ -217,7 +217,7 @@ def test_a_training_whose_steps_are_all_made_says_so_alone(
         train(config, say=lines.append)
     finally:
         logger.removeHandler(caplog.handler)
-    assert "all 2 steps were made already" in lines
+    assert "2 steps were made already, none is left" in lines
     assert "sample" not in caplog.text
 
 

@@ -344,10 +344,10 @@ class _Table:
             out.append(f"Pieces in which nothing is trained are left out: {lost} of the tokens.")
         if wrapped.documents_cut > split.documents_cut:
             out.append(
-                f"wrapped would cut {exact(wrapped.documents_cut)} documents at the ends of rows for "
+                f"wrapped would cut {plural(wrapped.documents_cut, 'document')} at the ends of rows for "
                 f"{plural(split.rows - wrapped.rows, 'row')} fewer than bfd_split."
                 if split.rows > wrapped.rows
-                else f"wrapped would cut {exact(wrapped.documents_cut)} documents at the ends of rows, and save no row."
+                else f"wrapped would cut {plural(wrapped.documents_cut, 'document')} at the ends of rows and save none."
             )
         return out
 

@@ -38,7 +38,7 @@ GROUPS: dict[str, frozenset[RunKind]] = {
     "tool calls": frozenset(CALL_KINDS),
     "ends of turns": frozenset((*END_KINDS, *NEXT_STOP_KINDS)),
     "answers": frozenset(ASSISTANT_KINDS).difference(THOUGHT_KINDS, CALL_KINDS, END_KINDS),
-    "completions": frozenset(COMPLETION_KINDS).difference(ASSISTANT_KINDS),
+    "other parts of completions": frozenset(COMPLETION_KINDS).difference(ASSISTANT_KINDS),
     "texts": frozenset({RunKind.TEXT}),
 }
 """Kinds of tokens as the report names them; all others are `prompts`."""
