@@ -162,7 +162,20 @@ class Renderer:
         Raises:
             RowRejectedError, TemplateError: see `ChatTemplate.render`.
         """
-        return self.template.render(self._keeper.joined(messages)[:index], tools, add_generation_prompt=True)
+        given = self._keeper.joined(messages)[:index]
+        if self._trace and given:
+            marker = self._marker
+            try:
+                text = marker.render(marker.bare(given), marker.tools(tools), add_generation_prompt=True).text
+            except RowRejectedError:
+                pass  # the exact way decides which are refused
+            else:
+                if not _chosen(text):
+                    return text
+                truth = self.template.render(given, tools, add_generation_prompt=True)
+                self.mismatches += truth != text
+                return truth
+        return self.template.render(given, tools, add_generation_prompt=True)
 
     @property
     def stop_tokens(self) -> tuple[str, ...]:

@@ -35,9 +35,12 @@ from packtrain.stages.tokenize.byte_lengths import ByteLengths
 from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
+from packtrain.stages.tokenize.prompts_alone import PromptAlone
 from packtrain.stages.tokenize.token_runs import RunBatch
 
 ROUNDS = 5
+PROVED = 300
+"""Conversations whose turns are proved."""
 TOKENIZER = "qwen3"
 HEADER = "{{- '<|im_start|>' + message.role + '\\n"
 LAST = "        {%- if loop.index0 > ns.last_query_index %}"
@@ -72,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2098)
     parser.add_argument("--skip-trl", action="store_true")
+    parser.add_argument("--only-encoding", action="store_true", help="the first table and what it costs to prove turns")
     arguments = parser.parse_args()
     folder = Path(os.environ["PACKTRAIN_REALDATA"])
     lines = {
@@ -90,7 +94,7 @@ def main() -> None:
     later = {data: statistics.median(times[1:]) / tokens[data] * 1e9 for data, times in rounds.items()}
 
     watch = Stopwatch()
-    for name in ("locate", "runs_of"):
+    for name in ("locate", "runs_of", "divided"):
         watch.around(render_module, name)
     watch.around(encode_module, "locate_boundaries")
     watch.around(RunBatch, "bounds")
@@ -105,6 +109,17 @@ def main() -> None:
         f"\nmany turns to one: {first['sgd_dev'] / first['gsm8k_train']:.2f} in the first round, "
         f"{later['sgd_dev'] / later['gsm8k_train']:.2f} later\n"
     )
+    print("| data | seconds, the least of the later rounds | ns a token | with `mask.prove: sampling`, times as long |")
+    print("|---|---|---|---|")
+    for data, rows in lines.items():
+        least = min(rounds[data][1:])
+        encoder.prove = True
+        proved = min(encoded(encoder, rows[:PROVED], [])[0] for _ in range(ROUNDS))
+        encoder.prove = False
+        plainly = min(encoded(encoder, rows[:PROVED])[0] for _ in range(ROUNDS))
+        print(f"| {data} | {least:.3f} | {least / tokens[data] * 1e9:.0f} | {proved / plainly:.1f} |")
+    if arguments.only_encoding:
+        return
     ours = rounds["sgd_dev"][0]
     print("| who | seconds | times packtrain |")
     print("|---|---|---|")
@@ -131,12 +146,18 @@ def encoder_of(folder: Path) -> Encoder:
     )
 
 
-def encoded(encoder: Encoder, lines: list[tuple[int, bytes]]) -> tuple[float, int]:
-    """Processor seconds from lines to encoded batches, and tokens."""
+def encoded(
+    encoder: Encoder, lines: list[tuple[int, bytes]], alone: list[PromptAlone] | None = None
+) -> tuple[float, int]:
+    """Processor seconds from lines to encoded batches, and tokens.
+
+    Args:
+        alone: gets the prompts of turns, as in a run; None: these are not rendered.
+    """
     began = time.process_time()
     counts = EncodeCounts()
     examples = make_format("messages", MessagesOptions()).prepare(lines).examples
-    for _ in encoder.encode(examples, counts, [], []):
+    for _ in encoder.encode(examples, counts, [], [], alone):
         pass
     assert counts.unproved == 0
     return time.process_time() - began, counts.tokens
