@@ -15,6 +15,7 @@ from ...schemas.escape import escape, escape_line
 from ...schemas.layout import fill_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ...schemas.units import plural, share
+from ...stages.tokenize.engines import reference_tokenizer
 from .cached_parts import open_parts
 from .open import Finished
 from .packed_documents import PackedDocuments
@@ -125,9 +126,7 @@ class Decoder:
     @classmethod
     def of_json(cls, content: str) -> "Decoder":
         """Make a decoder from the content of a tokenizer.json."""
-        from tokenizers import Tokenizer
-
-        return cls(Tokenizer.from_str(content))
+        return cls(reference_tokenizer(content))
 
     def text(self, ids: list[int]) -> str:
         """Return the text of some tokens, including special ones."""

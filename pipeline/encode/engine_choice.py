@@ -15,14 +15,15 @@ from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import resolve_engine
-from ...stages.tokenize.engines import ENGINES
+from ...stages.tokenize.engines import ENGINES, EngineTokens
+from ..execute.executor import Executor, perform
 from ..execute.rendering_note import note, rows_of
 from ..inputs.elsewhere import InputOrigin, here
 from ..inputs.scan import Block, columns_of, read_rows
 from ..store.open import Store, scratch_of
 from .encode_spec import EncodeSpec
 from .engine_verdicts import UserVerdicts
-from .task import keep_engine, load_encoder, make_renderer
+from .task import load_encoder, load_engine, load_spec, make_renderer
 
 SAMPLE_ROWS = 64
 """First rows of every source that the engine check encodes twice."""
@@ -45,23 +46,66 @@ class SampleSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolveTask:
-    """Choose an engine."""
+class SampleTask:
+    """Render the first rows."""
 
-    requested: str
     spec: str
-    """Name in the cache of an EncodeSpec with the tokenizer and template; its engine is ignored."""
+    """Name in the cache of an EncodeSpec with the tokenizer and template."""
     cache: Store
     samples: tuple[SampleSource, ...]
-    distrusted: tuple[str, ...]
-    """Engines found wrong before, which `auto` skips."""
 
-    def run(self) -> "EngineChoice":
-        """The requested engine; see `choose_engine`."""
-        return choose_engine(self)
+    def run(self) -> tuple[list[str], int]:
+        """The texts, long ones cut, and their number of input bytes."""
+        return _sample_texts(self.samples, load_spec(self.cache, self.spec), scratch_of(self.cache).root)
 
     def __str__(self) -> str:
-        return f"choosing a tokenizer engine ({self.requested})"
+        return "rendering the first rows"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTask:
+    """Load an engine, and encode some texts with it."""
+
+    engine: str
+    spec: str
+    """Name in the cache of an EncodeSpec with the tokenizer; its engine is ignored."""
+    cache: Store
+    texts: tuple[str, ...] = ()
+
+    def run(self) -> tuple[str, EngineTokens]:
+        """The engine's version, and the tokens.
+
+        Raises:
+            TokenizerError: see `make_engine`.
+        """
+        engine = load_engine(self.engine, load_spec(self.cache, self.spec).tokenizer_json)
+        return engine.version, engine.encode(self.texts)
+
+    def __str__(self) -> str:
+        return f"choosing a tokenizer engine ({self.engine})"
+
+
+class WorkersEngine:
+    """An engine that runs in a worker, where it may crash and is loaded already when encoding begins.
+
+    Raises:
+        TokenizerError: see `make_engine`.
+    """
+
+    def __init__(self, name: str, spec: str, cache: Store, executor: Executor) -> None:
+        self.name = name
+        self._spec, self._cache, self._executor = spec, cache, executor
+        self.version = self._run(())[0]
+
+    def encode(self, texts: Sequence[str]) -> EngineTokens:
+        """See Engine."""
+        return self._run(tuple(texts))[1]
+
+    def _run(self, texts: tuple[str, ...]) -> tuple[str, EngineTokens]:
+        task = EngineTask(self.name, self._spec, self._cache, texts)
+        (result,) = self._executor.map(perform, [task])
+        assert isinstance(result, tuple)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +120,32 @@ class EngineChoice:
     """Tokens per byte of input in the sample, for estimating disk space."""
 
 
-def choose_engine(task: ResolveTask) -> EngineChoice:
-    """Choose the engine."""
-    spec = EncodeSpec.load(task.cache, task.spec)
-    texts, size = _sample_texts(task.samples, spec, scratch_of(task.cache).root)
-    verdicts = UserVerdicts(spec.tokenizer_json)
-    resolution = resolve_engine(task.requested, spec.tokenizer_json, texts, task.distrusted, verdicts.check)
-    keep_engine(resolution.engine, spec.tokenizer_hash)
+def choose_engine(
+    requested: str,
+    spec: EncodeSpec,
+    samples: tuple[SampleSource, ...],
+    distrusted: Sequence[str],
+    cache: Store,
+    executor: Executor,
+) -> EngineChoice:
+    """Choose an engine. The reference runs in this process, which needs it later too; workers do the rest.
+
+    Args:
+        requested: an engine, or `auto`.
+        spec: the tokenizer and template; its engine is ignored.
+        distrusted: engines found wrong before, which `auto` skips.
+
+    Raises:
+        TokenizerError: see `resolve_engine`.
+    """
+    name, json = spec.save(cache), spec.tokenizer_json
+    (sample,) = executor.map(perform, [SampleTask(name, cache, samples)])
+    assert isinstance(sample, tuple)
+    texts, size = sample
+    resolution = resolve_engine(
+        requested, json, texts, distrusted, UserVerdicts(json).check,
+        lambda engine, _: WorkersEngine(engine, name, cache, executor),
+    )  # fmt: skip
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
 

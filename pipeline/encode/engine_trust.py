@@ -11,13 +11,13 @@ from ...schemas.config.hints import setting
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...stages.tokenize.engines import ENGINES, NOT_INSTALLED
-from ..execute.executor import Executor, perform
+from ..execute.executor import Executor
 from ..inputs.elsewhere import origin_of
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .encode_spec import EncodeSpec
-from .engine_choice import EngineChoice, ResolveTask, SampleSource, choice_key, guess_engine
+from .engine_choice import EngineChoice, SampleSource, choice_key, choose_engine, guess_engine
 from .prepared import Prepared
 
 REFERENCE = "tokenizers"
@@ -64,11 +64,9 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
         choice = decode_note(kept, EngineChoice)
         if engine != "auto" or choice.name not in distrusted:
             return choice
-    task = ResolveTask(engine, spec.save(cache), cache, tuple(samples), distrusted)
     # The check takes seconds; the next run over these rows finds the result in the cache.
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
-    (result,) = executor.map(perform, [task])
-    assert isinstance(result, EngineChoice)
+    result = choose_engine(engine, spec, tuple(samples), distrusted, cache, executor)
     observer.end()
     absent = [other for other, verdict in result.tried if NOT_INSTALLED in verdict]
     for other, verdict in result.tried:

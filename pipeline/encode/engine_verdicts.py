@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.fingerprint import hash_bytes
+from ...stages.tokenize import engines
 from ...stages.tokenize.engine_check import FUZZ_SET, CheckFuzz, FuzzVerdict, check_fuzz
 from ...stages.tokenize.engines import Engine
 from ..store.user_cache import About, UserCache
@@ -49,10 +50,11 @@ class UserVerdicts:
 
     def _about(self, engine: Engine, reference: Engine, added_tokens: Sequence[str]) -> About:
         """Everything that a verdict depends on."""
+        kind = engines.ENGINES[engine.name]  # the engine itself may be in a worker
         return {
             "format": _FORMAT,
             "tokenizer": self._tokenizer,
-            "engine": f"{engine.name} {engine.version} {type(engine).__module__}.{type(engine).__qualname__}",
+            "engine": f"{engine.name} {engine.version} {kind.__module__}.{kind.__qualname__}",
             "reference": f"{reference.name} {reference.version}",
             "texts": FUZZ_SET,
             "added": hash_bytes(msgspec.json.encode(list(added_tokens))),

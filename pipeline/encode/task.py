@@ -183,11 +183,17 @@ def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
         yield example
 
 
+load_engine = lru_cache(maxsize=1)(make_engine)
+"""`make_engine`, with the last engine kept: the engine check, the encoder and the fork server use the same one."""
+load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
+"""`EncodeSpec.load`, with the last ones kept."""
+
+
 @lru_cache(maxsize=2)
 def load_encoder(store: Store, name: str) -> Encoder:
     """The encoder of a specification in a store; cached, because loading a tokenizer takes a second."""
-    spec = EncodeSpec.load(store, name)
-    engine = _kept.get((spec.engine, spec.tokenizer_hash)) or make_engine(spec.engine, spec.tokenizer_json)
+    spec = load_spec(store, name)
+    engine = load_engine(spec.engine, spec.tokenizer_json)
     if engine.version != spec.engine_version:
         raise TokenizerError(
             f"this worker has {spec.engine} {engine.version}, but the run was planned with {spec.engine_version}; "
@@ -216,7 +222,7 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
 @lru_cache(maxsize=2)
 def load_stops(store: Store, name: str) -> StopTokens:
     """The stop tokens of a specification in a store; it must have a template."""
-    return stop_tokens(EncodeSpec.load(store, name))
+    return stop_tokens(load_spec(store, name))
 
 
 def stop_tokens(spec: EncodeSpec) -> StopTokens:
@@ -239,15 +245,6 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
         others=[token.content for token in added if not token.special],
         allow_lost=spec.allow_lost,
     )
-
-
-_kept: dict[tuple[str, str], Engine] = {}
-
-
-def keep_engine(engine: Engine, tokenizer_hash: str) -> None:
-    """Make this process's encoder use the engine that the engine check has already loaded."""
-    _kept.clear()
-    _kept[engine.name, tokenizer_hash] = engine
 
 
 def _prepare(task: EncodeTask) -> PreparedBlock:

@@ -147,7 +147,7 @@ class TokenizerLoading:
         template = None if named else _template_source(chat_template)
         key = _folder_key(folder) if cache is not None else ""
         memo = cache / f"tokenizer-{key}.json" if cache is not None else None
-        answer = _read_memo(memo)
+        answer = read_answer(memo)
         if answer is None and memo is not None:
             answer = _of_user(key, memo)
         child = None
@@ -156,6 +156,11 @@ class TokenizerLoading:
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
+
+    @property
+    def stored(self) -> Path | None:
+        """The file of the answer, if there is one already; for `read_answer`."""
+        return self._memo if self._answer is not None else None
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called more than once.
@@ -341,8 +346,8 @@ def _folder_key(folder: Path) -> str:
     return str(digest.hexdigest())
 
 
-def _read_memo(memo: Path | None) -> dict[str, Any] | None:
-    """Return the cached answer; None if there is none or it cannot be read."""
+def read_answer(memo: Path | None) -> dict[str, Any] | None:
+    """Return a stored answer; None if there is none or it cannot be read."""
     if memo is None:
         return None
     try:

@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
 from ...schemas.config.hints import setting
@@ -80,6 +81,14 @@ class TaskQueue(ABC, Generic[Task, Result]):
 
 class Executor(Protocol):
     """Runs tasks somewhere."""
+
+    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+        """Prepare in the background for workers to come, where there is something to prepare.
+
+        Args:
+            engine: name of a tokenizer engine that they will probably use, and the stored answer of `TokenizerLoading`.
+        """
+        return
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """Make the workers call a function in the background, to get ready."""

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
+from pathlib import Path
 from typing import Any, Literal
 
 from ...schemas.config.hints import typed_keys
@@ -25,17 +26,11 @@ from ...schemas.errors import TaskError, TemplateError
 from ...schemas.units import duration
 from .child_exit import exit_reason, out_of_memory_kills
 from .executor import Executor, Quarantine, Result, Task, TaskQueue, named
-from .interrupts import deaf_to_interrupts, interrupted_later, without_main
+from .fork_server import start_fork_server
+from .interrupts import interrupted_later, without_main
 from .local_worker import WorkerError, serve
 from .rendering_note import NOTE_BYTES, RENDERING_KILLED, RenderingNote
 
-TASK_MODULES = tuple(
-    f"{__package__.rpartition('.')[0]}.{module}"
-    for module in ("encode.task", "encode.engine_choice", "pack.task", "pack.documents")
-)
-"""Modules of the tasks. The fork server imports them once, so that workers start quickly. They are given by name,
-because they import modules of this folder.
-"""
 _AHEAD = 2
 """Number of tasks that a worker has at once, so that it can begin the next task while the driver handles the last
 result.
@@ -77,8 +72,8 @@ class _Worker:
 class LocalExecutor(Executor):
     """A pool of processes on this machine. If a worker dies, its task loses one try.
 
-    Workers are forked from a fork server with everything imported, in milliseconds, so a driver with threads is never
-    forked. Use from one thread at a time; any thread may close it.
+    Workers are forked from a fork server, in milliseconds, so a driver with threads is never forked.
+    Use from one thread at a time; any thread may close it.
 
     Args:
         workers: how many processes.
@@ -97,11 +92,13 @@ class LocalExecutor(Executor):
         self._killed_before = out_of_memory_kills()
         self._closed = False
         methods = multiprocessing.get_all_start_methods()
-        self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if self._context.get_start_method() == "forkserver":
-            self._context.set_forkserver_preload(list(TASK_MODULES))
-            with deaf_to_interrupts():
-                forkserver.ensure_running()  # returns at once, because the imports run in the background
+        self._forks = "forkserver" in methods
+        self._context: Any = multiprocessing.get_context("forkserver" if self._forks else "spawn")
+
+    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+        """See `Executor`."""
+        if self._forks:
+            start_fork_server(engine)
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """Make all workers but one call a function in the background, such as loading a tokenizer."""
@@ -172,6 +169,7 @@ class LocalExecutor(Executor):
             TaskError: no worker can be started.
         """
         for pause in (*_START_PAUSES, None):
+            self.get_ready()
             process: BaseProcess = self._context.Process(
                 target=serve, args=(pipe, place, typed_keys()), name="packtrain-worker"
             )

@@ -8,6 +8,7 @@ restarted, and even a single run does everything. If two runs do a task at once,
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from ..store.open import Store
 from .executor import Executor, Result, Task, TaskQueue
@@ -28,6 +29,10 @@ class StaticExecutor(Executor):
     def __init__(self, executor: Executor, shard: str) -> None:
         self._executor = executor
         self._index, self._count = parse_shard(shard)
+
+    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+        """See `Executor`."""
+        self._executor.get_ready(engine)
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """See `Executor`."""

@@ -93,6 +93,7 @@ def export(
     tokens = sum(task.shard.tokens for task in tasks)
     count = 1 if tokens <= ALONE_TOKENS else min(count_workers(RunSection(workers=workers)), len(tasks))
     executor = open_executor(RunSection(workers=workers), count, source.store, store)
+    executor.get_ready()
     try:
         if not store.exists(CLAIM):
             _check_source(source, tasks, executor, observer)

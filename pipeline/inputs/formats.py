@@ -82,25 +82,26 @@ def resolve_format(
 def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, files: Sequence[InputFile]) -> None:
     """Refuse a source without a row that has the columns of its format, before anything is encoded.
 
-    Checks all rows of the source's first block, and the first rows of every other, until one fits.
+    Checks the first rows of every block until one fits; of the source's first block, all rows after that.
 
     Raises:
         NoRowsError: no row fits; says what the first row has, and which format it would fit.
     """
     reader, looked = make_format(form.name, form.options), 0
     first: tuple[InputFile, int, str, str] | None = None
-    for file in files:
-        for block in file.blocks:
-            limit = SAMPLE_ROWS if looked else None
+    for file, block in [(one, block) for one in files for block in one.blocks]:
+        for limit in (SAMPLE_ROWS, None):
             rows = read_rows(file.where(block), block, source.max_row_bytes, limit=limit)
             seen = reader.prepare(rows.lines) if rows.lines is not None else reader.prepare_rows(rows.records or ())
             misfits = [one for one in seen.rejects if one[1] in _MISFITS]
             if len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) < seen.rows:
                 return
-            looked += len(misfits)
-            if first is None and misfits:
-                line, reason, detail = misfits[0]
-                first = file, block.first_line + line + 1, reason, detail
+            if looked:
+                break
+        looked += len(misfits)
+        if first is None and misfits:
+            line, reason, detail = misfits[0]
+            first = file, block.first_line + line + 1, reason, detail
     if first is None:
         return
     file, line, reason, detail = first

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ...schemas.config.config import RunConfig
 from ...stages.template.nested_values import nests_values
+from ...stages.tokenize.engines import reference_tokenizer
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.engine_choice import guess_engine, warm_up
-from ..encode.engine_trust import choose_on_first_rows, distrusted_engines, trusted_trace
+from ..encode.engine_trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import TokenizerLoading
 from ..encode.tokenizer_place import find_tokenizer
@@ -20,6 +22,8 @@ from ..inputs.joined import join_small
 from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
+from ..store.local import LocalStore
+from ..store.open import Store
 from .workspace import Workspace
 
 
@@ -48,6 +52,7 @@ def prepare(
         template = str(work.base / template)
     memo = work.scratch.root / "tokenizers"
     with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
+        executor.get_ready(_engine_ahead(section.engine, loading, cache))
         whole, files = files is None, files if files is not None else _scan(config, work)
         formats = resolve_formats(config, work.base, files)
         for form in formats.values():
@@ -78,10 +83,19 @@ def prepare(
             executor.isolate()
         soon = guess if first is None else replace(guess, joined=tuple(first))
         if work.parts.missing(soon.tasks(cache)):
+            if section.engine != REFERENCE:
+                reference_tokenizer(tokenizer.json)  # loaded here while the fork server loads the engine
             executor.start(warm_up, cache, spec.name)
         choice = choose_on_first_rows(guess, cache, executor, work.observer)
         spec = replace(spec, engine=choice.name, engine_version=choice.version)
     return replace(guess, spec=spec, tokens_per_byte=choice.tokens_per_byte)
+
+
+def _engine_ahead(requested: str, loading: TokenizerLoading, cache: Store) -> tuple[str, Path] | None:
+    """The engine that workers will probably need; None if the cache may have everything already."""
+    if loading.stored is None or not isinstance(cache, LocalStore) or (cache.root / "encoded").exists():
+        return None
+    return guess_engine(requested, ())[0], loading.stored
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:

@@ -80,6 +80,7 @@ def remake(
         with open_workers(config.run, work) as executor:
             prepared = estimate = None
             if recalled:
+                executor.get_ready()
                 prepared = _recalled(config, work, known)
                 if prepared is None:
                     refuse_urls(config, out.where(CONFIG))

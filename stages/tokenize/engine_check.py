@@ -176,6 +176,7 @@ def resolve_engine(
     samples: Sequence[str],
     distrusted: Sequence[str] = (),
     check: CheckFuzz = check_fuzz,
+    make: Callable[[str, str], Engine] = make_engine,
 ) -> Resolution:
     """Choose an engine that gives the reference's tokens on the fuzz texts and on `samples`.
 
@@ -186,6 +187,7 @@ def resolve_engine(
         distrusted: engines that `auto` skips, because they were found wrong before.
         check: compares an engine with the reference on the fuzz texts, or looks up the verdict. The samples are always
             compared.
+        make: makes an engine that is not the reference; it may run in another process.
 
     Raises:
         TokenizerError: the requested engine is missing, refuses the tokenizer or gives other tokens; or the reference
@@ -205,7 +207,7 @@ def resolve_engine(
             tried.append((name, "it gave other tokens than tokenizers in an earlier run"))
             continue
         try:
-            engine = make_engine(name, tokenizer_json)
+            engine = make(name, tokenizer_json)
         except TokenizerError as error:
             if requested != "auto":
                 raise

@@ -205,6 +205,12 @@ ENGINES: dict[str, type[TokenizersEngine] | type[FastokensEngine] | type[Gigatok
 """Engines by name, in the order in which `auto` tries them."""
 
 
+STARTS_NO_THREAD = frozenset({"fastokens"})
+"""Engines that a process may load before it is forked: loading them starts no thread, and they have no other state
+that a fork would lose.
+"""
+
+
 def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 
@@ -222,8 +228,10 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
     return ENGINES[name](tokenizer_json)
 
 
+@lru_cache(maxsize=1)
 def reference_tokenizer(tokenizer_json: str) -> Any:
-    """The `tokenizers.Tokenizer` itself, without truncation, padding and post-processor.
+    """The `tokenizers.Tokenizer` itself, without truncation, padding and post-processor. Loaded once for all that use
+    it in a process; do not change it.
 
     A post-processor adds tokens, which are not wanted here, and may exclude white space from offsets, which would move
     a boundary.

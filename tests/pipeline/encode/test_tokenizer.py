@@ -130,7 +130,7 @@ def test_a_damaged_memo_is_made_again(spec: TokenizerSpec, folder: Path, cache: 
     whole = memo.read_bytes()
     for damage in (whole[: len(whole) // 2], b"[]", b'{"format": 1}'):
         memo.write_bytes(damage)
-        assert module._read_memo(memo) is None
+        assert module.read_answer(memo) is None
     assert load_tokenizer(folder, cache=cache) == spec
     assert memo.read_bytes() == whole
     assert list(cache.iterdir()) == [memo]
