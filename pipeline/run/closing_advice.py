@@ -1,4 +1,6 @@
-"""Advice at the end of a run: trained tokens lost to limits, prompts glued to completions, and duplicates."""
+"""Advice at the end of a run: trained tokens lost to limits, prompts glued to completions, duplicates, and rows that
+another strategy may save.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.hints import setting
+from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
 from ...schemas.ragged import offsets_of
 from ...schemas.units import plural, share
@@ -25,6 +28,8 @@ _DOUBLINGS = 4
 """Number of doublings of `max_length` to try."""
 _BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons for dropped tokens that limits cause, or that never drop a trained token."""
+_MANY_ROWS, _ROWS_SHARE = 10, 0.003
+"""`tight` is named where it may save more than both: so many rows, and this share of them."""
 _MUCH = 0.01
 """A loss is reported if it exceeds this share of the trained tokens."""
 
@@ -49,6 +54,7 @@ def closing_advice(
         *(form.joints for form in formats.values()),
         on_duplicates(survey, total),
         on_padding(config, packed),
+        on_rows(config, [one for split in packed.splits.values() for one in split.windows]),
     )
     return [line for line in found if line is not None]
 
@@ -80,6 +86,21 @@ def on_padding(config: RunConfig, packed: Packed) -> str | None:
     pack, length = config.pack, config.truncate.max_length
     cost = padding_cost(pack.padded_for, pack.alignment, rows, length, padding, packed.rows_unpadded)
     return cost.sentence.removesuffix(".") if cost is not None and packed.rows_unpadded else None
+
+
+def on_rows(config: RunConfig, certificates: Sequence[Certificate]) -> str | None:
+    """Say what strategy `tight` may save; None if that is little. The bounds of the plans say it, without another plan.
+
+    Args:
+        certificates: of all planning windows.
+    """
+    rows, bound = sum(one.rows for one in certificates), sum(one.bound for one in certificates)
+    if config.pack.strategy != "bfd" or rows - bound <= max(_MANY_ROWS, _ROWS_SHARE * rows):
+        return None
+    return (
+        f"the rows are {rows:,}, and no plan needs fewer than {bound:,}; {setting('pack.strategy', 'tight')} may save "
+        f"up to {share(1 - bound / rows, 2)} of them"
+    )
 
 
 def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> str | None:

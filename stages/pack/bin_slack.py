@@ -248,3 +248,14 @@ def fill_spaces(rows: list[Pattern], counts: NDArray[np.int64]) -> tuple[list[Pa
             if full < number:
                 keep(held, number - full, space)
     return [pattern for space in sorted(groups) for pattern in groups[space]], left
+
+
+def fill_rows(counts: NDArray[np.int64], floor: int, work: Work, apart: bool) -> list[Pattern]:
+    """Fill rows with sizes of at least `floor`, then the space left with the others."""
+    low = counts.copy()
+    low[floor:] = 0
+    rows = minimum_bin_slack(counts - low, work, apart=apart)
+    if not low.any():
+        return rows
+    rows, left = fill_spaces(rows, low)
+    return rows + minimum_bin_slack(left, work, apart=apart) if left.any() else rows

@@ -1,26 +1,30 @@
 """Rows that are better than those of best-fit-decreasing where better ones are found, and never worse.
 
-Best-fit-decreasing first; if a lower bound does not prove its rows, other ways to fill rows are tried, and the least
-rows win. The search counts its work and stops at once where the bound is reached, so its result depends on the sizes
-alone.
+Best-fit-decreasing first; if a lower bound does not prove its rows, pairs that fill a row are taken, other ways to fill
+rows are tried, then column generation for both rows and bound, and the least rows win. The search counts its work and
+stops at once where the bound is reached, so its result depends on the sizes alone.
 
 Legend: `N` pieces, `R` rows, `C` capacity.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of, ranges, sums_of
+from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.splitmix import GOLDEN, mix
 from .best_fit import Placement, best_fit_decreasing, descending
-from .bin_slack import Pattern, Work, fill_spaces, minimum_bin_slack
+from .bin_slack import Work, fill_rows
+from .column_generation import improved
 from .dual_bounds import DualBound, dual_bound
 from .limited import fill_limited, fill_pairs, limited_bound, spread
+from .rows import Rows
 
-WORK = 6_000_000
+TIGHT_VERSION = 2
+"""Which search this is. Part of what a dataset is made from, so that no run is finished with rows of another search."""
+WORK = 4_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
 _PIECE_WORK = 16
 """Work that each piece adds, so that large plans are improved as well."""
@@ -38,38 +42,12 @@ _UNITS = 4096
 """Capacity, in rounded units, in which very many pieces are put into rows of at most `max_docs`."""
 _FEW, _MANY = 12, 400
 """Rows to fill again in one step of the local search."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """The sizes in each row: row r holds `sizes[offsets[r]:offsets[r + 1]]`."""
-
-    sizes: NDArray[np.int64]
-    """(N,)"""
-    offsets: NDArray[np.int64]
-    """(R + 1,)"""
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def taken(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sizes in some rows, row by row."""
-        return self.sizes[ranges(self.offsets[rows], np.diff(self.offsets)[rows])]
-
-    def replaced(self, rows: NDArray[np.int64], patterns: list[Pattern]) -> "_Rows":
-        """All other rows, then those of the patterns."""
-        keep = np.ones(len(self), dtype=np.bool_)
-        keep[rows] = False
-        others = np.flatnonzero(keep)
-        flat = [size for held, number in patterns for size in _listed(held) * number]
-        each = [sum(held.values()) for held, _ in patterns]
-        numbers = np.repeat(each, [number for _, number in patterns])
-        sizes = np.concatenate([self.taken(others), np.array(flat, dtype=np.int64)])
-        return _Rows(sizes, offsets_of(np.concatenate([np.diff(self.offsets)[others], numbers])))
-
-
-def _listed(held: dict[int, int]) -> list[int]:
-    return [size for size in sorted(held, reverse=True) for _ in range(held[size])]
+PRICES_WORK = 18_000_000
+"""Work of column generation: about as long as that of the search."""
+_MOST_SIZES = 800
+"""The most different sizes of all rows whose relaxation is solved at once."""
+_PART, _PARTS = 150, 40
+"""Rows whose relaxation is solved at once else, and how often others are chosen."""
 
 
 def tight_rows(
@@ -84,21 +62,17 @@ def tight_rows(
         work: the most work of the search; None: `WORK`, and more for many pieces.
     """
     placement = best_fit_decreasing(sizes, counts, max_docs)
-    first = _Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
+    first = Rows(sizes[placement.order].astype(np.int64), placement.row_offsets)
     bound = dual_bound(counts, len(first))
-    begin = 0
-    if work is None:
-        begin = _BEGIN_WORK * min(len(sizes), _BEGIN_PIECES) * min(len(counts) >> 12, _BEGIN_UNITS)
-    limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
-    if max_docs is not None:
-        by_number = limited_bound(counts, max_docs) if bound.rows < len(first) else 0
+    if max_docs is not None and bound.rows < len(first):
+        by_number = limited_bound(counts, max_docs)
         valued, bound = bound, bound if bound.rows >= by_number else replace(bound, rows=by_number, bound_by="max_docs")
     if bound.rows >= len(first):
         return placement, bound
     if max_docs is None:
-        best = _search(first, bound, len(counts) - 1, limit, begin)
+        best, bound = _unlimited(first, bound, counts, work)
     else:
-        best = _limited(first, counts, max_docs, bound.rows, valued, limit)
+        best, bound = _limited(first, bound, counts, max_docs, valued, work)
     if len(best) == len(first):
         return placement, bound
     # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
@@ -107,7 +81,78 @@ def tight_rows(
     return Placement(order, best.offsets, placement.moves), bound
 
 
-def _search(rows: _Rows, bound: DualBound, capacity: int, work: Work, begin: int = 0) -> _Rows:
+def _unlimited(first: Rows, bound: DualBound, counts: NDArray[np.int64], work: int | None) -> tuple[Rows, DualBound]:
+    """Return the fewest rows that are found, `first` among them, and the best bound.
+
+    Args:
+        bound: a bound for all pieces.
+    """
+    pieces, capacity = len(first.sizes), len(counts) - 1
+    begin = 0
+    if work is None:
+        begin = _BEGIN_WORK * min(pieces, _BEGIN_PIECES) * min(len(counts) >> 12, _BEGIN_UNITS)
+    limit = Work(WORK + _PIECE_WORK * pieces if work is None else work)
+    pairs, left = full_pairs(counts)
+    if not left.any():
+        return pairs, replace(bound, rows=len(pairs))
+    flat = np.repeat(np.arange(len(left)), left)
+    placement = best_fit_decreasing(flat, left)
+    rest = Rows(flat[placement.order], placement.row_offsets)
+    found = dual_bound(left, len(rest))
+    if found.rows + len(pairs) < bound.rows:
+        found = replace(bound, rows=bound.rows - len(pairs))
+    if found.rows < len(rest):
+        rest = _search(rest, found, capacity, limit, begin)
+    if found.rows < len(rest):
+        rest, found = _refined(rest, found, capacity, Work(PRICES_WORK if work is None else 2 * work))
+    best = rest.with_more(pairs)
+    return best if len(best) < len(first) else first, replace(found, rows=found.rows + len(pairs))
+
+
+def full_pairs(counts: NDArray[np.int64]) -> tuple[Rows, NDArray[np.int64]]:
+    """Take all pairs of sizes that fill a row: some optimum has them.
+
+    If two such pieces are in different rows of an optimum, what one has beside it fits where the other one is.
+
+    Returns:
+        The rows, and (C + 1,) the pieces left.
+    """
+    capacity = len(counts) - 1
+    half = (capacity + 1) // 2
+    small = np.arange(1, half)
+    numbers = np.minimum(counts[small], counts[capacity - small])
+    small, numbers = small[numbers > 0], numbers[numbers > 0]
+    if capacity % 2 == 0:
+        small, numbers = np.append(small, half), np.append(numbers, counts[half] // 2)
+    each = np.repeat(small, numbers)
+    left = counts.copy()
+    left[small] -= numbers
+    left[capacity - small] -= numbers
+    sizes = np.stack([capacity - each, each], axis=1).ravel()
+    return Rows(sizes, np.arange(len(each) + 1, dtype=np.int64) * 2), left
+
+
+def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
+    """Improve rows and bound by column generation: of all rows where their sizes are few enough, then of some."""
+    best = rows
+    if np.count_nonzero(np.bincount(rows.sizes)) <= _MOST_SIZES:
+        best, bound = improved(best, bound, capacity, work)
+    step = 0
+    while work.left > 0 and len(best) > bound.rows and step < _PARTS:
+        work.left -= len(best.sizes) // 2 + 3 * len(best)
+        worth = sums_of(bound.values[best.sizes], best.offsets)
+        index = _chosen(bound.full - worth, 1 if not step else 0.5, step, _PART)
+        least = -(-int(worth[index].sum()) // bound.full)
+        if least < len(index):
+            some = best.chosen(index)
+            found, _ = improved(some, replace(bound, rows=least), capacity, work)
+            if len(found) < len(some):
+                best = best.without(index).with_more(found)
+        step += 1
+    return best, bound
+
+
+def _search(rows: Rows, bound: DualBound, capacity: int, work: Work, begin: int = 0) -> Rows:
     """Fill rows again, those that waste most first, while that needs no more rows.
 
     Args:
@@ -122,7 +167,7 @@ def _search(rows: _Rows, bound: DualBound, capacity: int, work: Work, begin: int
         index = _chosen(waste, chosen, step, max(_FEW, (share if step else share + begin) // each))
         counts = np.bincount(best.taken(index), minlength=capacity + 1)
         work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 1500
-        patterns = _filled(counts, max(1, int(floor * capacity)), work, apart)
+        patterns = fill_rows(counts, max(1, int(floor * capacity)), work, apart)
         number = sum(many for _, many in patterns)
         if number < len(index) or (chosen < 1 and number == len(index)):
             best = best.replaced(index, patterns)
@@ -156,55 +201,48 @@ def _chosen(waste: NDArray[np.int64], share: float, step: int, most: int) -> NDA
     return np.concatenate([order[: number // 2], others[np.argsort(keys, kind="stable")[: number - number // 2]]])
 
 
-def _filled(counts: NDArray[np.int64], floor: int, work: Work, apart: bool) -> list[Pattern]:
-    """Fill rows with sizes of at least `floor`, then the space left with the others."""
-    low = counts.copy()
-    low[floor:] = 0
-    rows = minimum_bin_slack(counts - low, work, apart=apart)
-    if not low.any():
-        return rows
-    rows, left = fill_spaces(rows, low)
-    return rows + minimum_bin_slack(left, work, apart=apart) if left.any() else rows
-
-
 def _limited(
-    rows: _Rows, counts: NDArray[np.int64], max_docs: int, enough: int, valued: DualBound, work: Work
-) -> _Rows:
-    """The fewest rows of at most `max_docs` pieces that are found, `rows` among them; always those of the plain greedy.
+    rows: Rows, bound: DualBound, counts: NDArray[np.int64], max_docs: int, valued: DualBound, work: int | None
+) -> tuple[Rows, DualBound]:
+    """Return the fewest rows of at most `max_docs` pieces that are found, `rows` among them, and the best bound.
+
+    They are always at most those of the plain greedy.
 
     Args:
-        enough: the search ends with so few rows.
         valued: the bound from sizes alone.
     """
     sizes = np.sort(rows.sizes)[::-1]
+    if max_docs == 2:
+        paired = Rows(*fill_pairs(sizes, len(counts) - 1))
+        return paired if len(paired) < len(rows) else rows, bound
+    limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
     best = rows
-    for found in _limited_ways(sizes, counts, max_docs, enough, valued, work):
-        if len(found) < len(best):
-            best = found
-        if len(best) <= enough:
+    # Where rows hold few pieces anyway, the limit may not matter.
+    if max_docs > 1 and 10 * len(sizes) < 7 * max_docs * valued.rows:
+        placement = best_fit_decreasing(sizes, counts)
+        free = Rows(sizes[placement.order], placement.row_offsets)
+        if valued.rows < len(free):
+            free, found = _unlimited(free, valued, counts, work)
+            bound = found if found.rows > bound.rows else bound
+        for shortened in _shortened(free, max_docs, len(counts) - 1, valued, limit):
+            best = shortened if len(shortened) < len(best) else best
+            if len(best) <= bound.rows:
+                return best, bound
+    for way in _limited_ways(sizes, counts, max_docs, bound.rows, valued, limit):
+        best = way if len(way) < len(best) else best
+        if len(best) <= bound.rows:
             break
-    return best
+    return best, bound
 
 
 def _limited_ways(
     sizes: NDArray[np.int64], counts: NDArray[np.int64], max_docs: int, enough: int, valued: DualBound, work: Work
-) -> Iterator[_Rows]:
-    """Yield plans until the work is done. Args as for `_limited`; sizes: (N,) largest first."""
+) -> Iterator[Rows]:
+    """Yield plans until the work is done. Args as for `_limited`; sizes: (N,) largest first; enough: the bound."""
     capacity = len(counts) - 1
-    if max_docs == 2:
-        yield _Rows(*fill_pairs(sizes, capacity))
-        return
     yield _spread(sizes, capacity, max_docs, 0, work)
     if max_docs == 1:
         return
-    # Where rows hold few pieces anyway, the limit may not matter.
-    if 10 * len(sizes) < 7 * max_docs * valued.rows:
-        placement = best_fit_decreasing(sizes, counts)
-        free = _Rows(sizes[placement.order], placement.row_offsets)
-        share = Work(work.left // 3)
-        free = _search(free, valued, capacity, share)
-        work.left -= work.left // 3 - max(0, share.left)
-        yield from _shortened(free, max_docs, capacity, valued, work)
     # In rounded units where there are very many pieces: more are alike, and fewer sums have to be told apart.
     unit = 1 + (capacity - 1) // _UNITS if len(sizes) * (1 + (capacity >> 12)) > work.left // 100 else 1
     units = capacity // unit
@@ -217,16 +255,16 @@ def _limited_ways(
             if work.left <= 0:
                 return
             patterns = fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart)
-            found = _Rows(sizes[:0], np.zeros(1, dtype=np.int64)).replaced(np.arange(0), patterns)
+            found = Rows.of(patterns)
             exact = np.empty_like(sizes)
             exact[descending(found.sizes, alike)] = sizes
-            yield _Rows(exact, found.offsets)
+            yield Rows(exact, found.offsets)
             more = 5 * _PRESSURES.index(percent)
             if not apart and work.left > 0:
                 yield _spread(sizes, capacity, max_docs, enough + enough * more // 1000, work)
 
 
-def _shortened(rows: _Rows, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Iterator[_Rows]:
+def _shortened(rows: Rows, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Iterator[Rows]:
     """Yield the rows, if none has too many pieces; else fill those that have again, with others that waste much."""
     pieces = np.diff(rows.offsets)
     over = int(np.count_nonzero(pieces > max_docs))
@@ -245,9 +283,9 @@ def _shortened(rows: _Rows, max_docs: int, capacity: int, valued: DualBound, wor
                 return
 
 
-def _spread(sizes: NDArray[np.int64], capacity: int, max_docs: int, rows: int, work: Work) -> _Rows:
+def _spread(sizes: NDArray[np.int64], capacity: int, max_docs: int, rows: int, work: Work) -> Rows:
     work.left -= 20 * len(sizes)
     places, number = spread(sizes, capacity, max_docs, rows)
     order = np.argsort(places, kind="stable")
     held = np.bincount(places, minlength=number)
-    return _Rows(sizes[order], offsets_of(held[held > 0]))
+    return Rows(sizes[order], offsets_of(held[held > 0]))

@@ -16,11 +16,12 @@ from packtrain.pipeline.dataset.output_folder import read_manifest
 from packtrain.pipeline.pack import decide as deciding
 from packtrain.pipeline.pack.decide import Repeats
 from packtrain.pipeline.pack.document_index import Catalogue, Holdout, read_catalogue
-from packtrain.pipeline.run.closing_advice import on_lost
+from packtrain.pipeline.run.closing_advice import on_lost, on_rows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.ledger import SourceLedger
 from packtrain.stages.mask.policy import Mask
+from packtrain.stages.pack.plan import plan_rows
 from packtrain.stages.select.truncate import Keep, Limits, Overlong
 
 
@@ -174,3 +175,26 @@ def test_some_documents_of_a_part_are_read_as_among_all(packed: Callable[..., tu
             assert np.array_equal(value, getattr(every, field.name)[rows]), field.name
     assert some.part_starts.tolist() == some.file_starts.tolist() == [0, len(rows)]
     assert some.segment_starts.tolist() == np.searchsorted(rows, every.segment_starts).tolist()
+
+
+def test_rows_that_tight_may_save() -> None:
+    """What the bounds allow, over all windows; nothing where that is little, or another strategy is set."""
+
+    def config(**pack: Any) -> RunConfig:
+        source = {"name": "s", "format": "text", "path": "unused"}
+        keys = {"out": "unused", "tokenizer": {"path": "unused"}, "sources": [source], "pack": pack}
+        return RunConfig.model_validate(keys)
+
+    lengths = np.clip(np.exp(np.random.default_rng(4).standard_normal(2000) + np.log(800)), 1, 4096).astype(int)
+    limited = plan_rows(lengths, 4096, max_docs=4).certificate
+    tight = plan_rows(lengths, 4096, "tight", max_docs=4).certificate
+    said = on_rows(config(max_docs=4), [limited] * 2)
+    assert limited.rows > tight.rows >= limited.bound
+    percent = 100 * (1 - limited.bound / limited.rows)
+    assert said == (
+        f"the rows are {2 * limited.rows:,}, and no plan needs fewer than {2 * limited.bound:,}; "
+        f"pack: {{strategy: tight}} may save up to {percent:.2f} % of them"
+    )
+    assert on_rows(config(strategy="tight"), [limited]) is None
+    assert on_rows(config(), [plan_rows(lengths, 4096).certificate]) is None
+    assert on_rows(config(), []) is None

@@ -16,6 +16,7 @@ from packtrain.schemas.positions import Limit
 from packtrain.schemas.report import ReportShape
 from packtrain.schemas.units import share
 from packtrain.stages.forecast.length_stats import LengthStats
+from packtrain.stages.pack.plan import plan_rows
 
 from tests.pipeline.report.choices import at, choice_of, configured, lognormal, stats_of
 from tests.support.examples import examples
@@ -99,6 +100,18 @@ def test_what_tight_saves_is_said() -> None:
     assert {one.max_length for one in own.points if one.strategy == "tight"} == lengths
     assert own.advice is not None
     assert own.advice.strategy == "tight"
+
+
+def test_what_tight_saves_of_rows_with_a_limit_on_documents() -> None:
+    """2,000 documents of which about five fit a row, at most four to a row: no more rows than are said."""
+    random = np.random.default_rng(4)
+    lengths = np.clip(np.exp(random.standard_normal(2000) + np.log(800)), 2, 4096).astype(np.int64)
+    limits: dict[str, Any] = {"truncate": {"max_length": 4096}, "pack": {"max_docs": 4}}
+    choice = choice_of(stats_of(lengths), configured(**limits))
+    (note,) = [one for one in choice.notes if "tight would" in one]
+    said, instead = (int(one) for one in re.findall(r"(\d+) rows|instead of (\d+)", note) for one in one if one)
+    assert instead == at(choice, "bfd", 4096).rows
+    assert plan_rows(lengths, 4096, "tight", max_docs=4).rows <= said < 0.9 * instead
 
 
 # --- the sentence of the configured length ---
