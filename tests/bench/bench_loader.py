@@ -7,10 +7,10 @@ imported is named with the reason. The data are made here: texts of lognormal le
 rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page cache. One process reads them.
 
 speed: rows to flattened int64 batches, see `loader_peers`. Contenders run in turns, for a moment each, in every
-round; a cell is the median of the rounds, a ratio the median of the rounds' ratios. The first batch of each turn is
-not counted. First of all each delivers one epoch, whose tokens, ids, labels, positions and documents must have the
-sums that they have in the shards. The limit is a bare copy: rows to int64 arrays, no tensors, no order, no documents.
-Fresh arrays of a megabyte come from the kernel, page by page, every time; the same ones again show what that costs.
+round, and go on where they stopped, so that shards stay mapped; a cell is the median of the rounds, a ratio the median
+of the rounds' ratios. The first batch of each turn is not counted. First of all each delivers one epoch, whose tokens,
+ids, labels, positions and documents must have the sums that they have in the shards. The limit is a bare copy: rows to int64 arrays, no tensors, no order, no documents. Fresh
+arrays of a megabyte come from the kernel, page by page, every time; the same ones again show what that costs.
 
 first: time from a loader, made and set to its position, to its first batch. The billion rows are a manifest that lists
 the real shards again and again; each entry is opened as a shard of its own; the cost of its rows is looked up in the
@@ -19,7 +19,7 @@ real rows. Places are random.
 memory: what the process holds for itself (RssAnon) after each of 20 epochs.
 
 divide: the same rows for two devices that share each batch (cp_size=2), beside one device alone. Both datasets are
-packed for it (`pack.parallel`); a step is that of the whole batch, which each device makes before it takes its part.
+packed for it (`pack.parallel`); a step is that of the whole batch, of which each device reads its part.
 
 wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
 compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
@@ -124,9 +124,8 @@ def endless(contender: Contender, rows: int) -> Iterator[Batch]:
     return chain.from_iterable(contender.passes(rows) for _ in count())
 
 
-def tokens_a_second(contender: Contender, rows: int) -> float:
+def tokens_a_second(batches: Iterator[Batch]) -> float:
     """Measured over one turn, from the first batch's arrival on."""
-    batches = endless(contender, rows)
     next(batches)
     tokens = taken = 0.0
     began = time.perf_counter()
@@ -183,9 +182,10 @@ def print_speed(folder: Path, work: Path, rounds: int) -> None:
         print(f"Left out: {name}, {reason}.\n")
     for rows in ROWS_A_STEP:
         rates: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+        running = {contender.name: endless(contender, rows) for contender in contenders}
         for _ in range(rounds):
-            for contender in contenders:
-                rates[contender.name].append(tokens_a_second(contender, rows) / 1e6)
+            for name, batches in running.items():
+                rates[name].append(tokens_a_second(batches) / 1e6)
         print(f"{rows} rows a step; {load()}", file=sys.stderr, flush=True)
         print_rates(contenders, rates, rows)
 

@@ -16,7 +16,7 @@ from packtrain.training.attention.block_mask import packed_block_mask
 from packtrain.training.attention.kernels import Call, Kernel
 from packtrain.training.attention.per_document import per_document
 from packtrain.training.attention.varlen import packed_varlen
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 from packtrain.training.probe.documents import to_device
 
@@ -186,7 +186,7 @@ def test_steps_of_a_fixed_shape() -> None:
     model = build("llama", dtype=torch.bfloat16).to(DEVICE)
     use_packed(model)
     strips = [row(100, 31, 7), row(120, 1, 1)]
-    fixed = fix_shape(strips, FixedShape(length=256, docs=9))
+    fixed = flatten(strips, shape=FixedShape(length=256, docs=9))
     guard = StepGuard(model, probe(model).calls)
     with guard.step(fixed):
         loss = model(**to_device(fixed, DEVICE)).loss

@@ -4,7 +4,7 @@ First choice: `cu_seq_lens_q`, which the loader makes and most models pass to ev
 (StableLM, Nemotron); then the bounds are derived from `position_ids`. Without either, an error is raised, because
 attention over the whole row would silently mix documents.
 
-Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Batches of a fixed shape (`collate.fix_shape`)
+Legend: T tokens, D documents. Bounds are int32 (D + 1,), from 0 to T. Batches of a fixed shape (`collate.FixedShape`)
 contain empty documents, whose two bounds are equal.
 """
 

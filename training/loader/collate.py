@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
-from ...schemas.ragged import offsets_of, starts_of
+from ...schemas.ragged import lengths_of, offsets_of, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ..order.concat import ConcatRows
 from ..shards.arrow_shard import RowSpan
+from .context_parallel import ContextPart
 from .loss_weights import any_weighted, weights_of
 
 _LOG = logging.getLogger(__name__)
 Take = Callable[[int], NDArray[np.int64]]
 """A function that returns an uninitialised (1, size) array."""
+_TOKENS = ("input_ids", "labels", "position_ids")
+_AS_THEY_ARE = ("seq_idx", "loss_weights", "shift_loss_weights")
+"""Columns that keep their type; the others become int64."""
 
 
 def fresh(size: int) -> NDArray[np.int64]:
@@ -26,77 +31,13 @@ def fresh(size: int) -> NDArray[np.int64]:
     return np.empty((1, size), dtype=np.int64)
 
 
-def flatten(
-    rows: Sequence[RowSpan], *, seq_idx: bool = False, take: Take = fresh, weights: bool | None = None
-) -> dict[str, Any]:
-    """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
-
-    Args:
-        seq_idx: also return the document number of each token.
-        take: makes the arrays, for example `Buffers.take`.
-        weights: also return `loss_weights`; None does so if a row has some.
-
-    Returns:
-        `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
-        `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
-        `use_cache`: False, because the cache's mask lets documents see each other; with `seq_idx`, int32 (1, T),
-        the number of each token's document, for convolution and state-space layers; if the rows say how long their
-        pieces are without padding, `cu_seq_lens_unpadded`, int32 (D + 1,), the running sum of these lengths; with
-        `weights`, `loss_weights`, float32 (1, T), the weight of each label, at the label's own token, 0 where there is
-        none. Never an attention mask.
-    """
-    lengths = rows[0].seq_lengths if len(rows) == 1 else np.concatenate([row.seq_lengths for row in rows])
-    batch = _batch(
-        _joined([row.input_ids for row in rows], take),
-        _joined([row.labels for row in rows], take),
-        _joined([row.position_ids for row in rows], take),
-        lengths,
-        max(lengths.tolist(), default=0),  # faster than the array's own method, for few numbers
-        seq_idx,
-    )
-    given = [row.seq_lengths_unpadded for row in rows if row.seq_lengths_unpadded is not None]
-    if given and len(given) == len(rows):
-        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(np.concatenate(given), np.int32))
-    if any_weighted(rows) if weights is None else weights:
-        batch["loss_weights"] = torch.from_numpy(np.concatenate([weights_of(row) for row in rows])[None])
-    return batch
-
-
-def flatten_several(spans: Sequence[RowSpan], share: int, take: Take) -> list[dict[str, Any]]:
-    """Make several batches of `share` rows each, at once; as `flatten` makes them one by one.
-
-    The batches are parts of the same arrays, so each keeps the memory of all.
-
-    Args:
-        spans: from `row_spans`, without loss weights or lengths without padding; rows may be joined across batches.
-    """
-    columns = [
-        _copied([getattr(span, name) for span in spans], take) for name in ("input_ids", "labels", "position_ids")
-    ]
-    token_ends, doc_ends = [0], [0]
-    for span in spans:
-        for ends, bounds in zip((token_ends, doc_ends), span.bounds or ([], []), strict=True):
-            shift = ends[-1] - bounds[0]
-            ends += [bound + shift for bound in bounds[1:]]
-    tokens, docs = token_ends[::share], doc_ends[::share]
-    lengths = np.concatenate([span.seq_lengths for span in spans])
-    # A batch without documents has length 0; `reduceat` would take the next one's.
-    longest = np.maximum.reduceat(np.append(lengths, np.int32(0)), docs[:-1]) * (np.diff(docs) > 0)
-    # A running sum that begins again at 0 with every batch: before each stands the negative sum of the last one.
-    sums = np.diff(offsets_of(lengths)[docs[:-1]], prepend=0)
-    bounds_of_all = np.cumsum(np.insert(lengths, docs[:-1], -sums), dtype=np.int32)
-    batches = []
-    for number, (begin, end, most) in enumerate(zip(tokens[:-1], tokens[1:], longest.tolist(), strict=True)):
-        first, last = docs[number], docs[number + 1]
-        ids, labels, positions = [torch.from_numpy(column[:, begin:end]) for column in columns]
-        cu_seq_lens = torch.from_numpy(bounds_of_all[first + number : last + number + 1])
-        batches.append(_named(ids, labels, positions, cu_seq_lens, most))
-    return batches
-
-
 @dataclass(frozen=True, slots=True)
 class FixedShape:
-    """The size to which every row is padded, so that all batches have the same shape."""
+    """The size to which every row is padded, so that all batches have the same shape.
+
+    A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents. So R rows
+    have R·C tokens, R·(docs + 1) + 1 entries of `cu_seq_lens_q` and `_k`, and C as `max_length_q` and `_k`.
+    """
 
     length: int
     """Tokens of a row with padding (C). Also the `max_length` passed to attention."""
@@ -125,46 +66,121 @@ class FixedShape:
             )
         return FixedShape(corpus.max_length, most if static_shapes is True else static_shapes, pad_id)
 
+    def padded(self, rows: Sequence[RowSpan]) -> list[RowSpan]:
+        """Return each row, and behind it its padding.
 
-def fix_shape(
-    rows: Sequence[RowSpan], shape: FixedShape, *, seq_idx: bool = False, weights: bool | None = None
-) -> dict[str, Any]:
-    """Concatenate rows, each padded to C tokens, with `cu_seq_lens` of constant size.
+        Raises:
+            ValueError: a row does not fit.
+        """
+        size, room = self.length, self.docs + 1
+        ids, positions = np.full(size, self.pad_id, np.int32), np.arange(size, dtype=np.int32)
+        labels, weights = np.full(size, IGNORE_INDEX, np.int32), np.zeros(size, np.float32)
+        spans = []
+        for row in rows:
+            left, docs = size - len(row.input_ids), room - len(row.seq_lengths)
+            if left < 0 or docs < 1:
+                raise ValueError(f"a row of {size - left:,} tokens and {room - docs:,} documents does not fit {self}")
+            lengths = np.zeros(docs, np.int32)
+            lengths[0] = left
+            padding = RowSpan(ids[:left], labels[:left], positions[:left], lengths)
+            padding.seq_lengths_unpadded, padding.loss_weights = np.zeros_like(lengths), weights[:left]
+            spans += [row, padding]
+        return spans
 
-    A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents.
 
-    Returns:
-        As `flatten`: int64 (1, R·C); `cu_seq_lens_q` and `_k` int32 (R·(docs + 1) + 1,); `max_length_q` and `_k` = C.
+@dataclass(frozen=True, slots=True)
+class Collator:
+    """Concatenates the rows of a batch into one sequence, with document boundaries in `cu_seq_lens`.
+
+    A batch has `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
+    `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
+    `use_cache`: False, because the cache's mask lets documents see each other. Never an attention mask.
     """
-    size, room = shape.length, shape.docs + 1
-    ids = np.full((len(rows), size), shape.pad_id, dtype=np.int64)
-    labels = np.full((len(rows), size), IGNORE_INDEX, dtype=np.int64)
-    positions = np.zeros((len(rows), size), dtype=np.int64)
-    lengths = np.zeros((len(rows), room), dtype=np.int32)
-    unpadded = np.zeros_like(lengths)
-    weighed = np.zeros((len(rows), size), dtype=np.float32)
-    weights = any_weighted(rows) if weights is None else weights
-    for number, row in enumerate(rows):
-        end, docs = len(row.input_ids), len(row.seq_lengths)
-        ids[number, :end] = row.input_ids
-        labels[number, :end] = row.labels
-        positions[number, :end] = row.position_ids
-        positions[number, end:] = np.arange(size - end)
-        lengths[number, :docs] = row.seq_lengths
-        lengths[number, docs] = size - end
-        if row.seq_lengths_unpadded is not None:
-            unpadded[number, :docs] = row.seq_lengths_unpadded
+
+    seq_idx: bool = False
+    """Also return `seq_idx`, int32 (1, T): the number of each token's document, for convolution and state-space
+    layers.
+    """
+    weights: bool | None = None
+    """Also return `loss_weights`, float32 (1, T): the weight of each label, at the label's own token, 0 where there is
+    none. None does so if a row has some.
+    """
+    unpadded: bool | None = None
+    """Also return `cu_seq_lens_unpadded`, int32 (D + 1,): the running sum of lengths without padding, or of
+    `seq_lengths` for rows that do not say them. None does so if a row says them.
+    """
+    shape: FixedShape | None = None
+    """Pad every row to this."""
+    context: ContextPart | None = None
+    """Return only this part of the tokens, and `shift_labels` (see `ContextPart.held`)."""
+    take: Take = fresh
+    """Makes the arrays, for example `Buffers.take`."""
+
+    def batches(self, spans: Sequence[RowSpan], share: int = 0) -> list[dict[str, Any]]:
+        """Make batches of `share` rows each; by default, one of all rows.
+
+        The batches are parts of the same arrays, so each keeps the memory of all.
+        """
+        weights = any_weighted(spans) if self.weights is None else self.weights
+        unpadded = self.unpadded
+        if unpadded is None:
+            unpadded = any(span.seq_lengths_unpadded is not None for span in spans)
+        if self.shape is not None:
+            spans, share = self.shape.padded(spans), 2 * share
+        tokens, docs = _ends(spans, share)
+        lengths = np.concatenate([span.seq_lengths for span in spans])
+        columns = {name: [getattr(span, name) for span in spans] for name in _TOKENS}
         if weights:
-            weighed[number, :end] = weights_of(row)
-    flat_ids, flat_labels, flat_positions = (
-        torch.from_numpy(column.reshape(1, -1)) for column in (ids, labels, positions)
-    )
-    batch = _batch(flat_ids, flat_labels, flat_positions, lengths.ravel(), size, seq_idx)
-    if rows and all(row.seq_lengths_unpadded is not None for row in rows):
-        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded.ravel(), np.int32))
-    if weights:
-        batch["loss_weights"] = torch.from_numpy(weighed.reshape(1, -1))
-    return batch
+            columns["loss_weights"] = [weights_of(span) for span in spans]
+        if self.seq_idx:
+            numbers = np.arange(len(lengths), dtype=np.int32) - np.repeat(docs[:-1], np.diff(docs)).astype(np.int32)
+            edges = np.cumsum(lengths_of([span.input_ids for span in spans[:-1]]))
+            columns["seq_idx"] = np.split(np.repeat(numbers, lengths), edges)
+        if self.context is not None:
+            columns, tokens = self.context.held(columns, lengths, tokens)
+        widths = [end - begin for begin, end in pairwise(tokens)]
+        ids, labels, positions, *more = (
+            _cut(np.concatenate(arrays)[None] if name in _AS_THEY_ARE else _widened(arrays, self.take), widths)
+            for name, arrays in columns.items()
+        )
+        names = list(columns)[len(_TOKENS) :]
+        if unpadded:
+            own = [
+                span.seq_lengths if span.seq_lengths_unpadded is None else span.seq_lengths_unpadded for span in spans
+            ]
+            more.append(_running_sums(np.concatenate(own), docs))
+            names.append("cu_seq_lens_unpadded")
+        numbers_of_all, found = lengths.tolist(), []
+        for number, bounds in enumerate(_running_sums(lengths, docs)):
+            # faster than the array's own method, for few numbers
+            longest = max(numbers_of_all[docs[number] : docs[number + 1]], default=0)
+            longest = longest if self.shape is None else self.shape.length
+            batch = {
+                "input_ids": ids[number],
+                "labels": labels[number],
+                "position_ids": positions[number],
+                "cu_seq_lens_q": bounds,
+                "cu_seq_lens_k": bounds,
+                "max_length_q": longest,
+                "max_length_k": longest,
+                "use_cache": False,
+            }
+            for name, tensors in zip(names, more, strict=True):
+                batch[name] = tensors[number]
+            found.append(batch)
+        return found
+
+
+def flatten(
+    rows: Sequence[RowSpan],
+    *,
+    seq_idx: bool = False,
+    weights: bool | None = None,
+    shape: FixedShape | None = None,
+    context: ContextPart | None = None,
+) -> dict[str, Any]:
+    """Concatenate all rows into one batch; see `Collator`."""
+    return Collator(seq_idx, weights, shape=shape, context=context).batches(rows)[0]
 
 
 def pinned(batch: dict[str, Any]) -> dict[str, Any]:
@@ -226,47 +242,42 @@ def unpack(rows: Sequence[RowSpan], pad_id: int = 0, *, weights: bool | None = N
     }
 
 
-def _batch(
-    input_ids: torch.Tensor,
-    labels: torch.Tensor,
-    position_ids: torch.Tensor,
-    lengths: NDArray[np.int32],
-    longest: int,
-    seq_idx: bool,
-) -> dict[str, Any]:
-    cu_seq_lens = torch.from_numpy(offsets_of(lengths, np.int32))
-    batch = _named(input_ids, labels, position_ids, cu_seq_lens, longest)
-    if seq_idx:
-        numbers = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        batch["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
-    return batch
+def _ends(spans: Sequence[RowSpan], share: int) -> tuple[list[int], list[int]]:
+    """Where each batch of `share` rows begins and the last one ends, in tokens and in documents; of all rows for 0."""
+    tokens, docs = [0], [0]
+    if not share:
+        return [0, sum(len(span.input_ids) for span in spans)], [0, sum(len(span.seq_lengths) for span in spans)]
+    for span in spans:
+        if span.bounds is None:
+            tokens.append(tokens[-1] + len(span.input_ids))
+            docs.append(docs[-1] + len(span.seq_lengths))
+        else:
+            for ends, bounds in zip((tokens, docs), span.bounds, strict=True):
+                shift = ends[-1] - bounds[0]
+                ends += [bound + shift for bound in bounds[1:]]
+    return tokens[::share], docs[::share]
 
 
-def _named(
-    input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor, cu_seq_lens: torch.Tensor, longest: int
-) -> dict[str, Any]:
-    return {
-        "input_ids": input_ids,
-        "labels": labels,
-        "position_ids": position_ids,
-        "cu_seq_lens_q": cu_seq_lens,
-        "cu_seq_lens_k": cu_seq_lens,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
+def _running_sums(lengths: NDArray[np.int32], docs: list[int]) -> Sequence[torch.Tensor]:
+    """For each batch, int32 (D + 1,) the running sum of its documents' lengths, from 0 on."""
+    sums = offsets_of(lengths, np.int32)
+    if len(docs) == 2:
+        return [torch.from_numpy(sums)]
+    return [torch.from_numpy(sums[begin : end + 1] - sums[begin]) for begin, end in pairwise(docs)]
 
 
-def _joined(arrays: Sequence[NDArray[np.int32]], take: Take) -> torch.Tensor:
-    """Return (1, T) int64, copied and converted in one pass over memory."""
-    return torch.from_numpy(_copied(arrays, take))
+def _cut(values: NDArray[Any], widths: list[int]) -> Sequence[torch.Tensor]:
+    """Parts of these widths, of the last axis."""
+    if len(widths) == 1:
+        return [torch.from_numpy(values)]
+    # Several times as fast as making tensors of slices. "unsafe" means that a change in place of one part is not
+    # recorded for the others, whose values it does not touch.
+    parts: Sequence[torch.Tensor] = torch.unsafe_split_with_sizes(torch.from_numpy(values), widths, -1)
+    return parts
 
 
-def _copied(arrays: Sequence[NDArray[np.int32]], take: Take) -> NDArray[np.int64]:
+def _widened(arrays: list[NDArray[np.int32]], take: Take) -> NDArray[np.int64]:
+    """Return (1, T), copied and converted in one pass over memory."""
     out = take(sum(map(len, arrays)))
-    flat, begin = out[0], 0
-    for array in arrays:
-        end = begin + len(array)
-        flat[begin:end] = array
-        begin = end
+    np.concatenate(arrays, out=out[0])
     return out

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...schemas.alignment import Alignment
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.parallel import Parallel, ParallelLayout
-from ...schemas.ragged import ranges
+from ...schemas.ragged import lengths_of, offsets_of, ranges
 from ...schemas.rows import IGNORE_INDEX
 from ..order.rank import RankInfo, detect_rank
-from .collate import Take, fresh
 
 
 def context_places(
@@ -76,6 +74,11 @@ class ContextPart:
             ConfigError: a dataset's rows cannot be divided in this way.
         """
         if place.world_size == 1:
+            if layout is not None:
+                raise ConfigError(
+                    f"cp_layout={layout!r} without cp_size: give the number of devices that share a batch, or leave "
+                    "cp_layout out"
+                )
             return None
         if layout is None:
             layouts = {(pack.get("parallel") or {}).get("layout") for pack in packs}
@@ -110,7 +113,7 @@ class ContextPart:
                 f"and this dataset's are not; pack again with pack.parallel: {{cp: {self.size}, layout: {self.layout}}}"
             )
 
-    def tokens(self, cu_seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
+    def tokens(self, cu_seq_lens: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """(T / size,) which tokens of the sequence this device holds, ascending.
 
         `thd`: every document has 2·size equal chunks, and rank r holds chunks r and 2·size - 1 - r of each, so that
@@ -123,46 +126,58 @@ class ContextPart:
         Raises:
             ValueError: the documents, or the sequence, cannot be divided equally.
         """
-        total, parts = int(cu_seq_lens[-1]), 2 * self.size
-        if self.layout != "thd":
-            if total % self.size:
-                raise ValueError(f"{total:,} tokens cannot be divided among {self.size} devices")
-            width = total // self.size
-            return np.arange(self.rank * width, (self.rank + 1) * width)
-        lengths = np.diff(cu_seq_lens).astype(np.int64)
-        if (lengths % parts).any():
-            raise ValueError(f"a document of {int(lengths[(lengths % parts) > 0][0]):,} tokens has no {parts} chunks")
-        chunk = lengths // parts
-        begins = np.stack([cu_seq_lens[:-1] + self.rank * chunk, cu_seq_lens[:-1] + (parts - 1 - self.rank) * chunk], 1)
-        return ranges(begins.ravel(), np.repeat(chunk, 2))
+        return self._places(cu_seq_lens, cu_seq_lens[[0, -1]])
 
-    def share(self, batch: dict[str, Any], take: Take = fresh) -> dict[str, Any]:
-        """This device's part of a batch.
+    def held(
+        self, columns: dict[str, list[NDArray[Any]]], lengths: NDArray[np.int32], ends: list[int]
+    ) -> tuple[dict[str, list[NDArray[Any]]], list[int]]:
+        """This device's tokens of several sequences that lie end to end, and where its part of each sequence ends.
 
-        Tensors with one value per token are divided. `shift_labels` is added: the label of each token's successor,
-        which another device may hold; and `shift_loss_weights`, its weight, if there are weights. Everything else
-        describes the whole sequence.
+        `shift_labels` is added: the label of each token's successor, which another device may hold; and
+        `shift_loss_weights`, its weight, if there are weights.
 
         Args:
-            take: makes the int64 arrays, for example `Buffers.take`.
+            columns: name → arrays that lie end to end, with one value per token. Every array ends with a document.
+            lengths: (D,) tokens of each document.
+            ends: where each sequence begins, and the last one ends.
+
+        Raises:
+            ValueError: see `tokens`.
         """
-        mine = self.tokens(batch["cu_seq_lens_q"].numpy())
-
-        def part(tensor: torch.Tensor, places: NDArray[np.int64]) -> torch.Tensor:
-            values = tensor.numpy()[0]
-            out = take(len(places)) if values.dtype == np.int64 else np.empty((1, len(places)), values.dtype)
-            # numpy is many times as fast here as indexing a tensor; "clip" because "raise" would copy once more
-            np.take(values, places, out=out[0], mode="clip")
-            return torch.from_numpy(out)
-
-        made = {
-            name: part(value, mine) if isinstance(value, torch.Tensor) and value.dim() == 2 else value
-            for name, value in batch.items()
+        edges = offsets_of(lengths_of(columns["labels"]))
+        places = self._places(offsets_of(lengths), np.array(ends))
+        pieces = np.split(places, np.searchsorted(places, edges[1:-1]))
+        parts = [piece - edge for piece, edge in zip(pieces, edges[:-1].tolist(), strict=True)]
+        found = {
+            # numpy's `take` is twice as fast as indexing; "clip" saves its check
+            name: [np.take(array, part, mode="clip") for array, part in zip(arrays, parts, strict=True)]
+            for name, arrays in columns.items()
         }
         # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
         for name, nothing in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
-            if name in batch:
-                made[f"shift_{name}"] = shifted = part(batch[name], mine + 1)
-                if len(mine) and mine[-1] + 1 == batch[name].shape[1]:  # the sequence's last token, last here too
-                    shifted[0, -1] = nothing
-        return made
+            if name in columns:
+                found[f"shift_{name}"] = [
+                    _after(array, part, nothing) for array, part in zip(columns[name], parts, strict=True)
+                ]
+        return found, [end // self.size for end in ends]
+
+    def _places(self, documents: NDArray[np.integer[Any]], sequences: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Which tokens this device holds, from where documents and sequences begin and the last one ends."""
+        thd = self.layout == "thd"
+        bounds, parts = (documents, 2 * self.size) if thd else (sequences, self.size)
+        lengths = np.diff(bounds).astype(np.int64)
+        chunks, rest = lengths // parts, lengths % parts
+        if rest.any():
+            what = "document" if thd else "sequence"
+            raise ValueError(f"a {what} of {int(lengths[rest > 0][0]):,} tokens cannot be divided into {parts} chunks")
+        mine = [self.rank, parts - 1 - self.rank] if thd else [self.rank]
+        begins = bounds[:-1, None] + chunks[:, None] * np.array(mine)
+        return ranges(begins.ravel(), np.repeat(chunks, len(mine)))
+
+
+def _after(array: NDArray[Any], places: NDArray[np.int64], nothing: int) -> NDArray[Any]:
+    """The successors of these places; `nothing` after the last."""
+    found = np.take(array, places + 1, mode="clip")
+    if len(places) and places[-1] + 1 == len(array):
+        found[-1] = nothing
+    return found

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from ..shards.arrow_shard import RowSpan
 from ..shards.dataset_rows import held_room
 from ..shards.shard_files import CACHE_BYTES, LocalShardFiles, Verify
 from .buffers import Buffers
-from .collate import FixedShape, fix_shape, flatten, flatten_several, pinned, unpack, warn_of_padding
+from .collate import Collator, FixedShape, pinned, unpack, warn_of_padding
 from .context_parallel import ContextPart, context_places
 from .loss_weights import hands_out
 from .prefetch import ShardsAhead
@@ -135,7 +136,7 @@ class PackedLoader:
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
         self.accumulate = accumulate
         self.num_workers, self.prefetch, self.pin_memory = num_workers, prefetch, pin_memory
-        self.unpacked, self.seq_idx, self.pad_id, self.watchdog = unpacked, seq_idx, pad_id, watchdog
+        self.unpacked, self.pad_id, self.watchdog = unpacked, pad_id, watchdog
         self._cache_bytes = cache_bytes
         for name, value, least in (("epochs", epochs, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)):
             if value < least:
@@ -155,8 +156,6 @@ class PackedLoader:
         )
         self.tail = choice("tail", tail, Tail)
         self.corpus = self.schedule.corpus
-        self.weights = hands_out(any(part.manifest.weighted for part in self.corpus.parts), loss_weights)
-        self.context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
         if self.tail is Tail.DROP and self.total_rows < rows_per_step:
             raise ConfigError(
                 f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total_rows, 'row')} in all: not "
@@ -166,10 +165,18 @@ class PackedLoader:
         self._epochs = epochs
         self._ended = False
         self._rows = self._tokens = 0  # returned by all ranks together
-        self._buffers = Buffers()
-        self.shape = FixedShape.of(self.corpus, static_shapes, unpacked, pad_id)
+        context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
+        # Torch's allocator reuses page-locked memory once copies from it are done.
+        self.collator = Collator(
+            seq_idx,
+            weights=hands_out(any(part.manifest.weighted for part in self.corpus.parts), loss_weights),
+            unpadded=any(part.packing.get("parallel") for part in self.corpus.parts),
+            shape=FixedShape.of(self.corpus, static_shapes, unpacked, pad_id),
+            context=context,
+            take=_pinned if pin_memory else Buffers().take,
+        )
         if unpacked:
-            if self.context is not None:
+            if context is not None:
                 raise ConfigError(
                     "unpacked: one document per row cannot be divided with cp_size; leave out one of them"
                 )
@@ -254,7 +261,7 @@ class PackedLoader:
 
         Does not change the state.
         """
-        return self._make(self.steps.at(position), 1)[0][1]
+        return next(self._make([self.steps.at(position)], 1))[1]
 
     def explain(self, step: int) -> list[StepDocument]:
         """Return the documents of a step, with their ranks. Steps are counted from the beginning of the order.
@@ -267,37 +274,35 @@ class PackedLoader:
             raise IndexError(f"there is no step {step}; the order has {steps.left(0):,}")
         return step_documents(self.corpus, steps.at(position))
 
+    def _tasks(self, first: int, count: int) -> Iterator[range]:
+        """Yield the positions of the next steps, in groups."""
+        width, size = self.rows_per_step, 1  # the first is one step, so that the first batch comes soon
+        end = first + count * width
+        while first < end:
+            yield range(first, min(first + size * width, end), width)
+            first, size = first + size * width, self._task_steps
+
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
-        # A row of a remote shard may have to be waited for, so only local ones are read before they are asked for.
-        group = self._task_steps() if self._local() and self._plain else 1
-        done, size, width = 0, 1, self.rows_per_step
-        while done < count:
-            begin = first + done * width
-            positions = range(begin, begin + min(size, count - done) * width, width)
-            try:
-                made: Iterable[_Made] = self._make_several(steps, positions)
-            except Exception:  # whatever it is, it comes again at its own batch
-                made = (one for position in positions for one in self._make(steps.at(position), self.accumulate))
-            yield from made
-            done, size = done + size, group
+        for task in self._tasks(first, count):
+            yield from self._make(steps.several(task.start, len(task)), self.accumulate)
 
     def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         """Yield batches in order; threads make them ahead."""
-        width = self.rows_per_step
-        # One task makes several small steps, because handing a task to a thread takes as long as eight rows.
-        group = self._task_steps()
-        tasks = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // group))
-        begin, end = first, first + count * width
-        size = 1  # the first task is small, so that the first batch comes soon
+        tasks = self._tasks(first, count)
+        ahead = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // self._task_steps))
         pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
         waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
         ending = sys.is_finalizing  # local names, because module names are gone if the interpreter ends during a loop
+
+        def make(task: range) -> list[_Made]:
+            return list(self._make(steps.several(task.start, len(task)), self.accumulate))
+
         try:
-            while waiting or begin < end:
-                while begin < end and len(waiting) < tasks:
-                    positions = range(begin, min(begin + size * width, end), width)
-                    waiting.append((begin, pool.submit(self._make_several, steps, positions)))
-                    begin, size = begin + size * width, group
+            while True:
+                for task in islice(tasks, ahead - len(waiting)):
+                    waiting.append((task.start, pool.submit(make, task)))
+                if not waiting:
+                    break
                 position, future = waiting.popleft()
                 yield from self.watchdog.wait(future, partial(whereabouts, steps, self.place, position))
         finally:
@@ -305,82 +310,64 @@ class PackedLoader:
             if not ending():
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _make_several(self, steps: Steps, positions: range) -> list[_Made]:
-        planned = steps.several(positions.start, len(positions))
-        together = self._make_together(planned)
-        if together is not None:
-            return together
-        return [made for step in planned for made in self._make(step, self.accumulate)]
-
-    def _make_together(self, planned: list[Step]) -> list[_Made] | None:
-        """Return this rank's share of several steps, copied at once; None if their batches are not plain rows."""
-        if len(planned) == 1 or planned[-1].real < self.rows_per_step or not self._plain:
-            return None
+    def _make(self, planned: list[Step], parts: int) -> Iterator[_Made]:
+        """Yield this rank's share of several steps, each as `parts` batches. Only the last step may be incomplete."""
         rows: list[int] = []
         for step in planned:
-            numbers = step.rows.tolist()
-            rows += [numbers[index] for index in step.rank_rows[self.place.rank]]
-        row_spans = self.corpus.row_spans(rows)
-        if any(span.seq_lengths_unpadded is not None for span in row_spans):
-            return None
-        parts = self.accumulate
-        share = self.rows_per_step // self.place.world_size // parts
-        batches = flatten_several(row_spans, share, self._buffers.take)
-        return [
-            (planned[number // parts] if number % parts == parts - 1 else None, batch)
-            for number, batch in enumerate(batches)
-        ]
-
-    def _make(self, step: Step, parts: int) -> list[_Made]:
-        """Return this rank's share of a step, as `parts` batches."""
-        mine = step.rank_rows[self.place.rank]
+            numbers, mine = step.rows.tolist(), step.rank_rows[self.place.rank]
+            rows += [numbers[index] for index in mine]
+        fill = sum(index >= step.real for index in mine) if self.tail is Tail.PAD else 0
         share = len(mine) // parts
-        return [
-            (step if part == parts - 1 else None, self._made(step, mine[part * share : (part + 1) * share]))
-            for part in range(parts)
-        ]
+        size = share * self._together(share)
+        done, trained = 0, len(rows) - fill
+        for begin in range(0, len(rows), size):
+            some = rows[begin : begin + size]
+            made: Iterable[dict[str, Any]]
+            try:
+                made = self._batches(some, share, trained - begin)
+            except Exception:
+                if self.num_workers or size == share:
+                    raise
+                # The error comes again at its own batch.
+                made = (
+                    batch
+                    for number in range(0, len(some), share)
+                    for batch in self._batches(some[number : number + share], share, trained - begin - number)
+                )
+            for batch in made:
+                done += 1
+                yield planned[done // parts - 1] if done % parts == 0 else None, batch
 
-    def _made(self, step: Step, mine: list[int]) -> dict[str, Any]:
-        rows = step.rows[mine].tolist()
+    def _batches(self, rows: list[int], share: int, trained: int) -> list[dict[str, Any]]:
+        """Return batches of `share` rows each. Rows from number `trained` on only fill up a step."""
+        whole, fill = rows[: max(trained, 0)], rows[max(trained, 0) :]
         # A fixed shape pads every row separately, so rows must not be joined.
-        row_spans: Sequence[RowSpan] = (
-            self.corpus.row_spans(rows) if self.shape is None else list(map(self.corpus.row, rows))
+        spans: list[RowSpan] = (
+            self.corpus.row_spans(whole) if self.collator.shape is None else list(map(self.corpus.row, whole))
         )
-        if step.real < len(step.rows) and self.tail is Tail.PAD:
-            row_spans = [
-                replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=None)
-                if index >= step.real
-                else row
-                for index, row in zip(mine, map(self.corpus.row, rows), strict=True)
-            ]
-        return self._batch(row_spans)
-
-    def _batch(self, rows: Sequence[RowSpan]) -> dict[str, Any]:
+        for row in map(self.corpus.row, fill):
+            spans.append(replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=None))
         if self.unpacked:
-            batch = unpack(rows, self.pad_id, weights=self.weights)
-        elif self.context is not None:
-            take = self._buffers.take
-            made = partial(flatten, take=take) if self.shape is None else partial(fix_shape, shape=self.shape)
-            batch = self.context.share(made(rows, seq_idx=self.seq_idx, weights=self.weights), take)
-        elif self.shape is not None:
-            batch = fix_shape(rows, self.shape, seq_idx=self.seq_idx, weights=self.weights)
+            batches = [unpack(spans, self.pad_id, weights=self.collator.weights)]
         else:
-            # Torch's allocator reuses page-locked memory once copies from it are done.
-            take = _pinned if self.pin_memory else self._buffers.take
-            return flatten(rows, seq_idx=self.seq_idx, take=take, weights=self.weights)
-        return pinned(batch) if self.pin_memory else batch
+            batches = self.collator.batches(spans, share if len(rows) > share else 0)
+        return list(map(pinned, batches)) if self.pin_memory else batches
+
+    def _together(self, share: int) -> int:
+        """Number of batches of `share` rows that are copied at once, into the same arrays.
+
+        More than two rows gain nothing. A row of a remote shard may have to be waited for, so only local ones are read
+        before they are asked for.
+        """
+        alone = share > 2 or self.unpacked or self.pin_memory or not (self.num_workers or self._local())
+        return 1 if alone else max(1, min(_COPY_ROWS, _COPY_TOKENS // self.corpus.max_length) // share)
 
     @property
-    def _plain(self) -> bool:
-        """Whether batches are one or two rows (larger ones gain nothing together), without more columns."""
-        special = self.unpacked or self.seq_idx or self.weights or self.pin_memory
-        small = self.rows_per_step // self.place.world_size // self.accumulate <= 2
-        return small and not special and self.context is None and self.shape is None
-
     def _task_steps(self) -> int:
-        """Number of steps whose batches are made at once."""
-        rows = min(_COPY_ROWS, _COPY_TOKENS // self.corpus.max_length) if self._plain else _TASK_ROWS
-        return max(1, rows * self.place.world_size // self.rows_per_step)
+        """Number of steps that are planned at once, because planning one takes as long as copying a row; and that a
+        thread makes, because handing over a task takes as long as eight rows.
+        """
+        return max(1, _TASK_ROWS * self.place.world_size // self.rows_per_step)
 
     def _local(self) -> bool:
         return all(isinstance(part.files, LocalShardFiles) for part in self.corpus.parts)

@@ -283,9 +283,7 @@ class PackedStream:
             before += span.last - span.first
         if self._weights is None:  # all windows have weights, or none
             self._weights = hands_out(any_weighted(row_spans), self._wanted)
-        batch = flatten(row_spans, seq_idx=self.seq_idx, weights=self._weights)
-        if self._context is not None:
-            batch = self._context.share(batch)
+        batch = flatten(row_spans, seq_idx=self.seq_idx, weights=self._weights, context=self._context)
         return pinned(batch) if self.pin_memory else batch
 
     def _consumed(self, step: list[_Span], begun: list[StreamWindow]) -> None:

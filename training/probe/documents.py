@@ -14,7 +14,7 @@ Batch = dict[str, Any]
 Call = Callable[[Batch], Any]
 """The callable that trains: a batch → outputs with `logits` or `loss`."""
 Make = Callable[[Sequence[RowSpan]], Batch]
-"""Turns packed rows into input of the model. The loader's functions are `collate.flatten` and `collate.fix_shape`."""
+"""Turns packed rows into input of the model. The loader's is `collate.flatten`."""
 
 
 class RandomDocuments:

@@ -56,8 +56,7 @@ class Chunk:
         self.values = values[: len(PACKED)]
         more = dict(zip(names[len(PACKED) :], values[len(PACKED) :], strict=True))
         self.unpadded, self.weights = more.get(UNPADDED), more.get(WEIGHTS)
-        # Lists, because reading one item is ten times as fast as from an array. All token columns share one list of
-        # offsets, and all document columns another.
+        # All token columns share their offsets, and all document columns theirs.
         offsets = [view(column.offsets, pa.int32()) for column in columns]
         for own in range(len(names)):
             first = 0 if own < 3 or names[own] == WEIGHTS else 3
@@ -65,8 +64,8 @@ class Chunk:
                 raise IntegrityError(
                     f"{url}: {names[own]} and {names[first]} have different lengths; run packtrain verify on its folder"
                 )
-        self.tokens: list[int] = offsets[0].tolist()
-        self.docs: list[int] = offsets[3].tolist()
+        # Reading one item takes a third of the time that an array needs.
+        self.tokens, self.docs = offsets[0].data, offsets[3].data
 
 
 class Shard:

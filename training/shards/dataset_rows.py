@@ -162,7 +162,8 @@ class PackedRows:
             ids, labels, positions, lengths, _, _ = chunk.values
             unpadded = None if chunk.unpadded is None else chunk.unpadded[docs]
             span = RowSpan(ids[tokens], labels[tokens], positions[tokens], lengths[docs], seq_lengths_unpadded=unpadded)
-            span.bounds = chunk.tokens[at : after + 1], chunk.docs[at : after + 1]
+            if after > at + 1:
+                span.bounds = chunk.tokens[at : after + 1].tolist(), chunk.docs[at : after + 1].tolist()
             if chunk.weights is not None:
                 span.loss_weights = chunk.weights[tokens]
             yield span
@@ -195,9 +196,10 @@ class PackedRows:
 
     def shard_of(self, index: int) -> int:
         """Number of the shard that holds row `index`."""
-        if not 0 <= index < self._starts[-1]:
+        number = bisect_right(self._starts, index) - 1
+        if not 0 <= number < len(self.shards):
             raise IndexError(f"there is no row {index}; the split {self.split!r} has {len(self):,}")
-        return bisect_right(self._starts, index) - 1
+        return number
 
     def url_of(self, index: int) -> str:
         """Full address of the shard that holds row `index`."""

@@ -134,7 +134,7 @@ class DocumentLosses:
 
     def _documents(self, position: int) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
         """This rank's documents of a step, and the number of each among the pieces of all its batches."""
-        step, corpus, shape = self.loader.steps.at(position), self.loader.corpus, self.loader.shape
+        step, corpus, shape = self.loader.steps.at(position), self.loader.corpus, self.loader.collator.shape
         found: list[tuple[int, int, NDArray[np.int64]]] = []
         for row in step.rows[step.rank_rows[self.loader.place.rank]].tolist():
             part, index = corpus.locate(row)

@@ -13,7 +13,7 @@ import torch
 from packtrain.schemas.errors import BatchError
 from packtrain.training import PackedLoader
 from packtrain.training.attention import check_batch
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, flatten
 from packtrain.training.shards.arrow_shard import RowSpan
 
 ROW = RowSpan(
@@ -34,7 +34,7 @@ def bounds(*values: int) -> dict[str, Any]:
     return {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu}
 
 
-@pytest.mark.parametrize("make", [flatten, partial(fix_shape, shape=FixedShape(length=9, docs=4))])
+@pytest.mark.parametrize("make", [flatten, partial(flatten, shape=FixedShape(length=9, docs=4))])
 def test_the_loaders_own(make: Any) -> None:
     check_batch(make([ROW]))
     check_batch(make([ROW, ROW], seq_idx=True))

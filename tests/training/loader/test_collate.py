@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten, padding_share, unpack  # noqa: E402
+from packtrain.training.loader.collate import FixedShape, flatten, padding_share, unpack  # noqa: E402
 from packtrain.training.shards.arrow_shard import RowSpan  # noqa: E402
 from packtrain.training.testing import pieces_of  # noqa: E402
 
@@ -40,7 +40,7 @@ def test_flattened() -> None:
 
 
 def test_of_a_fixed_shape() -> None:
-    batch = fix_shape(ROWS, FixedShape(length=6, docs=3, pad_id=99))
+    batch = flatten(ROWS, shape=FixedShape(length=6, docs=3, pad_id=99))
     assert batch["input_ids"].tolist() == [[1, 2, 3, 4, 5, 99, 6, 7, 8, 9, 99, 99]]
     assert batch["labels"].tolist() == [[-100, 2, 3, -100, 5, -100, -100, 7, 8, 9, -100, -100]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 0, 1, 2, 3, 0, 1]]
@@ -55,7 +55,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 500), min_size=1, max_size=9), min_
 @given(st.lists(DOCUMENTS, min_size=1, max_size=5))
 def test_a_fixed_shape_depends_on_nothing_and_holds_everything(rows: list[list[list[int]]]) -> None:
     strips = [strip(*row) for row in rows]
-    flat, fixed = flatten(strips), fix_shape(strips, FixedShape(length=60, docs=6))
+    flat, fixed = flatten(strips), flatten(strips, shape=FixedShape(length=60, docs=6))
     size = len(rows)
     assert {name: tuple(value.shape) for name, value in fixed.items() if isinstance(value, torch.Tensor)} == {
         "input_ids": (1, 60 * size),

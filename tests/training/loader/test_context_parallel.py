@@ -16,8 +16,10 @@ from packtrain.schemas.parallel import ParallelLayout
 from packtrain.training.attention import use_packed
 from packtrain.training.attention.batches import check_batch
 from packtrain.training.attention.bounds import find_bounds
+from packtrain.training.loader.collate import flatten
 from packtrain.training.loader.context_parallel import ContextPart, context_places
 from packtrain.training.loader.loader import PackedLoader
+from packtrain.training.shards.arrow_shard import RowSpan
 from torch.distributed.tensor.experimental._context_parallel import _HeadTailLoadBalancer
 
 from tests.support import warm
@@ -44,9 +46,9 @@ def test_each_device_takes_a_contiguous_part(layout: ParallelLayout) -> None:
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    with pytest.raises(ValueError, match="6 tokens has no 4 chunks"):
+    with pytest.raises(ValueError, match="6 tokens cannot be divided into 4 chunks"):
         held([0, 8, 14], 2, "thd")
-    with pytest.raises(ValueError, match="13 tokens cannot be divided among 2"):
+    with pytest.raises(ValueError, match="13 tokens cannot be divided into 2"):
         held([0, 13], 2, "ring")
 
 
@@ -65,14 +67,9 @@ def test_every_token_is_on_one_device(chunks: list[int], size: int, layout: Para
 
 
 def test_labels_of_successors_are_made_before_the_division() -> None:
-    labels = torch.tensor([[-100, 11, 12, 13, -100, -100, 16, 17]])
-    batch: dict[str, Any] = {
-        "input_ids": torch.arange(10, 18)[None],
-        "labels": labels,
-        "cu_seq_lens_q": torch.tensor([0, 4, 8], dtype=torch.int32),
-        "max_length_q": 4,
-    }
-    first, second = (ContextPart(rank, 2, "thd").share(batch) for rank in range(2))
+    labels = np.array([-100, 11, 12, 13, -100, -100, 16, 17], np.int32)
+    row = RowSpan(np.arange(10, 18, dtype=np.int32), labels, labels, np.array([4, 4], np.int32))
+    first, second = (flatten([row], context=ContextPart(rank, 2, "thd")) for rank in range(2))
     assert first["input_ids"].tolist() == [[10, 13, 14, 17]]
     assert first["shift_labels"].tolist() == [[11, -100, -100, -100]]
     assert second["input_ids"].tolist() == [[11, 12, 15, 16]]
@@ -170,6 +167,8 @@ def test_data_that_cannot_be_divided_are_refused(make_packed: MakePacked, folder
         PackedLoader(packed, cp_size=2, cp_layout="rings", **place)
     with pytest.raises(ConfigError, match="documents must be padded to multiples of 8"):
         PackedLoader(packed, cp_size=4, **place)
+    with pytest.raises(ConfigError, match="cp_layout='thd' without cp_size: give the number"):
+        PackedLoader(packed, rows_per_step=2, cp_layout="thd")
     with pytest.raises(ConfigError, match="unpacked: one document"):
         PackedLoader(packed, cp_size=2, unpacked=True, **place)
     PackedLoader(packed, cp_size=4, cp_layout="ring", **place)  # rows of four-token documents

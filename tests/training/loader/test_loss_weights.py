@@ -42,7 +42,7 @@ def test_weights_are_divided_and_shifted_as_labels(layout: Any) -> None:
     parts = [ContextPart(rank, 2, layout) for rank in range(2)]
     shifted: dict[int, tuple[int, float]] = {}
     for part in parts:
-        mine = part.share(batch)
+        mine = flatten([ROW, PLAIN], context=part)
         places = part.tokens(batch["cu_seq_lens_q"].numpy()).tolist()
         found = zip(mine["shift_labels"][0].tolist(), mine["shift_loss_weights"][0].tolist(), strict=True)
         shifted |= dict(zip(places, found, strict=True))

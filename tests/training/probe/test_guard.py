@@ -1,5 +1,6 @@
 """The checks of every step and of the first batch."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import PackedLoader
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 
 from tests.training.probe.architectures import build, row, with_ones
@@ -90,7 +91,7 @@ def test_a_row_too_long_for_the_model() -> None:
         model(**flatten([row(4, 3)]))
 
 
-@pytest.mark.parametrize("make", [flatten, lambda rows: fix_shape(rows, FixedShape(64, 6))])
+@pytest.mark.parametrize("make", [flatten, partial(flatten, shape=FixedShape(64, 6))])
 @pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "gpt_oss"])
 def test_the_first_batch(kind: str, make: Any) -> None:
     model = packed(kind)

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import ConfigError, LeakError
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, flatten
 from packtrain.training.probe import probe
 
 from tests.training.probe.architectures import build, with_default_cache, with_ones
@@ -111,7 +111,7 @@ def test_the_control_sees_a_model_that_ignores_its_input() -> None:
     assert "control" in {check.name for check in report.checks if not check.passed}
 
 
-@pytest.mark.parametrize("make", [partial(fix_shape, shape=FixedShape(64, 5)), partial(flatten, seq_idx=True)])
+@pytest.mark.parametrize("make", [partial(flatten, shape=FixedShape(64, 5)), partial(flatten, seq_idx=True)])
 def test_every_form_of_the_loaders_batches(make: Any) -> None:
     model = build("llama")
     use_packed(model)

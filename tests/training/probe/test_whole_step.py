@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import torch
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, fix_shape, flatten
+from packtrain.training.loader.collate import FixedShape, flatten
 
 from tests.training.probe.architectures import build, row, strip
 
@@ -55,7 +55,7 @@ def test_packed_is_one_by_one(kind: str) -> None:
     for name, batch in (
         ("packed", flatten([whole])),
         ("two rows", flatten([row(*LENGTHS), strip([1, 2, 3])])),
-        ("fixed shape", fix_shape([whole], FixedShape(length=128, docs=9))),
+        ("fixed shape", flatten([whole], shape=FixedShape(length=128, docs=9))),
     ):
         expected = alone
         if name == "two rows":
