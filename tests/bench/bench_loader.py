@@ -9,8 +9,9 @@ rows of 4,096 tokens, some 300 MB of shards in the default size, all in the page
 speed: rows to flattened int64 batches, see `loader_peers`. Contenders run in turns, for a moment each, in every
 round, and go on where they stopped, so that shards stay mapped; a cell is the median of the rounds, a ratio the median
 of the rounds' ratios. The first batch of each turn is not counted. First of all each delivers one epoch, whose tokens,
-ids, labels, positions and documents must have the sums that they have in the shards. The limit is a bare copy: rows to int64 arrays, no tensors, no order, no documents. Fresh
-arrays of a megabyte come from the kernel, page by page, every time; the same ones again show what that costs.
+ids, labels, positions and documents must have the sums that they have in the shards. The limit is a bare copy: rows to
+int64 arrays, no tensors, no order, no documents. Fresh arrays of a megabyte come from the kernel, page by page, every
+time; the same ones again show what that costs.
 
 first: time from a loader, made and set to its position, to its first batch. The billion rows are a manifest that lists
 the real shards again and again; each entry is opened as a shard of its own; the cost of its rows is looked up in the
