@@ -1,7 +1,7 @@
 """Whole runs beside TRL's preparation, the bare `tokenizers` library and the tokenizer engine alone.
 
     PACKTRAIN_REALDATA=folder python tests/bench/bench_end_to_end.py [--work DIR] [--copies 11] [--runs 3]
-        [--trl-copies N] [--skip-trl] [--skip-reference]
+        [--trl-copies N] [--skip-trl] [--skip-reference] [--brief]
 
 Prints Markdown tables. Everything is a command, counted from its start to its exit with all its processes, on the
 same rows: `packtrain run` with an empty cache and an empty output each time; TRL's `SFTTrainer` with packing and
@@ -20,6 +20,9 @@ Cells are medians, with the range in brackets. packtrain and the engine run in t
 load; TRL and packtrain with the reference engine (`tokenizers`) run once. On fewer copies (`--trl-copies`) TRL's
 preparation is scaled up, its imports are not. TRL plans its rows within batches of 1,000 examples, so it needs more
 rows for the same tokens.
+
+`--brief` measures and prints only the first and the later dataset beside TRL. packtrain is compiled to bytecode first,
+as an installed package is.
 """
 
 import json
@@ -29,6 +32,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,8 +265,10 @@ class Measured:
         return self.corpus.text_bytes / 1e6
 
 
-def measure(work: Path, corpus: Corpus, runs: int, trl_copies: int, with_reference: bool) -> Measured:
-    """Run everything on one corpus."""
+def measure(
+    work: Path, corpus: Corpus, runs: int, trl_copies: int, with_reference: bool, *, brief: bool = False
+) -> Measured:
+    """Run everything on one corpus; if brief, only two workers, the first and a later dataset, and TRL."""
     measured = Measured(corpus)
     measured.bare_every = 1 if corpus.copies == 1 else SAMPLE
     home, user = work / "run", work / "user"
@@ -275,6 +281,8 @@ def measure(work: Path, corpus: Corpus, runs: int, trl_copies: int, with_referen
         measured.later.add(packtrain_run(config), home / "out")
         if measured.later.manifest != measured.two.manifest:
             raise SystemExit("the later dataset differs from the first")
+        if brief:
+            continue
         measured.again.append(packtrain_run(config))
         cost = packtrain_run(config, "--out", str(home / "other"), "--max-length", str(OTHER_LENGTH))
         measured.other.add(cost, home / "other")
@@ -282,7 +290,7 @@ def measure(work: Path, corpus: Corpus, runs: int, trl_copies: int, with_referen
         shutil.rmtree(user, ignore_errors=True)
         measured.one.add(packtrain_run(corpus.config(home), workers=1), home / "out")
         run_bare(work, measured)
-    if with_reference:
+    if with_reference and not brief:
         say(f"{corpus.name}: packtrain with the reference engine")
         shutil.rmtree(user, ignore_errors=True)
         cost = packtrain_run(corpus.config(home), "--set", "tokenizer.engine=tokenizers")
@@ -537,21 +545,29 @@ def main() -> None:
     parser.add_argument("--trl-copies", type=int, help="copies that TRL runs on, scaled; default all")
     parser.add_argument("--skip-trl", action="store_true", help="minutes less")
     parser.add_argument("--skip-reference", action="store_true", help="packtrain's own engine alone")
+    parser.add_argument("--brief", action="store_true", help="first and later dataset beside TRL, one table")
     parser.add_argument("--skip-first", action="store_true", help="the repeated corpus alone")
     arguments = parser.parse_args()
     copies = [*([] if arguments.skip_first else [1]), *([arguments.copies] if arguments.copies else [])]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for folder in ("schemas", "stages", "pipeline"):
+        compile_dir(Path(__file__).parents[2] / folder, quiet=1)
     with work_folder(arguments.work) as work:
         began = load()
         all_measured = []
         for count in copies:
             corpus = build(work, count)
             trl_copies = 0 if arguments.skip_trl else arguments.trl_copies or count
-            all_measured.append(measure(work, corpus, arguments.runs, trl_copies, not arguments.skip_reference))
+            all_measured.append(
+                measure(work, corpus, arguments.runs, trl_copies, not arguments.skip_reference, brief=arguments.brief)
+            )
             shutil.rmtree(corpus.folder)
         print_header(f"Whole runs, medians of {arguments.runs}", PACKAGES)
         print(f"Before: {began}. Others' cores: what the rest of the machine used while a command ran.\n")
         print_corpora(all_measured)
         print_wholes(all_measured)
+        if arguments.brief:
+            return
         print_cpu(all_measured)
         print_engine(all_measured)
         print_stages(all_measured)
