@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,18 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that at the end no process waits long for the other's last test."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files with slow tests come first in the share that xdist gives to each process, so that at the end no process
+    waits long for another's last test.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = list(dict.fromkeys(item.path for item in items if item.get_closest_marker("slow")))
+    turn = {path: index % processes for index, path in enumerate(slow)}
+    quick = (item for item in items if item.path not in turn)
+    ordered: list[pytest.Item] = []
+    for process in range(processes):
+        ordered += (item for item in items if turn.get(item.path) == process)
+        ordered += islice(quick, max(0, len(items) * (process + 1) // processes - len(ordered)))
+    items[:] = [*ordered, *quick]
 
 
 def pytest_collection_finish() -> None:

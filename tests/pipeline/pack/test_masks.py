@@ -237,7 +237,7 @@ def test_thoughts_that_cannot_be_located_are_rejected_only_where_that_matters(pa
     reject = json.loads(line)
     assert (reject["line"], reject["reason"]) == (1, "unproved_parts")
     assert reject["detail"].endswith("message 2: its thought could not be followed into the text")
-    assert any("cannot be located with certainty in turns of 1 conversations" in note for note in notes)
+    assert any("cannot be located with certainty in turns of 1 conversation" in note for note in notes)
     with pytest.raises(InputError, match=r"line 1: .* mask: \{on_unproved: reject\}"):
         packed.run("error", {**mask, "on_unproved": "error"}, chat_template=hiding)
 
