@@ -87,6 +87,7 @@ def written(faulty: Faulty, config: dict[str, Any]) -> bytes:
     return faulty.get(f"{config['out'].partition(BUCKET + '/')[2]}/manifest.json")
 
 
+@pytest.mark.slow
 def test_the_same_bytes_as_in_a_folder(corpus: Corpus, scratch: Path, faulty: Faulty) -> None:
     config = corpus.at(scratch)
     manifest = packtrain.run(config)

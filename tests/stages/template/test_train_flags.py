@@ -149,6 +149,7 @@ def spans(draw: random.Random) -> list[dict[str, Any]]:
     return out
 
 
+@pytest.mark.slow
 def test_every_template_follows_parts_or_refuses_them() -> None:
     trl = pytest.importorskip("trl")
     followed = refused = 0

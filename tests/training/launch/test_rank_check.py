@@ -31,6 +31,7 @@ dist.destroy_process_group()
     assert [one.out for one in ended] == ["3 3 [0, 1, 2] 6.0\n", "1 1 [1] 6.0\n", "1 1 [2] 6.0\n"], ended
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_on_every_rank_that_did(run_ranks: Any, environs: Environs) -> None:
     those = environs(4)
     began = time.monotonic()
@@ -54,6 +55,7 @@ def test_two_processes_of_one_rank(run_ranks: Any, environs: Environs) -> None:
         assert "SLURM_NODEID=1" in one.err
 
 
+@pytest.mark.slow
 def test_two_processes_of_rank_0(run_ranks: Any, environs: Environs) -> None:
     those = environs(2)
     ended = run_ranks("import time; time.sleep(number)\n" + CALL.format(seconds=8), [those[0], those[0]])
@@ -67,6 +69,7 @@ def test_what_must_agree_and_does_not(run_ranks: Any, environs: Environs) -> Non
         assert "the ranks do not agree on dataset: bbbb on rank 0, aaaa on ranks 1-2" in one.err, one
 
 
+@pytest.mark.slow
 def test_a_rank_beyond_those_that_rank_0_knows_of(run_ranks: Any, environs: Environs) -> None:
     program = CALL.format(seconds=8) + "; import time; time.sleep(4)"
     ended = run_ranks(program, [*environs(2), environs(3)[2]])
