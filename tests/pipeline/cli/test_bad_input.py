@@ -427,7 +427,7 @@ def test_a_template_that_refuses_every_row(pack: Packer) -> None:
 
 
 def test_one_row_is_counted_as_one(pack: Packer) -> None:
-    """Rows that cannot be read are told from examples that are left out, and one of either is singular."""
+    """Unreadable rows and examples left out get messages of their own, and one of either is singular."""
     message = pack.refused(b"\n")
     assert "of 1 row, 0 gave examples. All are blank" in message
     asks = b'{"messages": [{"role": "user", "content": "hi"}]}\n'
