@@ -51,7 +51,9 @@ def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environ
 @pytest.mark.slow
 def test_the_rank_that_keeps_the_store_is_stopped(run_ranks: Any, environs: Environs) -> None:
     ended = run_ranks(STOPS.format(rank=0, where="init_process_group"), environs(2), limit=60)
-    assert "the ranks do not reach each other over gloo" in ended[1].err, ended[1]
+    # Rank 0 may stop before rank 1 has read the verdict, or after it.
+    said = ("the ranks do not reach each other over gloo", "rank 0, which keeps it, has ended or hangs")
+    assert any(text in ended[1].err for text in said), ended[1]
 
 
 def test_a_wrong_sum_is_reported(run_ranks: Any, environs: Environs) -> None:
