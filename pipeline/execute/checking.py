@@ -4,7 +4,9 @@ A matching size does not prove that a file is intact, because disks and memory f
 the time of packing the same bytes, and each file is read once.
 """
 
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ...schemas.errors import IntegrityError, StoreError
@@ -14,8 +16,12 @@ from .executor import Executor, perform
 
 TASK_BYTES = 256 << 20
 """Bytes to check in one task: about a tenth of a second of work."""
-ALONE_BYTES = 64 << 20
-"""Up to this many bytes are checked in this process, which is faster than waiting for workers."""
+ALONE_BYTES = 4 << 30
+"""Up to this many bytes are checked by threads of this process, which is faster than waiting for workers to start.
+Hashing and reading leave the interpreter to other threads.
+"""
+_THREADS = 4
+"""Maximum number of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,44 @@ def damaged(executor: Executor, store: Store, files: Iterable[StoredFile]) -> se
     if not isinstance(store, LocalStore) or not listed:
         return set()
     if sum(file.bytes for file in listed) <= ALONE_BYTES:
-        return set(check_files(CheckTask(store, tuple(listed))).damaged)
+        with CheckAhead(store, listed) as check:
+            return check.damaged()
     found: set[str] = set()
     for result in executor.map(perform, _tasks(store, listed)):
         assert isinstance(result, CheckResult)
         found.update(result.damaged)
     return found
+
+
+class CheckAhead:
+    """A check of files in threads of this process, while it does something else.
+
+    As a context manager, leaving it abandons files that no thread has begun to read.
+    """
+
+    def __init__(self, store: Store, files: Iterable[StoredFile]) -> None:
+        self.files = tuple(files)
+        threads = min(_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+        self._pool = ThreadPoolExecutor(threads, "packtrain-check")
+        # The largest first, so that the threads end together.
+        in_turn = sorted(self.files, key=lambda file: -file.bytes)
+        self._found: list[Future[CheckResult]] = [
+            self._pool.submit(check_files, CheckTask(store, (file,))) for file in in_turn
+        ]
+
+    def damaged(self) -> set[str]:
+        """Wait for the threads, and return the names of the files that do not match their hash.
+
+        Raises:
+            StoreError: see `check_files`.
+        """
+        return {name for found in self._found for name in found.result().damaged}
+
+    def __enter__(self) -> "CheckAhead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _tasks(store: Store, files: list[StoredFile]) -> Iterator[CheckTask]:

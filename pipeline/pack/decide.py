@@ -116,6 +116,13 @@ class Repeats:
         self._held: list[NDArray[np.uint64]] = []
         self._found: int | None = None
 
+    @classmethod
+    def counted(cls, documents: int, found: int) -> "Repeats":
+        """The result of an earlier count."""
+        out = cls(documents)
+        out._found = found
+        return out
+
     def add(self, digests: NDArray[np.uint64]) -> None:
         """Add the (K, 2) halves of packed documents' digests."""
         self._held.append(digests if self.share == 1 else digests[digests[:, 1] % np.uint64(self.share) == 0])

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.fingerprint import hash_bytes
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges
 from ...stages.arrays import numbers, view
@@ -21,7 +22,7 @@ from ...stages.pack.plan import plan_rows
 from ...stages.pack.row_count import tight_rows_and_bound
 from ...stages.select.sections import Sections
 from ..encode.parts import PartList
-from ..store.open import Store
+from ..store.open import Store, StoredFile
 from .split import labels_cut
 from .windows import Window, mix64, window_seed
 
@@ -79,11 +80,30 @@ class WindowPlan:
     """For each source, the number of cuts through trained turns that the strategy made."""
     rows_unpadded: int = 0
     """Rows that the same pieces would need without padding; 0 for preference pairs."""
+    files: tuple[StoredFile, ...] = ()
+    """The layout files and the list of parts."""
 
     @property
     def parts(self) -> str:
         """Name of the file that lists the window's parts."""
         return f"{self.name}-parts.json"
+
+
+def layout_name(split: str, number: int) -> str:
+    """The name of a window's layout; see `WindowPlan.name`."""
+    return f"_run/layout/{split}-{number:05d}"
+
+
+def pairs_layout(split: str) -> str:
+    """The name of the layout of a split of preference pairs."""
+    return f"_run/layout/{split}"
+
+
+def layout_files(name: str, *, pairs: bool) -> list[str]:
+    """The names of a layout's files."""
+    return (
+        [f"{name}-pairs.arrow"] if pairs else [f"{name}-{end}" for end in ("parts.json", "pieces.arrow", "rows.arrow")]
+    )
 
 
 def plan_window(
@@ -103,12 +123,13 @@ def plan_window(
         weighted: whether the rows have `loss_weights`.
     """
     pack, plan = config.pack, arrange(window.sections, config, window_seed(config.seed, number))
-    name = f"_run/layout/{split}-{number:05d}"
-    _save(store, name, plan, window, piece_scales(plan, window, config) if weighted else None)
+    name = layout_name(split, number)
+    files = _save(store, name, plan, window, piece_scales(plan, window, config) if weighted else None)
     padded = pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
     shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
-    return WindowPlan(name, plan.certificate, shards, rows_unpadded=rows_unpadded(plan, config)), plan
+    unpadded = rows_unpadded(plan, config)
+    return WindowPlan(name, plan.certificate, shards, rows_unpadded=unpadded, files=files), plan
 
 
 def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
@@ -207,37 +228,45 @@ def columns_of(
     ]
 
 
-def _save(store: Store, name: str, plan: LayoutPlan, window: Window, scales: NDArray[np.float64] | None) -> None:
+def _save(
+    store: Store, name: str, plan: LayoutPlan, window: Window, scales: NDArray[np.float64] | None
+) -> tuple[StoredFile, ...]:
     schema = PIECES if scales is None else _SCALED
     listed = PartList(
         window.parts[0].cache.url if window.parts else "",
         [place.part for place in window.parts],
         [place.source for place in window.parts],
     )
-    store.replace_bytes(f"{name}-parts.json", msgspec.json.encode(listed))
+    data = msgspec.json.encode(listed)
+    store.replace_bytes(f"{name}-parts.json", data)
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for first in range(0, max(1, len(plan.order)), PIECES_AT_ONCE):
             columns = columns_of(plan, window, slice(first, first + PIECES_AT_ONCE), scales)
             yield pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=schema)
 
-    put_batches(store, f"{name}-pieces.arrow", schema, pieces())
     rows = pa.RecordBatch.from_arrays([numbers(plan.row_offsets)], names=["row_offset"])
-    put_arrow(store, f"{name}-rows.arrow", rows)
+    return (
+        StoredFile(f"{name}-parts.json", len(data), hash_bytes(data)),
+        put_batches(store, f"{name}-pieces.arrow", schema, pieces()),
+        put_arrow(store, f"{name}-rows.arrow", rows),
+    )
 
 
-def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> None:
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> StoredFile:
     """Put one record batch as a mappable Arrow file."""
-    put_batches(store, name, batch.schema, iter([batch]))
+    return put_batches(store, name, batch.schema, iter([batch]))
 
 
-def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def put_batches(store: Store, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> StoredFile:
     """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
     with store.draft(name.rpartition("/")[0]) as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
+        put = draft.result
         store.put(draft, name, replace_damaged=True)
+    return StoredFile(name, put.bytes, put.hash)
 
 
 def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
@@ -249,6 +278,16 @@ def read_rows(path: Path, first: int, last: int) -> list[NDArray[Any]]:
         chunks = [view(chunk) for chunk in column.chunks]
         columns.append(chunks[0] if len(chunks) == 1 else np.concatenate(chunks))
     return columns
+
+
+def read_lengths(out: Store, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return `lengths` and `row_offsets` of a window's `LayoutPlan`, from its layout files."""
+    columns = []
+    for file, column in (("pieces", "length"), ("rows", "row_offset")):
+        with pa.memory_map(str(out.local(f"{name}-{file}.arrow"))) as source:
+            chunks = pa.ipc.open_file(source).read_all().column(column).chunks
+        columns.append(np.concatenate([view(chunk) for chunk in chunks]))
+    return columns[0], columns[1]
 
 
 def cut_shards(

@@ -26,7 +26,7 @@ from ..encode.parts import EncodedPart, PartPlace
 from ..store.open import Store
 from .decide import Repeats, decide
 from .document_index import Catalogue, Holdout, read_catalogue
-from .planning import WindowPlan, cut_shards, put_arrow
+from .planning import WindowPlan, cut_shards, pairs_layout, put_arrow
 from .preference_task import LAYOUT
 from .row_sizes import RowWeights
 from .select import Chosen, leave_out_contaminated, leave_out_lengths, where_from
@@ -53,6 +53,7 @@ class PairRowPlanner:
     schema: ClassVar[pa.Schema] = PREFERENCE
     token_bytes: ClassVar[int] = 4
     pairs: ClassVar[bool] = True
+    noted: ClassVar[bool] = False
 
     config: RunConfig
     chosen: Chosen
@@ -85,13 +86,13 @@ class PairRowPlanner:
             kept.chosen[documents],
             kept.rejected[documents],
         ]
-        name = f"_run/layout/{split}"
+        name = pairs_layout(split)
         batch = pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=LAYOUT)
-        put_arrow(out, f"{name}-pairs.arrow", batch)
+        file = put_arrow(out, f"{name}-pairs.arrow", batch)
         ends = np.cumsum(kept.all[documents], dtype=np.int64)
         rows = np.arange(len(documents) + 1)
         shards = cut_shards(ends, rows, number, first_shard, self.token_bytes, config)
-        return WindowPlan(name, None, shards, cuts=(0,) * len(config.sources))
+        return WindowPlan(name, None, shards, cuts=(0,) * len(config.sources), files=(file,))
 
 
 def survey_pairs(

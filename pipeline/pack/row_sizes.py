@@ -8,7 +8,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.alignment import Alignment
-from ...schemas.layout import LayoutPlan
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.ragged import sums_of
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
@@ -30,12 +29,16 @@ class RowWeights:
         self._scratch = scratch
         self._files = [(nameless(scratch), kind) for kind in (np.int32, np.int64)]
 
-    def add(self, plan: LayoutPlan) -> None:
-        """Add the rows of the next window."""
-        lengths = self._alignment.padded(plan.lengths, plan.row_offsets).astype(np.int64)
+    def add(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> None:
+        """Add the rows of the next window.
+
+        Args:
+            lengths, row_offsets: as in `LayoutPlan`.
+        """
+        lengths = self._alignment.padded(lengths, row_offsets).astype(np.int64)
         for (file, kind), values in zip(self._files, (lengths, lengths * lengths), strict=True):
             with explained(self._scratch):
-                file.write(sums_of(values, plan.row_offsets).astype(kind, copy=False).data)
+                file.write(sums_of(values, row_offsets).astype(kind, copy=False).data)
                 file.flush()
 
     def put(self, store: Store, folder: str) -> FileRecord:

@@ -22,6 +22,7 @@ from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.arrays import numbers
 from ...stages.mask.policy import Mask
 from ..encode.parts import PartPlace
+from ..store.open import StoredFile
 from .accounts import account_documents
 from .decide import Decisions, Repeats
 from .document_index import Catalogue, Holdout, read_catalogue
@@ -60,6 +61,8 @@ class Survey:
     """Counts repeated documents, if duplicates are kept."""
     untrained: list[NDArray[np.int64]] = field(default_factory=list)
     """Doc ids of the first documents that truncation left without a trained token, one array per chunk."""
+    flags: StoredFile | None = None
+    """The file with `packed`, once it is written."""
     weighted: bool = False
     """Whether some packed document has a trained token with another weight than 1."""
 
@@ -146,8 +149,6 @@ class Surveyor:
         self.decisions.only = only
         for chunk in self.chunks(digests=survey.repeats is not None):
             survey.add(chunk, self._names, config)
-        if survey.repeats is not None:
-            survey.repeats.count()
         return survey
 
     def decide(self) -> None:

@@ -13,6 +13,7 @@ from .collect.gather import report_of_dataset
 from .collect.lengths.by_source import source_warning
 from .collect.lengths.choice import choose
 from .collect.lengths.encoded import read_stats
+from .collect.lengths.packed import Spreads
 from .collect.model_shapes import with_tokenizers_model
 from .files import write_report
 from .options import ReportOptions
@@ -29,22 +30,32 @@ class Known:
     """The run's tokenizer, if it is loaded."""
     choice: Choice | None = None
     """The comparison of lengths, if it is already made."""
+    spreads: Spreads | None = None
+    """The length statistics of packed examples, if they are already made."""
 
 
 NOTHING = Known()
 
 
-def early_choice(config: RunConfig, base: Path, encoded: Encoded, scratch: Path) -> Choice | None:
+def choice_options(config: RunConfig, base: Path) -> ReportOptions:
+    """The options of the report at the end of a run.
+
+    Args:
+        base: where relative paths of the configuration start.
+    """
+    return with_tokenizers_model(ReportOptions(documents=DOCUMENTS), config.tokenizer.path, base)
+
+
+def early_choice(config: RunConfig, encoded: Encoded, scratch: Path, options: ReportOptions) -> Choice | None:
     """Make the report's comparison of lengths from encoded parts; None if that fails: the report tries again, and says
     why. Needs no shards, so that the driver can do it while workers write them.
 
     Args:
-        base: where relative paths of the configuration start.
         scratch: a local folder for anonymous files.
+        options: see `choice_options`.
     """
     sizes = [record.examples for record in encoded.records]
     try:
-        options = with_tokenizers_model(ReportOptions(documents=DOCUMENTS), config.tokenizer.path, base)
         found = read_stats(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch, options)
         return choose(found[0], config, options, documents_in_all=found[1])
     except Exception:  # of any kind, as in `try_report`
@@ -84,7 +95,7 @@ def report_at_end(dataset: Finished, known: Known = NOTHING) -> AtEnd:
     Raises:
         OutputError: the folder cannot be written.
     """
-    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), known.decoder, known.choice)
+    report = report_of_dataset(dataset, ReportOptions(documents=DOCUMENTS), known.decoder, known.choice, known.spreads)
     place, _ = write_report(report, dataset.store)
     advice = report.choice.advice if report.choice is not None else None
     warnings = [report.choice.over_limit, source_warning(report.choice)] if report.choice is not None else []

@@ -15,7 +15,6 @@ from ...schemas.ledger import SourceLedger
 from ...schemas.ragged import offsets_of
 from ...schemas.units import plural, share
 from ...stages.mask.policy import Mask
-from ..encode.driver import Encoded
 from ..encode.parts import PartPlace
 from ..inputs.format_options import SourceFormat
 from ..pack.document_index import Holdout, read_catalogue
@@ -38,17 +37,18 @@ def closing_advice(
     config: RunConfig,
     survey: Survey,
     formats: Mapping[str, SourceFormat],
-    encoded: Encoded,
     packed: Packed,
+    untrained: str | None,
 ) -> list[str]:
-    """List what the user may want to change, most important first."""
+    """List what the user may want to change, most important first.
+
+    Args:
+        untrained: see `on_untrained`.
+    """
     total = packed.ledger.total()
-    sizes = [record.examples for record in encoded.records]
     found = (
         on_lost(config, total),
-        on_untrained(
-            config, encoded.places, sizes, encoded.spec.tokenizer_json, np.concatenate(survey.untrained), total
-        ),
+        untrained,
         on_default_mask(config, formats),
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
@@ -145,7 +145,7 @@ def on_untrained(
     Args:
         places, sizes: all encoded parts, and the number of documents in each.
         untrained: doc ids of the examples, or of the first ones if there are very many; ascending.
-        total: the finished run's ledger over all sources.
+        total: the run's ledger over all sources, before or after packing.
     """
     dropped = total.examples_dropped.get(CUT_UNTRAINED, 0)
     if not dropped:

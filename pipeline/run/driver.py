@@ -12,9 +12,7 @@ Steps 3 and 5 run in an executor. Each task is a pure function of its argument, 
 result.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +33,6 @@ from ..dataset.output_folder import (
 )
 from ..dataset.run_notes import remember
 from ..dataset.timings import NAME as TIMINGS
-from ..encode.driver import Encoded
 from ..encode.prepared import Prepared
 from ..inputs.scan_cache import scan_inputs
 from ..observer import Observer, Silent
@@ -47,9 +44,10 @@ from .closing_advice import closing_advice
 from .commit import commit, put_card
 from .disk_space import require_room
 from .estimate import RunEstimate, estimate_run
-from .memory import count_workers
+from .meanwhile import Ahead, Meanwhile
 from .prepare import prepare
 from .steps import (
+    check_ahead,
     decontaminate,
     encode_inputs,
     pack,
@@ -62,7 +60,6 @@ from .steps import (
 from .workspace import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
-    from ...schemas.report import Choice
     from ..report.at_end import AtEnd
 
 
@@ -148,7 +145,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     out, observer = work.out, work.observer
     # Taken before anything is read, so that a file that changes later counts as another input.
     request = Request.of(config, work.base, packtrain_version())
-    with open_workers(config.run, work) as executor:
+    with open_workers(config.run, work) as executor, check_ahead(config, work) as finished:
         prepared, estimate = prepare_inputs(config, work, executor)
         if estimate.cached:
             of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
@@ -159,47 +156,27 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         require_room(estimate.room_needed, "encoding and packing", out, work.scratch)
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         encoded = decontaminate(config, prepared, encoded, work, executor)
-        selected = select(config, prepared, encoded, work, executor)
+        plan = plan_of(config, prepared, encoded)
+        selected = select(config, prepared, encoded, work, executor, plan)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
         lock.check()
-        plan = plan_of(config, prepared, encoded)
         claim(out, plan)
         remember(out, config, work.base, work.cache, prepared.files, encoded.places)
         lists = write_lists(config, prepared, encoded, work)
-        with _early_choice(config, work, encoded, pairs=prepared.pairs) as choice:
-            packed = pack(selected, work, executor)
+        with Meanwhile(work, selected, reports=writes_report(config, work)) as meanwhile:
+            packed = pack(selected, work, executor, finished=finished, planned=meanwhile.begin)
+            ahead = meanwhile.result()
     lock.check()
     manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
     put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
-    advice = closing_advice(config, selected.survey, prepared.formats, encoded, packed)
+    advice = closing_advice(config, selected.survey, prepared.formats, packed, ahead.untrained)
     request.save(out)
     out.replace_bytes(TIMINGS, work.timings.to_json())
-    return Made(manifest, write_report(config, work, manifest, choice()), tuple(advice))
-
-
-@contextmanager
-def _early_choice(
-    config: RunConfig, work: Workspace, encoded: Encoded, *, pairs: bool
-) -> Iterator[Callable[[], "Choice | None"]]:
-    """Make the report's comparison of lengths in a thread meanwhile, if workers do the rest and this run writes the
-    report. Gives a function that returns it.
-    """
-    if pairs or not config.run.report or config.run.shard is not None or count_workers(config.run) < 2:
-        yield lambda: None
-        return
-
-    def make() -> "Choice | None":
-        from ..report.at_end import early_choice
-
-        return early_choice(config, work.base, encoded, work.scratch.root)
-
-    with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(make)
-        yield made.result
+    return Made(manifest, write_report(config, work, manifest, ahead), tuple(advice))
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -213,20 +190,24 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     return prepared, estimate
 
 
-def write_report(
-    config: RunConfig, work: Workspace, manifest: Manifest, choice: "Choice | None" = None
-) -> "AtEnd | None":
+def writes_report(config: RunConfig, work: Workspace) -> bool:
+    """Whether this run writes the report: it is not turned off, and not written by another run that shares the work."""
+    return config.run.report and not (config.run.shard is not None and work.out.exists(REPORT))
+
+
+def write_report(config: RunConfig, work: Workspace, manifest: Manifest, ahead: Ahead | None = None) -> "AtEnd | None":
     """Write the report unless the configuration turns it off. A failure here is reported as a note and never fails a
     finished run.
 
     Args:
-        choice: the comparison of lengths, if it is already made.
+        ahead: what is already made of it.
     """
-    if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
-        return None  # turned off, or another run that shares the work writes it
+    if not writes_report(config, work):
+        return None
     from ..dataset.decode import Decoder
     from ..report.at_end import Known, try_report
 
     tokenizer = work.parts.reference
     decoder = Decoder(tokenizer) if tokenizer is not None else None
-    return try_report(Finished(work.out, manifest), work.observer, Known(decoder, choice))
+    known = Known(decoder) if ahead is None else Known(ahead.decoder or decoder, ahead.choice, ahead.spreads)
+    return try_report(Finished(work.out, manifest), work.observer, known)

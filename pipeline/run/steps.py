@@ -1,6 +1,7 @@
 """The steps that a run, a plan and a repair share. Each does one part of the work, times it and reports the result."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,17 +23,26 @@ from ..execute.executor import Executor
 from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
-from ..pack.driver import Packed, Selected, padding_id
+from ..pack.driver import Packed, Selected, padding_id, shards_folder
 from ..pack.driver import pack as pack_selected
 from ..pack.driver import select as select_documents
+from ..pack.finished import FinishedShards
 from ..pack.select import mask_rejects
-from ..pack.survey import Survey
+from ..pack.survey import Survey, split_names
+from ..store.local import LocalStore
 from .commit import put_record
 from .disk_space import require_room, shards_written
 from .estimate import RunEstimate, estimate_run
 from .memory import packing_need
 from .prepare import prepare
 from .workspace import Workspace, fit_workers
+
+
+def check_ahead(config: RunConfig, work: Workspace) -> FinishedShards:
+    """Begin to check the shards of earlier processes, for `pack`; leave the result as a context manager."""
+    finished = FinishedShards(work.out)
+    finished.check_ahead([shards_folder(config, split) for split in split_names(config)])
+    return finished
 
 
 def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
@@ -99,8 +109,19 @@ def decontaminate(
     return replace(encoded, places=places, contamination=found)
 
 
-def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
+def select(
+    config: RunConfig,
+    prepared: Prepared,
+    encoded: Encoded,
+    work: Workspace,
+    executor: Executor,
+    plan: dict[str, Any] | None = None,
+) -> Selected:
     """Decide what is kept of each document, and limit the workers so that packing has enough memory.
+
+    Args:
+        plan: everything that the written bytes depend on, to continue from the notes of an earlier process; None to
+            decide without them. Files of a remote output would have to be fetched to be checked, so it has no notes.
 
     Raises:
         InputError: nothing is left to pack.
@@ -110,7 +131,10 @@ def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Worksp
     pad_id = padding_id(config, prepared.tokenizer)
     work.observer.begin("plan", 0, "")
     with work.timings.stage("read lengths"):
-        selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+        noted = (work.out, plan) if plan is not None and isinstance(work.out, LocalStore) else None
+        selected = select_documents(
+            config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id, noted=noted
+        )
     work.observer.end()
     _require_something(config, prepared, encoded, selected.survey, work)
     need = packing_need(selected.survey, encoded.places, config, pairs=prepared.pairs)
@@ -137,8 +161,18 @@ def _require_something(
     raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
 
 
-def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
+def pack(
+    selected: Selected,
+    work: Workspace,
+    executor: Executor,
+    *,
+    finished: FinishedShards | None = None,
+    planned: Callable[[Callable[[], None]], None] | None = None,
+) -> Packed:
     """Write the shards, after checking that the disk has room for them.
+
+    Args:
+        finished, planned: see `pack.driver.pack`.
 
     Raises:
         StoreError: the disk is too full.
@@ -147,7 +181,9 @@ def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
     room = selected.survey.tokens * (selected.rows.token_bytes + 1) - shards_written(work.out)
     require_room(room, "the shards", work.out)
     with work.timings.stage("plan and pack"):
-        packed = pack_selected(selected, work.out, executor, work.observer, work.scratch.root)
+        packed = pack_selected(
+            selected, work.out, executor, work.observer, work.scratch.root, finished=finished, planned=planned
+        )
     work.timings.seconds["plan"] = packed.planning
     work.timings.summed("pack", packed.busy, packed.made)
     return packed

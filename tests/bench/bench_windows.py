@@ -213,7 +213,7 @@ def main() -> None:
             seconds["gather"] += time.perf_counter() - began
             began = time.perf_counter()
             planned, plan = plan_window(store, "train", number, 0, config, window)
-            weights.add(plan)
+            weights.add(plan.lengths, plan.row_offsets)
             seconds["plan"] += time.perf_counter() - began
             windows, rows, pieces = windows + 1, rows + plan.rows, pieces + len(plan.order)
             largest, tokens = max(largest, len(plan.order)), tokens + int(plan.lengths.sum(dtype=np.int64))

@@ -19,7 +19,7 @@ from ...dataset.open import Finished, open_dataset
 from ...dataset.run_notes import recall
 from ..options import ReportOptions
 from .flow import flow_of
-from .lengths.packed import spreads_of
+from .lengths.packed import Spreads, spreads_of
 from .model_shapes import with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .padding import padding_cost
@@ -48,13 +48,18 @@ def report_of(folder: str | Path, options: ReportOptions | None = None) -> Repor
 
 
 def report_of_dataset(
-    dataset: Finished, options: ReportOptions, decoder: Decoder | None = None, choice: Choice | None = None
+    dataset: Finished,
+    options: ReportOptions,
+    decoder: Decoder | None = None,
+    choice: Choice | None = None,
+    spreads: Spreads | None = None,
 ) -> Report:
     """The report of an open dataset.
 
     Args:
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
         choice: the comparison of lengths, if it is already made under these options.
+        spreads: the length statistics of packed examples, if they are already made.
     """
     try:
         origin = recall(dataset.store)
@@ -62,7 +67,7 @@ def report_of_dataset(
         origin = None
     if origin is not None:
         options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
-    return _Gathering(dataset, options, decoder, choice).report()
+    return _Gathering(dataset, options, decoder, choice, spreads).report()
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ class _Gathering:
     options: ReportOptions
     decoder: Decoder | None = None
     choice: Choice | None = None
+    spreads: Spreads | None = None
     absent: dict[str, str] = field(default_factory=dict)
     looks: dict[str, RowLook] = field(default_factory=dict)
 
@@ -147,9 +153,8 @@ class _Gathering:
     def _training(self) -> Training:
         manifest = self.dataset.manifest
         policy = manifest.plan["config"]["mask"]
-        return training_of(
-            manifest.ledger, spreads_of(self.dataset, Mask.of_plan(policy)), self._shown(), policy=policy["policy"]
-        )
+        spreads = self.spreads or spreads_of(self.dataset, Mask.of_plan(policy))
+        return training_of(manifest.ledger, spreads, self._shown(), policy=policy["policy"])
 
     def _shown(self) -> Shown:
         manifest = self.dataset.manifest

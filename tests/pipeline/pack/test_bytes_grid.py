@@ -19,6 +19,8 @@ from typing import Any
 import packtrain
 import pyarrow.parquet as pq
 import pytest
+from packtrain.pipeline.pack import driver
+from packtrain.pipeline.pack.survey import Surveyor
 from packtrain.schemas.fingerprint import fingerprint
 from packtrain.schemas.manifest import Manifest
 
@@ -141,6 +143,11 @@ def _grid() -> dict[str, Config]:
 
 
 GRID = _grid()
+CONTINUED = (
+    *("bfd windows", "bfd_split holdout", "wrapped", "none in order", "seed 1", "split turns 8", "untrained kept"),
+    *("duplicates dropped and held out", "weights and repeats", "align split", "everything", "bfd parquet"),
+    *("preference cut", "preference parquet", "two workers"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +164,20 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digests(inputs: Path, tiny_tokenizer: Path, read_rows: Callable[..., list[Config]]) -> dict[str, dict[str, str]]:
     """What every configuration packs."""
     found: dict[str, dict[str, str]] = {}
-    for number, (name, config) in enumerate(GRID.items()):
-        out = inputs / f"out-{number}"
-        run = {"workers": 1, "report": False} | config.get("run", {})
-        common = {"out": str(out), "cache": str(inputs / "cache"), "tokenizer": {"path": str(tiny_tokenizer)}}
-        cut = {"truncate": {"max_length": 256}, "output": {"shard_bytes": 1 << 16}}
-        manifest = packtrain.run(cut | config | common | {"run": run}, base=inputs)
+    for name in GRID:
+        out, manifest = _run(name, inputs, tiny_tokenizer)
         ledger = fingerprint(manifest.ledger.to_json())
         found[name] = {"rows": _content(out, manifest, read_rows), "ledger": ledger, "manifest": manifest.hash}
     return found
+
+
+def _run(name: str, inputs: Path, tokenizer: Path) -> tuple[Path, Manifest]:
+    config = GRID[name]
+    out = inputs / f"out-{list(GRID).index(name)}"
+    run = {"workers": 1, "report": False} | config.get("run", {})
+    common = {"out": str(out), "cache": str(inputs / "cache"), "tokenizer": {"path": str(tokenizer)}}
+    cut = {"truncate": {"max_length": 256}, "output": {"shard_bytes": 1 << 16}}
+    return out, packtrain.run(cut | config | common | {"run": run}, base=inputs)
 
 
 def _content(out: Path, manifest: Manifest, read_rows: Callable[..., list[Config]]) -> str:
@@ -204,3 +216,24 @@ def test_nothing_changed(what: str, digests: dict[str, dict[str, str]], recorded
         pytest.skip(f"recorded with other versions: {recorded['versions']}")
     changed = [name for name, one in digests.items() if one[what] != recorded["digests"].get(name, {}).get(what)]
     assert not changed
+
+
+def test_runs_that_continue_take_the_plan_from_a_note(
+    digests: dict[str, dict[str, str]], inputs: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(*_: object, **__: object) -> Any:
+        raise AssertionError("lengths are read and planned again")
+
+    monkeypatch.setattr(Surveyor, "survey", again)
+    monkeypatch.setattr(driver, "survey_pairs", again)
+    for name in CONTINUED:
+        out = inputs / f"out-{list(GRID).index(name)}"
+        whole = {path.name: path.read_bytes() for path in out.rglob("*.arrow")}
+        (out / "manifest.json").unlink()
+        for record in sorted(out.glob("_run/**/shards/*.json"))[::2]:
+            (out / json.loads(record.read_bytes())["shard"]["name"]).unlink()
+            record.unlink()
+        for path in out.rglob("rows.arrow"):
+            path.unlink()
+        assert _run(name, inputs, tiny_tokenizer)[1].hash == digests[name]["manifest"], name
+        assert {path.name: path.read_bytes() for path in out.rglob("*.arrow")} == whole, name

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from .....schemas.config.config import RunConfig
 from .....schemas.errors import PacktrainError
 from .....schemas.ragged import begins_of
 from .....schemas.rows import (
@@ -24,6 +25,7 @@ from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ....dataset.cached_parts import CachedParts, open_parts
 from ....dataset.open import Finished
 from ....dataset.packed_documents import PackedDocuments
+from ....encode.driver import Encoded
 from ....encode.parts import EncodedPart
 from .histograms import Tally
 
@@ -100,6 +102,29 @@ def spreads_of(dataset: Finished, mask: Mask, most: int = MOST, looked_into: int
             out.missing_runs = cached
     except (PacktrainError, OSError, pa.ArrowException, ValueError) as error:
         out.missing_runs = str(error)
+    return out
+
+
+def early_spreads(config: RunConfig, encoded: Encoded, packed: NDArray[np.bool_]) -> Spreads | None:
+    """The same, before there is a table of documents; None if it would be made from a sample, or cannot be made.
+
+    Args:
+        packed: (N,) which of all encoded documents are packed; none is a preference pair.
+    """
+    if len(packed) > LOOKED_INTO:
+        return None
+    names, mask = [source.name for source in config.sources], Mask.of(config.mask)
+    out, first = Spreads({name: Spread() for name in names}), 0
+    try:
+        for place, record in zip(encoded.places, encoded.records, strict=True):
+            here = packed[first : first + record.examples]
+            first += record.examples
+            spread = out.sources[names[place.source]]
+            lengths = [np.diff(view(batch.column("input_ids").offsets)) for batch in EncodedPart(place.path).batches]
+            spread.lengths.add(np.concatenate([np.zeros(0, np.int32), *lengths])[here])
+            part_spread(place.path, here, spread, mask)
+    except (PacktrainError, OSError, pa.ArrowException, ValueError):
+        return None  # the report tries again, and says why
     return out
 
 

@@ -1,0 +1,141 @@
+"""What the driver makes in a thread while workers write the last shards: the note of the plan, and what the end of the
+run says. What takes long to make is noted, too, for a run that continues.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ...schemas.config.hints import typed_keys
+from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
+from ...schemas.report import Choice
+from ..dataset.decode import Decoder
+from ..pack.driver import Selected
+from ..store.checksummed import seal, unseal
+from .closing_advice import on_untrained
+from .memory import count_workers
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from ..report.collect.lengths.packed import Spreads
+
+NAME = "_run/ahead.json"
+"""Name of the note of what takes long to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class AheadNote:
+    """The content of the note."""
+
+    key: str
+    """Identifies what it was made from (see `pack.planned.key_of`), and how advice is worded."""
+    untrained: str | None
+    choice: Choice | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """What is made before the shards are finished."""
+
+    untrained: str | None
+    """See `closing_advice.on_untrained`."""
+    choice: Choice | None = None
+    """The report's comparison of lengths; None if the report makes it, like the next two."""
+    spreads: "Spreads | None" = None
+    decoder: Decoder | None = None
+
+
+class Meanwhile:
+    """The thread. As a context manager, leaving it abandons what is not begun.
+
+    Args:
+        reports: whether this run writes the report.
+    """
+
+    def __init__(self, work: Workspace, selected: Selected, *, reports: bool) -> None:
+        self._work = work
+        self._selected = selected
+        run = selected.config.run
+        # With one worker, the machine may have only one core, which the worker needs.
+        self._reports = reports and not selected.rows.pairs and run.shard is None and count_workers(run) > 1
+        self._pool = ThreadPoolExecutor(1, "packtrain-meanwhile")
+        self._noted: Future[None] | None = None
+        self._made: Future[Ahead] | None = None
+
+    def __enter__(self) -> "Meanwhile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def begin(self, note_plans: Callable[[], None]) -> None:
+        """Start, once all is planned.
+
+        Args:
+            note_plans: puts the note of the plans.
+        """
+        self._noted = self._pool.submit(note_plans)
+        # in this thread's context, which says how advice is to be worded
+        self._made = self._pool.submit(copy_context().run, self._make)
+
+    def result(self) -> Ahead:
+        """Wait for the thread.
+
+        Raises:
+            StoreError: a note cannot be written.
+            IntegrityError: an encoded part cannot be read.
+        """
+        assert self._noted is not None
+        assert self._made is not None
+        self._noted.result()
+        return self._made.result()
+
+    def _make(self) -> Ahead:
+        selected, encoded = self._selected, self._selected.encoded
+        if not self._reports:
+            return Ahead(self._untrained())
+        from ..report.at_end import choice_options, early_choice
+        from ..report.collect.lengths.packed import early_spreads
+
+        config, work = selected.config, self._work
+        options = choice_options(config, work.base)
+        typed = typed_keys()
+        how = [msgspec.to_builtins(options), None if typed is None else sorted(typed)]
+        key = selected.key and fingerprint([selected.key, how])
+        noted = self._read(key)
+        if noted is None:
+            choice = early_choice(config, encoded, work.scratch.root, options)
+            noted = AheadNote(key or "", self._untrained(), choice)
+            if key is not None and choice is not None:
+                work.out.replace_bytes(NAME, seal(msgspec.json.encode(noted)))
+        return Ahead(
+            noted.untrained,
+            noted.choice,
+            early_spreads(config, encoded, selected.packed_flags(work.out)),
+            Decoder.of_json(encoded.spec.tokenizer_json),
+        )
+
+    def _read(self, key: str | None) -> AheadNote | None:
+        """The note of an earlier process; None if it is missing, damaged, or made from something else."""
+        if key is None:
+            return None
+        try:
+            note = decode_note(unseal(self._work.out.read(NAME)), AheadNote)
+        except ValueError:
+            return None
+        return note if note.key == key else None
+
+    def _untrained(self) -> str | None:
+        selected, encoded = self._selected, self._selected.encoded
+        survey = selected.survey
+        sizes = [record.examples for record in encoded.records]
+        untrained = np.concatenate([np.zeros(0, np.int64), *survey.untrained])
+        return on_untrained(
+            selected.config, encoded.places, sizes, encoded.spec.tokenizer_json, untrained, survey.ledger.total()
+        )
