@@ -3,7 +3,7 @@
 1. Check the folder: is it finished, interrupted, or from another run?
 2. Prepare: scan the inputs, load the tokenizer, choose the engine.
 3. Encode the blocks that the cache lacks.
-4. Read lengths, and decide what is kept of each document.
+4. Read lengths, and decide what is kept of each document. A run that continues has a note of this and of the plan.
 5. Plan the rows and write the shards, with documents.parquet beside them.
 6. Close the ledger and write the manifest last. Then write the card (README.md) and the report; they are not part of
    the dataset.
