@@ -158,9 +158,11 @@ class TokenizerLoading:
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
 
     @property
-    def stored(self) -> Path | None:
-        """The file of the answer, if there is one already; for `read_answer`."""
-        return self._memo if self._answer is not None else None
+    def at_hand(self) -> Path:
+        """What is known before `result`: the file of the answer, for `read_answer`, or the folder that transformers is
+        being asked about.
+        """
+        return self._memo if self._answer is not None and self._memo is not None else self._folder
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called more than once.

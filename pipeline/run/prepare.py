@@ -93,9 +93,9 @@ def prepare(
 
 def _engine_ahead(requested: str, loading: TokenizerLoading, cache: Store) -> tuple[str, Path] | None:
     """The engine that workers will probably need; None if the cache may have everything already."""
-    if loading.stored is None or not isinstance(cache, LocalStore) or (cache.root / "encoded").exists():
+    if not isinstance(cache, LocalStore) or (cache.root / "encoded").exists():
         return None
-    return guess_engine(requested, ())[0], loading.stored
+    return guess_engine(requested, ())[0], loading.at_hand
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:
