@@ -73,8 +73,8 @@ def encode_missing(
         DistrustedError: the engine or the trace was wrong; call `fall_back`, and start again.
     """
     cache, tasks = parts.cache, prepared.tasks(parts.cache)
-    parts.forget_damaged(executor, tasks, observer)
-    missing = parts.missing(tasks)
+    found = parts.forget_damaged(executor, tasks, observer)
+    missing = parts.missing(tasks, found)
     for folder in ("specs", "engines", HISTORY, *(("encoded", "blocks", "scans") if missing else ())):
         cache.sweep(folder)
     busy, made = 0.0, 0
@@ -98,7 +98,7 @@ def encode_missing(
         except EngineMismatchError as error:
             raise DistrustedError(f"{prepared.spec.engine} {prepared.spec.engine_version}", str(error)) from error
         observer.end()
-    found = parts.records(tasks)
+        found = parts.records(tasks)
     records = tuple(_there(found[task.key], task) for task in tasks)
     not_taken = Counter[str]()
     for file in prepared.files:

@@ -1,6 +1,6 @@
 """The encoded parts of a cache that this process knows: which exist, and which it has checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -48,29 +48,40 @@ class KnownParts:
             self._far.update((key, record) for key, record in asked.items() if record is not None)
         return {key: self._far.get(key) or asked[key] for key in keys}
 
-    def missing(self, tasks: Sequence[EncodeTask]) -> list[EncodeTask]:
-        """Tasks whose parts are not in the cache; of equal blocks only the first."""
+    def missing(
+        self, tasks: Sequence[EncodeTask], found: Mapping[str, PartRecord | None] | None = None
+    ) -> list[EncodeTask]:
+        """Tasks whose parts are not in the cache; of equal blocks only the first.
+
+        Args:
+            found: the records of the tasks, if they have just been read.
+        """
         first = {task.key: task for task in reversed(tasks)}
-        return [first[key] for key, record in self.records(tasks).items() if record is None]
+        return [first[key] for key, record in (found or self.records(tasks)).items() if record is None]
 
     def holds(self, task: EncodeTask) -> bool:
         """Whether the cache has the part of a task now; asks the store again."""
         return self._record(task.key) is not None
 
-    def forget_damaged(self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer) -> None:
+    def forget_damaged(
+        self, executor: Executor, tasks: Sequence[EncodeTask], observer: Observer
+    ) -> dict[str, PartRecord | None]:
         """Check parts of earlier runs against their hashes. Damaged parts lose their record, and so count as
-        missing."""
+        missing. Returns the records as `records` does."""
         keys: dict[StoredFile, str] = {}
-        for key, record in self.records(tasks).items():
+        records = self.records(tasks)
+        for key, record in records.items():
             if record is not None and record.part not in self._whole:
                 keys[StoredFile(record.part, record.bytes, record.hash)] = key
         found = damaged(executor, self.cache, keys)
         for file, key in keys.items():
             if file.name in found:
                 self.cache.remove(record_name(key))
+                records[key] = None
                 observer.note(f"{self.cache.where(file.name)} is damaged, and is made again")
             else:
                 self._whole.add(file.name)
+        return records
 
     @property
     def reference(self) -> "Tokenizer | None":

@@ -78,7 +78,8 @@ def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
     """
     if spec.template is None or mask.policy == "all" or nests_values(spec.template):
         return  # a template that nests values is not rendered in this process
-    header = make_renderer(spec, spec.template).manner.header_stops
+    renderer = make_renderer(spec, spec.template)
+    header = renderer.manner.header_stops
     if header and mask.train_end:
         tokens = " or ".join(escape_line(name) for name in header)
         what = (
@@ -88,7 +89,7 @@ def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
             yield f"{what}header does, and is trained there. A last turn has no header after it, and so no stop token"
         else:
             yield f"{what}header does, and is not trained there. To train it: {setting('mask.stop', 'auto')}"
-    stops = stop_tokens(spec)
+    stops = stop_tokens(spec, renderer)
     if not stops.unnamed:
         return
     names = {token.id: token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens}

@@ -222,15 +222,15 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
 @lru_cache(maxsize=2)
 def load_stops(store: Store, name: str) -> StopTokens:
     """The stop tokens of a specification in a store; it must have a template."""
-    return stop_tokens(load_spec(store, name))
-
-
-def stop_tokens(spec: EncodeSpec) -> StopTokens:
-    """The stop tokens of a specification that has a template."""
+    spec = load_spec(store, name)
     assert spec.template is not None
+    return stop_tokens(spec, make_renderer(spec, spec.template))
+
+
+def stop_tokens(spec: EncodeSpec, renderer: Renderer) -> StopTokens:
+    """The stop tokens of a specification, with its renderer."""
     added = {token.content: token.id for token in tokenizer_head(spec.tokenizer_json).added_tokens}
-    template = make_renderer(spec, spec.template).stop_tokens
-    return StopTokens.of(template, spec.generation_stops, spec.around.eos, added)
+    return StopTokens.of(renderer.stop_tokens, spec.generation_stops, spec.around.eos, added)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:

@@ -3,18 +3,24 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ...schemas.config.config import RunConfig
+from ...schemas.jsontext import decode_note
 from ...schemas.report import Choice
 from ..dataset.decode import Decoder
 from ..dataset.open import Finished
 from ..encode.driver import Encoded
 from ..observer import Observer
+from ..store.checksummed import seal, unseal
+from ..store.open import Store
 from .collect.gather import report_of_dataset
 from .collect.lengths.by_source import source_warning
 from .collect.lengths.choice import choose
 from .collect.lengths.encoded import read_stats
-from .collect.lengths.packed import Spreads
+from .collect.lengths.packed import SpreadNote, Spreads, spreads_of_note
 from .collect.model_shapes import with_tokenizers_model
+from .draw.plotly_script import plotly_script
 from .files import write_report
 from .options import ReportOptions
 
@@ -35,6 +41,45 @@ class Known:
 
 
 NOTHING = Known()
+NOTE = "_run/ahead.json"
+"""Name of the note of what takes long to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class AheadNote:
+    """What a run made of its end before its shards were finished, for a run that continues."""
+
+    key: str
+    """Identifies what it was made from (see `pack.planned.key_of`), and how advice is worded."""
+    untrained: str | None
+    """Advice on examples that truncation left without a trained token."""
+    choice: Choice | None
+    spreads: dict[str, SpreadNote] | None
+    """By source."""
+
+
+def put_ahead(out: Store, note: AheadNote) -> None:
+    """Put the note."""
+    out.replace_bytes(NOTE, seal(msgspec.json.encode(note)))
+
+
+def read_ahead(out: Store, key: str) -> AheadNote | None:
+    """Read the note of an earlier process; None if it is missing, damaged, or made from something else."""
+    try:
+        note = decode_note(unseal(out.read(NOTE)), AheadNote)
+    except ValueError:
+        return None
+    return note if note.key == key else None
+
+
+def known_of(note: AheadNote, tokenizer_json: str) -> Known | None:
+    """What the report needs, with what else it loads; None if that fails: the report tries again, and says why."""
+    try:
+        plotly_script()
+        spreads = spreads_of_note(note.spreads) if note.spreads is not None else None
+        return Known(Decoder.of_json(tokenizer_json), note.choice, spreads)
+    except Exception:  # of any kind, as in `try_report`
+        return None
 
 
 def choice_options(config: RunConfig, base: Path) -> ReportOptions:

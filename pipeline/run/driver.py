@@ -209,5 +209,5 @@ def write_report(config: RunConfig, work: Workspace, manifest: Manifest, ahead: 
 
     tokenizer = work.parts.reference
     decoder = Decoder(tokenizer) if tokenizer is not None else None
-    known = Known(decoder) if ahead is None else Known(ahead.decoder or decoder, ahead.choice, ahead.spreads)
+    known = (ahead.known if ahead is not None else None) or Known(decoder)
     return try_report(Finished(work.out, manifest), work.observer, known)

@@ -13,30 +13,13 @@ import numpy as np
 
 from ...schemas.config.hints import typed_keys
 from ...schemas.fingerprint import fingerprint
-from ...schemas.jsontext import decode_note
-from ...schemas.report import Choice
-from ..dataset.decode import Decoder
 from ..pack.driver import Selected
-from ..store.checksummed import seal, unseal
 from .closing_advice import on_untrained
 from .memory import count_workers
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from ..report.collect.lengths.packed import Spreads
-
-NAME = "_run/ahead.json"
-"""Name of the note of what takes long to make."""
-
-
-@dataclass(frozen=True, slots=True)
-class AheadNote:
-    """The content of the note."""
-
-    key: str
-    """Identifies what it was made from (see `pack.planned.key_of`), and how advice is worded."""
-    untrained: str | None
-    choice: Choice | None
+    from ..report.at_end import Known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +28,8 @@ class Ahead:
 
     untrained: str | None
     """See `closing_advice.on_untrained`."""
-    choice: Choice | None = None
-    """The report's comparison of lengths; None if the report makes it, like the next two."""
-    spreads: "Spreads | None" = None
-    decoder: Decoder | None = None
+    known: "Known | None" = None
+    """What the report needs; None if it makes that itself."""
 
 
 class Meanwhile:
@@ -62,7 +43,7 @@ class Meanwhile:
         self._work = work
         self._selected = selected
         run = selected.config.run
-        # With one worker, the machine may have only one core, which the worker needs.
+        # A single worker is this process itself.
         self._reports = reports and not selected.rows.pairs and run.shard is None and count_workers(run) > 1
         self._pool = ThreadPoolExecutor(1, "packtrain-meanwhile")
         self._noted: Future[None] | None = None
@@ -97,39 +78,24 @@ class Meanwhile:
         return self._made.result()
 
     def _make(self) -> Ahead:
-        selected, encoded = self._selected, self._selected.encoded
+        selected, work = self._selected, self._work
         if not self._reports:
             return Ahead(self._untrained())
-        from ..report.at_end import choice_options, early_choice
-        from ..report.collect.lengths.packed import early_spreads
+        from ..report.at_end import AheadNote, choice_options, early_choice, known_of, put_ahead, read_ahead
+        from ..report.collect.lengths.packed import early_spreads, noted_spreads
 
-        config, work = selected.config, self._work
-        options = choice_options(config, work.base)
-        typed = typed_keys()
+        config, encoded = selected.config, selected.encoded
+        options, typed = choice_options(config, work.base), typed_keys()
         how = [msgspec.to_builtins(options), None if typed is None else sorted(typed)]
         key = selected.key and fingerprint([selected.key, how])
-        noted = self._read(key)
-        if noted is None:
+        note = read_ahead(work.out, key) if key is not None else None
+        if note is None:
             choice = early_choice(config, encoded, work.scratch.root, options)
-            noted = AheadNote(key or "", self._untrained(), choice)
+            spreads = early_spreads(config, encoded, selected.packed_flags(work.out))
+            note = AheadNote(key or "", self._untrained(), choice, spreads and noted_spreads(spreads))
             if key is not None and choice is not None:
-                work.out.replace_bytes(NAME, seal(msgspec.json.encode(noted)))
-        return Ahead(
-            noted.untrained,
-            noted.choice,
-            early_spreads(config, encoded, selected.packed_flags(work.out)),
-            Decoder.of_json(encoded.spec.tokenizer_json),
-        )
-
-    def _read(self, key: str | None) -> AheadNote | None:
-        """The note of an earlier process; None if it is missing, damaged, or made from something else."""
-        if key is None:
-            return None
-        try:
-            note = decode_note(unseal(self._work.out.read(NAME)), AheadNote)
-        except ValueError:
-            return None
-        return note if note.key == key else None
+                put_ahead(work.out, note)
+        return Ahead(note.untrained, known_of(note, encoded.spec.tokenizer_json))
 
     def _untrained(self) -> str | None:
         selected, encoded = self._selected, self._selected.encoded

@@ -16,6 +16,7 @@ from ....schemas.errors import PacktrainError
 TRACES = ("bar", "sankey")
 """The kinds of traces that our charts use, besides `scatter`, which is always registered."""
 
+_SCRIPT_END = re.compile("</(?i:script)")
 _OPENING = re.compile(r'( : this, )\(\) => \{(\s*"use strict";\s*var Plotly=)\(\(\)=>\{')
 _CLOSING = re.compile(r"(return Plotly;\s*\})\)\);?\s*\Z")
 _REGISTERED = re.compile(r"\.register\(\[([\w$]+\(\)(?:,[\w$]+\(\))*)\]\)")
@@ -40,7 +41,7 @@ def plotly_script() -> str:
         if path.is_file():
             # A browser normalizes line ends before it hashes a script.
             text = path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\r", "\n")
-            if "</script" in text.lower() or "<!--" in text:
+            if _SCRIPT_END.search(text) or "<!--" in text:
                 raise PacktrainError(f"{path} cannot be embedded in a page; install another version of plotly")
             return made_ready(text)
     raise PacktrainError("plotly's script was not found; install plotly>=6: pip install --force-reinstall plotly")

@@ -74,6 +74,40 @@ class Spreads:
     """Why prompts, completions and turns are unknown, if they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpreadNote:
+    """A `Spread` as plain data: the counts of each `Tally`."""
+
+    lengths: tuple[list[int], list[int]]
+    prompts: tuple[list[int], list[int]]
+    completions: tuple[list[int], list[int]]
+    turns: tuple[list[int], list[int]]
+    kinds: dict[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, spread: Spread) -> "SpreadNote":
+        """The counts of a spread."""
+        tallies = (spread.lengths, spread.prompts, spread.completions, spread.turns)
+        kinds = {kind: (both[0], both[1]) for kind, both in spread.kinds.items()}
+        return cls(*(tally.counts() for tally in tallies), kinds)
+
+    def spread(self) -> Spread:
+        """The inverse of `of`."""
+        tallies = (self.lengths, self.prompts, self.completions, self.turns)
+        kinds = {kind: list(both) for kind, both in self.kinds.items()}
+        return Spread(*(Tally.of_counts(*counts) for counts in tallies), kinds)
+
+
+def noted_spreads(spreads: Spreads) -> dict[str, SpreadNote]:
+    """The spreads of `early_spreads` as plain data, by source."""
+    return {name: SpreadNote.of(one) for name, one in spreads.sources.items()}
+
+
+def spreads_of_note(note: dict[str, SpreadNote]) -> Spreads:
+    """The inverse of `noted_spreads`."""
+    return Spreads({name: one.spread() for name, one in note.items()})
+
+
 def spreads_of(dataset: Finished, mask: Mask, most: int = MOST, looked_into: int = LOOKED_INTO) -> Spreads:
     """Read the length statistics.
 
