@@ -1,7 +1,7 @@
 """The driver's table of encoded documents: lengths and positions, but no tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,6 +179,19 @@ def read_catalogue(
         conversations=joined("conversations", np.int64) if conversations else None,
         next_stops=joined("next_stops", np.int32),
         digests=joined("digests", np.uint64).reshape(-1, 2) if digests else None,
+    )
+
+
+def whole_documents(catalogue: Catalogue) -> Catalogue:
+    """The same documents, none cut."""
+    return replace(
+        catalogue,
+        low=np.zeros_like(catalogue.low),
+        high=catalogue.lengths,
+        supervised_kept=catalogue.supervised,
+        head_kept=catalogue.head,
+        prompt_cut=None,
+        completion_cut=None,
     )
 
 

@@ -2,11 +2,11 @@
 
 Documents are read one chunk at a time, in order, keeping only a few numbers per block. Decisions that depend on other
 documents are made in earlier passes: one for duplicates, one or two for weights. Later steps read a chunk again and get
-the same decisions (`Surveyor.chunks`); if a run has only one chunk, it is read once and kept.
+the same decisions (`Surveyor.chunks`); the chunks of a small run are read once and kept.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from ..encode.parts import PartPlace
 from ..store.open import StoredFile
 from .accounts import account_documents
 from .decide import Decisions, Repeats
-from .document_index import Catalogue, Holdout, read_catalogue
+from .document_index import Catalogue, Holdout, read_catalogue, whole_documents
 from .select import CUT_UNTRAINED, Chosen, OverlongExamples, limits_of, select_alone, source_bounds
 from .split import turns_cut
-from .windows import CHUNK_DOCUMENTS, CHUNK_PARTS, DocumentChunk, Gathering, Window, groups, parts_in
+from .windows import CHUNK_DOCUMENTS, CHUNK_PARTS, KEPT_DOCUMENTS, DocumentChunk, Gathering, Window, groups, parts_in
 
 _LISTED = 50_000
 """Maximum number of documents to list in `Survey.untrained`."""
@@ -104,6 +104,7 @@ class Surveyor:
         sizes: (parts,) documents of each part.
         tokenizer_json: its vocabulary shows where long documents may be split.
         scratch: a folder for anonymous files.
+        keeps: whether to keep the chunks of a small run; only for several passes over them.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class Surveyor:
         sizes: Sequence[int],
         tokenizer_json: str,
         scratch: Path,
+        *,
+        keeps: bool = True,
     ) -> None:
         self.config = config
         self.places = places
@@ -126,8 +129,30 @@ class Surveyor:
         """(parts + 1,) first block of each part, then the number of blocks."""
         bounds = source_bounds(self.starts, [place.source for place in places], len(self._names))
         self.decisions = Decisions(config.seed, bounds)
-        self._few = int(self.starts[-1]) <= CHUNK_DOCUMENTS and len(places) <= CHUNK_PARTS
+        self._few = keeps and int(self.starts[-1]) <= KEPT_DOCUMENTS and len(places) <= CHUNK_PARTS
         self._kept: list[DocumentChunk] | None = None
+
+    def under(self, config: RunConfig, *, keeps: bool = True) -> "Surveyor":
+        """A surveyor of the same documents under another configuration of the same sources, which reads them again."""
+        sizes = self._sizes.tolist()
+        return Surveyor(config, self.places, sizes, self._tokenizer_json, self._scratch, keeps=keeps)
+
+    def of_whole_documents(self, config: RunConfig, *, keeps: bool) -> "Surveyor":
+        """The same under a configuration that differs only in that `max_length` cuts no document before packing, and in
+        its copies. What this surveyor keeps of a small run is not read again.
+
+        Args:
+            keeps: see `Surveyor`.
+        """
+        limits = limits_of(config)
+        if self._kept is None or limits.max_prompt is not None or limits.max_completion is not None:
+            return self.under(config, keeps=keeps)
+        out = self.under(config)
+        mask, tokenizer = Mask.of(config.mask), self._tokenizer_json
+        catalogues = [whole_documents(chunk.chosen.catalogue) for chunk in self._kept]
+        chosen = [select_alone(catalogue, config, mask, tokenizer) for catalogue in catalogues]
+        out._kept = [replace(chunk, chosen=one) for chunk, one in zip(self._kept, chosen, strict=True)]
+        return out
 
     def survey(self, ledger: Ledger, *, only: str | None = None) -> Survey:
         """Decide about every document, and add up the counts.

@@ -21,8 +21,10 @@ if TYPE_CHECKING:  # workers import this to read layouts, and should not import 
 
 WINDOW_TOKENS = 4_000_000_000
 """Default tokens of a window. Most datasets fit into one window; its plan takes about 500 MB."""
-CHUNK_DOCUMENTS = 1 << 19
-"""Documents of a chunk; with all counts they take about 100 MB."""
+CHUNK_DOCUMENTS = 1 << 17
+"""Documents of a chunk; with all counts they take about 25 MB."""
+KEPT_DOCUMENTS = 1 << 19
+"""Documents of a small run, whose chunks are read once and kept."""
 CHUNK_PARTS = 1 << 12
 """Maximum number of parts of a chunk."""
 

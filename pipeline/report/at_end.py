@@ -12,6 +12,7 @@ from ..dataset.decode import Decoder
 from ..dataset.open import Finished
 from ..encode.driver import Encoded
 from ..observer import Observer
+from ..pack.survey import Surveyor
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .collect.gather import report_of_dataset
@@ -91,17 +92,20 @@ def choice_options(config: RunConfig, base: Path) -> ReportOptions:
     return with_tokenizers_model(ReportOptions(documents=DOCUMENTS), config.tokenizer.path, base)
 
 
-def early_choice(config: RunConfig, encoded: Encoded, scratch: Path, options: ReportOptions) -> Choice | None:
+def early_choice(
+    config: RunConfig, encoded: Encoded, scratch: Path, options: ReportOptions, surveyor: Surveyor | None = None
+) -> Choice | None:
     """Make the report's comparison of lengths from encoded parts; None if that fails: the report tries again, and says
     why. Needs no shards, so that the driver can do it while workers write them.
 
     Args:
         scratch: a local folder for anonymous files.
         options: see `choice_options`.
+        surveyor: the run's, if it has read the parts.
     """
     sizes = [record.examples for record in encoded.records]
     try:
-        found = read_stats(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch, options)
+        found = read_stats(config, encoded.places, sizes, encoded.spec.tokenizer_json, scratch, options, surveyor)
         return choose(found[0], config, options, documents_in_all=found[1])
     except Exception:  # of any kind, as in `try_report`
         return None

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...schemas.config.hints import typed_keys
 from ...schemas.fingerprint import fingerprint
-from ..pack.driver import Selected
+from ..pack.driver import PackedRowPlanner, Selected
 from .closing_advice import on_untrained
 from .memory import count_workers
 from .workspace import Workspace
@@ -90,9 +90,12 @@ class Meanwhile:
         key = selected.key and fingerprint([selected.key, how])
         note = read_ahead(work.out, key) if key is not None else None
         if note is None:
-            choice = early_choice(config, encoded, work.scratch.root, options)
+            rows = selected.rows
+            surveyor = rows.surveyor if isinstance(rows, PackedRowPlanner) else None
+            choice = early_choice(config, encoded, work.scratch.root, options, surveyor)
             spreads = early_spreads(config, encoded, selected.packed_flags(work.out))
-            note = AheadNote(key or "", self._untrained(), choice, spreads and noted_spreads(spreads))
+            noted = noted_spreads(spreads) if spreads is not None else None
+            note = AheadNote(key or "", self._untrained(), choice, noted)
             if key is not None and choice is not None:
                 put_ahead(work.out, note)
         return Ahead(note.untrained, known_of(note, encoded.spec.tokenizer_json))

@@ -53,6 +53,7 @@ def small_lots(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def shrink() -> None:
         monkeypatch.setattr(survey, "CHUNK_DOCUMENTS", 60)
+        monkeypatch.setattr(survey, "KEPT_DOCUMENTS", 0)
         monkeypatch.setattr(deciding, "BUCKET", 32)
         monkeypatch.setattr(planning, "PIECES_AT_ONCE", 20)
 

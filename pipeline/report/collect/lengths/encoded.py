@@ -50,6 +50,7 @@ def read_stats(
     tokenizer_json: str,
     scratch: Path,
     options: ReportOptions,
+    surveyor: Surveyor | None = None,
 ) -> tuple[LengthStats, int]:
     """The lengths, and the number of all documents, which is estimated if only `options.documents` are read.
 
@@ -57,6 +58,7 @@ def read_stats(
 
     Args:
         places, sizes, tokenizer_json, scratch: as for `Surveyor`.
+        surveyor: the run's, if it has read the parts.
 
     Raises:
         ConfigError: a source weight needs too many copies.
@@ -68,7 +70,9 @@ def read_stats(
     if config.truncate.overlong == "split":
         splitter = splitter_of(config, Mask.of(config.mask), tokenizer_json)
         table = PieceTable(splitter, candidates(config, options.lengths, options.shape.limit))
-    stats = _gathered(config, *some, tokenizer_json, scratch, table)
+    if surveyor is None or len(parts) < len(places):
+        surveyor = Surveyor(config, *some, tokenizer_json, scratch)
+    stats = _gathered(config, *some, surveyor, table)
     read, every = sum(some[1]), sum(sizes)
     return stats, len(stats.lengths) if read == every else round(len(stats.lengths) * every / max(read, 1))
 
@@ -120,20 +124,21 @@ def _gathered(
     config: RunConfig,
     places: Sequence[PartPlace],
     sizes: Sequence[int],
-    tokenizer_json: str,
-    scratch: Path,
+    surveyor: Surveyor,
     table: PieceTable | None,
 ) -> LengthStats:
     """The documents of the train split, selected as a run does, but before `max_length`.
 
     Args:
         config: with its `max_length`, because the number of copies depends on it.
+        surveyor: of these parts; what it has read is not read again.
         table: cuts long documents if they are split before packing; else None.
     """
-    whole = Surveyor(_unlimited(config), places, sizes, tokenizer_json, scratch)
+    mixes = MixtureSampler.needed(config)
+    whole = surveyor.of_whole_documents(_unlimited(config), keeps=mixes or config.duplicates == "drop")
     whole.decide()
-    if MixtureSampler.needed(config):
-        mixed = Surveyor(config.model_copy(update={"duplicates": "keep"}), places, sizes, tokenizer_json, scratch)
+    if mixes:
+        mixed = surveyor.under(config.model_copy(update={"duplicates": "keep"}))
         mixed.decisions.duplicates = whole.decisions.duplicates
         mixed.decide()
         whole.decisions.quotas = mixed.decisions.quotas

@@ -87,15 +87,18 @@ class SpreadNote:
     @classmethod
     def of(cls, spread: Spread) -> "SpreadNote":
         """The counts of a spread."""
-        tallies = (spread.lengths, spread.prompts, spread.completions, spread.turns)
+        lengths, prompts, completions, turns = (
+            tally.counts() for tally in (spread.lengths, spread.prompts, spread.completions, spread.turns)
+        )
         kinds = {kind: (both[0], both[1]) for kind, both in spread.kinds.items()}
-        return cls(*(tally.counts() for tally in tallies), kinds)
+        return cls(lengths, prompts, completions, turns, kinds)
 
     def spread(self) -> Spread:
         """The inverse of `of`."""
-        tallies = (self.lengths, self.prompts, self.completions, self.turns)
-        kinds = {kind: list(both) for kind, both in self.kinds.items()}
-        return Spread(*(Tally.of_counts(*counts) for counts in tallies), kinds)
+        lengths, prompts, completions, turns = (
+            Tally.of_counts(*counts) for counts in (self.lengths, self.prompts, self.completions, self.turns)
+        )
+        return Spread(lengths, prompts, completions, turns, {kind: list(both) for kind, both in self.kinds.items()})
 
 
 def noted_spreads(spreads: Spreads) -> dict[str, SpreadNote]:

@@ -251,6 +251,7 @@ def test_lots_do_not_matter(base: Config, tmp_path: Path, monkeypatch: pytest.Mo
     packtrain.run(config)
     whole = found_of(tmp_path / "one", lengths=LENGTHS).stats
     monkeypatch.setattr(survey_module, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.setattr(survey_module, "KEPT_DOCUMENTS", 0)
     monkeypatch.setattr(pieces_module, "AT_ONCE", 500)
     lots = found_of(tmp_path / "one", lengths=LENGTHS).stats
     for left, right in zip(columns(whole), columns(lots), strict=True):
