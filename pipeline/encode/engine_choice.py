@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import resolve_engine
 from ...stages.tokenize.engines import ENGINES, EngineTokens
-from ..execute.executor import Executor, perform
+from ..execute.executor import Executor, never, perform
 from ..execute.rendering_note import note, rows_of
 from ..inputs.elsewhere import InputOrigin, here
 from ..inputs.scan import Block, columns_of, read_rows
@@ -139,13 +141,20 @@ def choose_engine(
         TokenizerError: see `resolve_engine`.
     """
     name, json = spec.save(cache), spec.tokenizer_json
-    (sample,) = executor.map(perform, [SampleTask(name, cache, samples)])
-    assert isinstance(sample, tuple)
-    texts, size = sample
-    resolution = resolve_engine(
-        requested, json, texts, distrusted, UserVerdicts(json).check,
-        lambda engine, _: WorkersEngine(engine, name, cache, executor),
-    )  # fmt: skip
+    with closing(executor.queue(perform, never)) as queue:
+        rendered = queue.submit(SampleTask(name, cache, samples))
+
+        @lru_cache(maxsize=1)
+        def sample() -> tuple[list[str], int]:
+            (found,) = [*rendered, *queue.drain()]
+            assert isinstance(found, tuple)
+            return found
+
+        resolution = resolve_engine(
+            requested, json, lambda: sample()[0], distrusted, UserVerdicts(json).check,
+            lambda engine, _: WorkersEngine(engine, name, cache, executor),
+        )  # fmt: skip
+        texts, size = sample()
     tokens = len(resolution.engine.encode(texts).ids) if texts else 0
     return EngineChoice(resolution.name, resolution.version, resolution.tried, tokens / size if size else 0.0)
 

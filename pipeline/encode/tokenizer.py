@@ -158,6 +158,11 @@ class TokenizerLoading:
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
 
     @property
+    def was_stored(self) -> bool:
+        """Whether the answer was stored already, so that no time has passed in waiting for it."""
+        return self._child is None
+
+    @property
     def at_hand(self) -> Path:
         """What is known before `result`: the file of the answer, for `read_answer`, or the folder that transformers is
         being asked about.

@@ -83,7 +83,7 @@ def prepare(
             executor.isolate()
         soon = guess if first is None else replace(guess, joined=tuple(first))
         if work.parts.missing(soon.tasks(cache)):
-            if section.engine != REFERENCE:
+            if section.engine != REFERENCE and loading.was_stored:
                 reference_tokenizer(tokenizer.json)  # loaded here while the fork server loads the engine
             executor.start(warm_up, cache, spec.name)
         choice = choose_on_first_rows(guess, cache, executor, work.observer)

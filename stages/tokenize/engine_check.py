@@ -173,17 +173,18 @@ def check_texts(engine: Engine, reference: Engine, texts: Sequence[str]) -> Fuzz
 def resolve_engine(
     requested: str,
     tokenizer_json: str,
-    samples: Sequence[str],
+    samples: Callable[[], Sequence[str]],
     distrusted: Sequence[str] = (),
     check: CheckFuzz = check_fuzz,
     make: Callable[[str, str], Engine] = make_engine,
 ) -> Resolution:
-    """Choose an engine that gives the reference's tokens on the fuzz texts and on `samples`.
+    """Choose an engine that gives the reference's tokens on the fuzz texts and on samples.
 
     Args:
         requested: the name of an engine, or `auto` for the first that passes; the reference is tried last.
         tokenizer_json: content of a tokenizer.json.
-        samples: the first texts of the user's data, as they will be encoded.
+        samples: returns the first texts of the user's data, as they will be encoded. Called only after the fuzz texts
+            were compared, so that others may make the samples meanwhile.
         distrusted: engines that `auto` skips, because they were found wrong before.
         check: compares an engine with the reference on the fuzz texts, or looks up the verdict. The samples are always
             compared.
@@ -214,9 +215,10 @@ def resolve_engine(
             tried.append((name, str(error)))
             continue
         on_fuzz = check(engine, reference, added)
-        total = on_fuzz.texts + len(samples)
-        expected = expected if expected is not None else reference.encode(samples)
-        on_samples = _differences(engine.encode(samples), expected, samples)
+        texts = samples()
+        total = on_fuzz.texts + len(texts)
+        expected = expected if expected is not None else reference.encode(texts)
+        on_samples = _differences(engine.encode(texts), expected, texts)
         differing = on_fuzz.differing + len(on_samples)
         if not differing:
             tried.append((name, f"the same tokens as tokenizers on {total:,} texts"))

@@ -43,7 +43,7 @@ def fuzzed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def resolve(tokenizer: str, folder: Path, samples: Sequence[str] = ("some text",)) -> Resolution:
     """Chooses an engine with the verdicts of a folder."""
-    return resolve_engine("auto", tokenizer, samples, check=UserVerdicts(tokenizer, folder).check)
+    return resolve_engine("auto", tokenizer, lambda: samples, check=UserVerdicts(tokenizer, folder).check)
 
 
 def note(folder: Path) -> Path:
@@ -115,7 +115,7 @@ def test_a_refusal_is_kept_with_its_words(
     words = []
     for _ in range(2):
         with pytest.raises(TokenizerError, match="fastokens differs from tokenizers on") as caught:
-            resolve_engine("fastokens", tokenizer, [], check=UserVerdicts(tokenizer, tmp_path).check)
+            resolve_engine("fastokens", tokenizer, list, check=UserVerdicts(tokenizer, tmp_path).check)
         words.append(str(caught.value))
     assert words[0] == words[1]
     assert len(fuzzed) == 1
@@ -218,4 +218,4 @@ def test_a_user_without_a_home_has_no_cache(tokenizer: str, monkeypatch: pytest.
         raise KeyError(f"getpwuid(): uid not found: {number}")
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert resolve_engine("auto", tokenizer, [], check=UserVerdicts(tokenizer).check).name == "fastokens"
+    assert resolve_engine("auto", tokenizer, list, check=UserVerdicts(tokenizer).check).name == "fastokens"
