@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ def run_ranks(tmp_path: Path) -> RunRanks:
         environ = {name: value for name, value in os.environ.items() if name not in CLEAR}
         environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = ["python", "-c", PARENT, json.dumps(list(environs)), program, str(limit)]
-        parent = warm.Process(command, cwd=tmp_path, env=environ, modules=warm.RANKS)
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        parent = warm.Process(command, cwd=folder, env=environ, modules=warm.RANKS)
         children: list[int] = json.loads(parent.stdout.readline())
         ends = time.monotonic() + limit
         while parent.poll() is None and time.monotonic() < ends and not _only_stopped(children):
@@ -89,7 +91,7 @@ def run_ranks(tmp_path: Path) -> RunRanks:
                 continue
         parent.wait(10)
         return [
-            Ended(*((tmp_path / f"{number}.{stream}").read_text() for stream in (1, 2)))
+            Ended(*((folder / f"{number}.{stream}").read_text() for stream in (1, 2)))
             for number in range(len(environs))
         ]
 
@@ -107,8 +109,7 @@ def _only_stopped(children: Sequence[int]) -> bool:
     return bool(states) and all(state in "TZ" for state in states)
 
 
-@pytest.fixture
-def port() -> int:
+def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as probing:
         probing.bind(("127.0.0.1", 0))
@@ -116,10 +117,11 @@ def port() -> int:
 
 
 @pytest.fixture
-def environs(port: int) -> Callable[[int], list[dict[str, str]]]:
-    """What a launcher would set for so many ranks of one node."""
+def environs() -> Callable[..., list[dict[str, str]]]:
+    """What a launcher would set for so many ranks of one node. All meet at one port, unless another is given."""
+    own = free_port()
 
-    def make(world_size: int) -> list[dict[str, str]]:
+    def make(world_size: int, port: int = own) -> list[dict[str, str]]:
         return [
             {
                 "RANK": str(rank),

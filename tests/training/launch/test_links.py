@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from packtrain.schemas.errors import ConfigError
 from packtrain.training.launch.links import check_links
 
 from tests.support import warm
+from tests.training.launch.conftest import free_port
 
-Environs = Callable[[int], list[dict[str, str]]]
+Environs = Callable[..., list[dict[str, str]]]
 
 STOPS = """
 import os, signal
@@ -38,22 +40,24 @@ print(found.bytes_per_second > 1e5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["init_process_group", "monitored_barrier", "all_reduce"])
-def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environs, where: str) -> None:
-    ended = run_ranks(STOPS.format(rank=1, where=where), environs(3), limit=60)
-    for rank in (0, 2):
-        assert f"rank {rank} of 3 on " in ended[rank].err
-        assert "the ranks do not reach each other over gloo" in ended[rank].err, ended[rank]
-    if where == "monitored_barrier":
-        assert "over gloo: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms" in ended[0].err
+def test_no_rank_waits_for_one_that_is_stopped(run_ranks: Any, environs: Environs) -> None:
+    """In each of these places, all at once, because they wait; and where the one that keeps the store is stopped."""
+    places = ("init_process_group", "monitored_barrier", "all_reduce")
 
+    def stopped(rank: int, where: str, world_size: int) -> Any:
+        return run_ranks(STOPS.format(rank=rank, where=where), environs(world_size, free_port()), limit=60)
 
-@pytest.mark.slow
-def test_the_rank_that_keeps_the_store_is_stopped(run_ranks: Any, environs: Environs) -> None:
-    ended = run_ranks(STOPS.format(rank=0, where="init_process_group"), environs(2), limit=60)
+    with ThreadPoolExecutor() as pool:
+        keeper = pool.submit(stopped, 0, places[0], 2)
+        ended = dict(zip(places, pool.map(lambda where: stopped(1, where, 3), places), strict=True))
+    for where in places:
+        for rank in (0, 2):
+            assert f"rank {rank} of 3 on " in ended[where][rank].err
+            assert "the ranks do not reach each other over gloo" in ended[where][rank].err, ended[where][rank]
+    assert "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 3000 ms" in ended["monitored_barrier"][0].err
     # Rank 0 may stop before rank 1 has read the verdict, or after it.
     said = ("the ranks do not reach each other over gloo", "rank 0, which keeps it, has ended or hangs")
-    assert any(text in ended[1].err for text in said), ended[1]
+    assert any(text in keeper.result()[1].err for text in said), keeper.result()[1]
 
 
 def test_a_wrong_sum_is_reported(run_ranks: Any, environs: Environs) -> None:

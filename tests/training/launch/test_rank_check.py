@@ -13,7 +13,7 @@ from packtrain.training.launch.rank_check import rank_check
 from packtrain.training.launch.rank_report import RankReport, absence, disagreement, named
 
 CALL = "rank_check.rank_check({seconds}, agree={{'dataset': 'd' * 8}}); print('here')"
-Environs = Callable[[int], list[dict[str, str]]]
+Environs = Callable[..., list[dict[str, str]]]
 
 
 def test_all_there_and_the_process_group_finds_the_same_store(run_ranks: Any, environs: Environs) -> None:
@@ -91,10 +91,18 @@ def test_nobody_at_the_address(run_ranks: Any, environs: Environs) -> None:
 @pytest.mark.parametrize("how", ["KILL", pytest.param("STOP", marks=pytest.mark.slow)])
 def test_the_keeper_of_the_store_ends_or_freezes(run_ranks: Any, environs: Environs, how: str) -> None:
     program = f"""
-import os, signal, threading
-if number == 0:
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIG{how})).start()
-rank_check.rank_check(6)
+import json, os, signal
+rank_check._GRACE = 2.0
+open_store = rank_check._open_store
+
+def opened(*arguments):  # by rank 1, once rank 0 has reported
+    store = open_store(*arguments)
+    os.kill(json.loads(store.get("report/0"))["pid"], signal.SIG{how})
+    return store
+
+if number == 1:
+    rank_check._open_store = opened
+rank_check.rank_check(20 if number == 0 else 3)
 """
     ended = run_ranks(program, environs(3)[:2], limit=60)
     assert "was lost during the rank check" in ended[1].err, ended[1]

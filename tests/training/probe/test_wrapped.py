@@ -56,9 +56,8 @@ def test_checkpointed(reentrant: bool) -> None:
 @pytest.mark.slow
 def test_compiled() -> None:
     """Without inductor, whose C++ compiler takes minutes: that it computes the same is tested beside the trainer."""
-    backend = "aot_eager"
     model = packed(num_hidden_layers=1)
-    compiled = torch.compile(model, backend=backend, dynamic=True)  # else every length is compiled twice
+    compiled = torch.compile(model, backend="aot_eager", dynamic=True)  # else every length is compiled twice
     report = probe(compiled).require()
     assert report.check("isolation") is not None
     assert report.calls is None  # cannot be counted
@@ -66,7 +65,7 @@ def test_compiled() -> None:
     compiled(**flatten([row(5, 4)])).loss.backward()
     assert model.get_input_embeddings().weight.grad is not None
     model = packed(num_hidden_layers=1)
-    model.compile(backend=backend)
+    model.compile(backend="eager", dynamic=True)
     assert probe(model).isolated
     leaking = torch.compile(build("llama", num_hidden_layers=1), backend="eager", dynamic=True)
     assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
