@@ -162,7 +162,7 @@ class FastokensEngine:
         fastokens_supported(tokenizer_json)
         module = _import("fastokens")
         try:
-            self._tokenizer: Any = module.Tokenizer.from_json_str(_unlimited(tokenizer_json))
+            self._tokenizer: Any = module.Tokenizer.from_json_str(joined_merges(_unlimited(tokenizer_json)))
         except Exception as error:
             raise _refusal(self.name, error) from error
 
@@ -300,6 +300,41 @@ def _unlimited(tokenizer_json: str) -> str:
         return tokenizer_json
     whole = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
     whole["truncation"] = whole["padding"] = msgspec.Raw(_NULL_JSON)
+    return msgspec.json.encode(whole).decode()
+
+
+def joined_merges(tokenizer_json: str) -> str:
+    """The tokenizer.json with its merges in the older of two forms, `"a b"` instead of `["a","b"]`, in which fastokens
+    loads it in three quarters of the time. Unchanged where the older form cannot say the same, because a space is
+    merged, and where the merges are not compact pairs.
+
+    Works on the bytes, because to decode 300,000 strings takes most of the time that the older form saves.
+    """
+    whole = msgspec.json.decode(tokenizer_json, type=dict[str, msgspec.Raw])
+    model = msgspec.json.decode(whole["model"], type=dict[str, msgspec.Raw])
+    raw = bytes(model.get("merges", msgspec.Raw(_NULL_JSON)))
+    # As long as before, but every quotation mark that is left begins or ends a string.
+    text = np.frombuffer(raw.replace(rb"\\", b"__").replace(rb'\"', b"__"), np.uint8)
+    quotes = np.flatnonzero(text == ord('"'))
+    if not len(quotes) or len(quotes) % 4 or b" " in raw or rb"\u0020" in raw:
+        return tokenizer_json
+    left, left_end, right, right_end = quotes.reshape(-1, 4).T
+    around = ((left - 1, "["), (left_end + 1, ","), (right_end + 1, "]"), (right_end[:-1] + 2, ","))
+    if (
+        any((text[at] != ord(mark)).any() for at, mark in around)
+        or (right - left_end != 2).any()
+        or (left[1:] - right_end[:-1] != 4).any()
+        or (np.minimum(left_end - left, right_end - right) == 1).any()
+        or (left[0], right_end[-1]) != (2, len(raw) - 3)
+    ):
+        return tokenizer_json
+    joined = np.frombuffer(raw, np.uint8).copy()
+    joined[left_end] = ord(" ")
+    kept = np.ones(len(raw), np.bool_)
+    for dropped in (left - 1, left_end + 1, right, right_end + 1):
+        kept[dropped] = False
+    model["merges"] = msgspec.Raw(joined[kept].tobytes())
+    whole["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(whole).decode()
 
 

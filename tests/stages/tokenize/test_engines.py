@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize import engines
-from packtrain.stages.tokenize.engines import ENGINES, Engine, make_engine, reference_tokenizer
+from packtrain.stages.tokenize.engines import ENGINES, Engine, joined_merges, make_engine, reference_tokenizer
 
 from tests.support.examples import examples
 
@@ -223,3 +223,42 @@ def test_fastokens_is_not_trusted_with_marks_on_pieces(key: str) -> None:
     model = json.loads(tiny())["model"] | {key: "</w>"}
     with pytest.raises(TokenizerError, match=f"^fastokens is not trusted with a model with {key}"):
         make_engine("fastokens", tiny(model=json.dumps(model)))
+
+
+PIECES = st.text(st.sampled_from('a"\\,[] \n\x01é🐍'), max_size=3)
+
+
+@given(st.lists(st.tuples(PIECES, PIECES), max_size=4), st.booleans())
+@examples(400)
+def test_merges_are_joined_where_that_says_the_same(merges: list[tuple[str, str]], spaced: bool) -> None:
+    whole = {"version": "1.0", "model": {"vocab": {"[[": 0}, "merges": merges, "type": "BPE"}, "padding": None}
+    given_json = json.dumps(whole, ensure_ascii=spaced, separators=(", ", ": ") if spaced else (",", ":"))
+    found = joined_merges(given_json)
+    assert json.dumps(json.loads(found)["version"]) == '"1.0"'
+    said = json.loads(found)["model"]["merges"]
+    if spaced or not merges or any(" " in part or not part for pair in merges for part in pair):
+        assert found == given_json
+    else:
+        assert [tuple(merge.split(" ")) for merge in said] == merges
+        assert json.loads(found) == whole | {"model": whole["model"] | {"merges": said}}  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "merges",
+    ["null", "[]", '["a b"]', '[{"a":"b"}]', '[["a","b","c","d"]]', '[["a","b"],1,["c","d"]]', '["a","b","c","d"]',
+     '[["a","b"],["c",1]]', '{"a":[["b","c"]]}', '[[["a","b"]]]', '[["a","\\u0020"]]'],
+)  # fmt: skip
+def test_what_is_not_a_list_of_compact_pairs_is_left_alone(merges: str) -> None:
+    whole = f'{{"model":{{"merges":{merges}}}}}'
+    assert joined_merges(whole) == whole
+    assert joined_merges('{"model":{}}') == '{"model":{}}'
+
+
+def test_joined_merges_load_the_same_engine() -> None:
+    pytest.importorskip("fastokens")
+    pairs = json.dumps(json.loads(tiny()), ensure_ascii=False, separators=(",", ":"))
+    assert joined_merges(pairs) != pairs
+    texts = [CHAT, "the thesis\n  return 12", "🐍é"]
+    assert [ids_of(make_engine("fastokens", one), text) for one in (pairs, tiny()) for text in texts] == [
+        reference_tokenizer(tiny()).encode(text, add_special_tokens=False).ids for text in texts
+    ] * 2
