@@ -82,14 +82,7 @@ def run(
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     from ..configfile import Typed, load_config
-    from ..report.draw.printing import say
-    from ..report.files import HTML as REPORT
-    from ..run.commit import put_card
-    from ..run.driver import find_finished, look_ahead, make_dataset
-    from ..run.memory import count_workers
-    from ..run.workspace import open_workspace
-    from .views.console import ConsoleObserver, make_console
-    from .views.run import pipeline_tree, print_summary
+    from ..run.early_start import start_early
 
     began = time.perf_counter()
     given: Path | dict[str, Any]
@@ -110,6 +103,17 @@ def run(
     if no_report:
         overrides.append("run.report=false")
     loaded, folder = load_config(given, base, overrides, typed=config is None)
+    if not dry_run:
+        start_early(loaded, folder)
+    from ..report.draw.printing import say
+    from ..report.files import HTML as REPORT
+    from ..run.commit import put_card
+    from ..run.driver import find_finished, look_ahead, make_dataset
+    from ..run.worker_count import count_workers
+    from ..run.workspace import open_workspace
+    from .views.console import ConsoleObserver, make_console
+    from .views.run import pipeline_tree, print_summary
+
     # With --json, standard output carries the JSON only.
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:

@@ -17,7 +17,7 @@ from ...schemas.versions import version
 from ...stages.prep import Options, make_format
 from ...stages.template.render import Renderer
 from ...stages.tokenize.engine_check import resolve_engine
-from ...stages.tokenize.engines import ENGINES, EngineTokens
+from ...stages.tokenize.engines import ENGINES, EngineTokens, load_engine
 from ..execute.executor import Executor, never, perform
 from ..execute.rendering_note import note, rows_of
 from ..inputs.elsewhere import InputOrigin, here
@@ -25,7 +25,7 @@ from ..inputs.scan import Block, columns_of, read_rows
 from ..store.open import Store, scratch_of
 from .encode_spec import EncodeSpec
 from .engine_verdicts import UserVerdicts
-from .task import load_encoder, load_engine, load_spec, make_renderer
+from .task import load_encoder, load_spec, make_renderer
 
 SAMPLE_ROWS = 64
 """First rows of every source that the engine check encodes twice."""
@@ -162,18 +162,6 @@ def choose_engine(
 def warm_up(cache: Store, spec: str) -> None:
     """Load an encoder in advance."""
     load_encoder(cache, spec)
-
-
-def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
-    """The most likely choice of engine, and its version."""
-    for name in ENGINES if requested == "auto" else [requested]:
-        if name in distrusted:
-            continue
-        try:
-            return name, version(name)
-        except PackageNotFoundError:
-            continue
-    return "tokenizers", version("tokenizers")
 
 
 def choice_key(tokenizer_hash: str, requested: str, samples: Sequence[SampleSource]) -> str:

@@ -10,14 +10,14 @@ import msgspec
 from ...schemas.config.hints import setting
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
-from ...stages.tokenize.engines import ENGINES, NOT_INSTALLED
+from ...stages.tokenize.engines import ENGINES, NOT_INSTALLED, guess_engine
 from ..execute.executor import Executor
 from ..inputs.elsewhere import origin_of
 from ..observer import Observer
 from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .encode_spec import EncodeSpec
-from .engine_choice import EngineChoice, SampleSource, choice_key, choose_engine, guess_engine
+from .engine_choice import EngineChoice, SampleSource, choice_key, choose_engine
 from .prepared import Prepared
 
 REFERENCE = "tokenizers"

@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...schemas.config.config import MaskConfig
 from ...stages.arrays import view
 from ...stages.mask.sampling import Outcome, prove
 from ...stages.tokenize.prompts_alone import PromptAlone
 from .parts import PartRecord
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import MaskConfig
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class SampledTurns:
         return sorted((*place, *what) for what, place in self.first.items())
 
 
-def sampled_turns(record: PartRecord, mask: MaskConfig) -> Counter[str]:
+def sampled_turns(record: PartRecord, mask: "MaskConfig") -> Counter[str]:
     """The outcomes of the turns that a mask's policy trains. `all` trains headers too, so nothing is compared.
 
     With `stop: auto`, a turn is exact if its stop token stands in the next header.

@@ -24,7 +24,7 @@ from ...stages.template.render import Renderer
 from ...stages.tokenize.byte_lengths import ByteLengths
 from ...stages.tokenize.encode import Encoder, EngineSample, Refused
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engines import Engine, make_engine, reference_tokenizer, tokenizer_head
+from ...stages.tokenize.engines import Engine, load_engine, reference_tokenizer, tokenizer_head
 from ...stages.tokenize.preference import PairEncoder
 from ...stages.tokenize.prompts_alone import PromptAlone
 from ..execute.rendering_note import note, rows_of
@@ -183,8 +183,6 @@ def _noted(task: EncodeTask, examples: Iterable[Example]) -> Iterator[Example]:
         yield example
 
 
-load_engine = lru_cache(maxsize=1)(make_engine)
-"""`make_engine`, with the last engine kept: the engine check, the encoder and the fork server use the same one."""
 load_spec = lru_cache(maxsize=2)(EncodeSpec.load)
 """`EncodeSpec.load`, with the last ones kept."""
 

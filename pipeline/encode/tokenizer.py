@@ -117,6 +117,8 @@ class TokenizerLoading:
         self._key = key
         self._answer = answer
         self._child = child
+        self.was_stored = child is None
+        """Whether the answer was stored already, so that no time passes in waiting for it."""
         self._kills_before = out_of_memory_kills() if child is not None else None
         self._template_name = template_name
 
@@ -150,24 +152,10 @@ class TokenizerLoading:
         answer = read_answer(memo)
         if answer is None and memo is not None:
             answer = _of_user(key, memo)
-        child = None
-        if answer is None:
-            child = _start_child(folder)
+        child = _start_child(folder) if answer is None else None
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
-
-    @property
-    def was_stored(self) -> bool:
-        """Whether the answer was stored already, so that no time has passed in waiting for it."""
-        return self._child is None
-
-    @property
-    def at_hand(self) -> Path:
-        """What is known before `result`: the file of the answer, for `read_answer`, or the folder that transformers is
-        being asked about.
-        """
-        return self._memo if self._answer is not None and self._memo is not None else self._folder
 
     def result(self) -> TokenizerSpec:
         """Wait for the tokenizer. Can be called more than once.
@@ -353,8 +341,13 @@ def _folder_key(folder: Path) -> str:
     return str(digest.hexdigest())
 
 
+def stored_answer(folder: Path, cache: Path) -> dict[str, Any] | None:
+    """Return what `TokenizerLoading` with this cache finds stored about a folder; None if it must ask transformers."""
+    key = _folder_key(folder)
+    return read_answer(cache / f"tokenizer-{key}.json") or _of_user(key, None)
+
+
 def read_answer(memo: Path | None) -> dict[str, Any] | None:
-    """Return a stored answer; None if there is none or it cannot be read."""
     if memo is None:
         return None
     try:
@@ -363,11 +356,11 @@ def read_answer(memo: Path | None) -> dict[str, Any] | None:
         return None
 
 
-def _of_user(key: str, memo: Path) -> dict[str, Any] | None:
-    """Return the answer from the user's cache, and copy it to this run's cache."""
+def _of_user(key: str, memo: Path | None) -> dict[str, Any] | None:
+    """Return the answer from the user's cache, and copy it to this run's cache if that is given."""
     kept = _user_cache().read({"folder": key})
     answer = _whole_answer(kept) if kept is not None else None
-    if kept is not None and answer is not None:
+    if kept is not None and answer is not None and memo is not None:
         _write_atomically(memo, seal(kept))
     return answer
 

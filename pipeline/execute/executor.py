@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, TaskError
@@ -36,6 +36,17 @@ def limit_threads() -> None:
 def never(_task: object) -> bool:
     """Always false: no task is known to be done."""
     return False
+
+
+class EngineAhead(NamedTuple):
+    """What is needed to load a tokenizer engine before the tokenizer is resolved."""
+
+    engine: str
+    """The engine's name, or `auto`."""
+    folder: Path
+    """The tokenizer's."""
+    answers: Path
+    """The folder in which `TokenizerLoading` stores what it knows of tokenizers."""
 
 
 class Work(Protocol):
@@ -82,11 +93,11 @@ class TaskQueue(ABC, Generic[Task, Result]):
 class Executor(Protocol):
     """Runs tasks somewhere."""
 
-    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+    def get_ready(self, ahead: EngineAhead | None = None) -> None:
         """Prepare in the background for workers to come, where there is something to prepare.
 
         Args:
-            engine: name of a tokenizer engine that they will probably use, and the stored answer of `TokenizerLoading`.
+            ahead: a tokenizer engine that they will probably use.
         """
         return
 

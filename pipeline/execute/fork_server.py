@@ -6,7 +6,7 @@ import os
 from multiprocessing import forkserver
 from pathlib import Path
 
-from .executor import ENGINE_THREADS
+from .executor import ENGINE_THREADS, EngineAhead
 from .interrupts import deaf_to_interrupts
 
 _PIPELINE = __package__.rpartition(".")[0]
@@ -14,21 +14,24 @@ TASK_MODULES = tuple(
     f"{_PIPELINE}.{module}" for module in ("encode.task", "encode.engine_choice", "pack.task", "pack.documents")
 )
 """Modules of the tasks. They are given by name, because they import modules of this folder."""
-ENGINE_MODULE = f"{_PIPELINE}.encode.engine_before_fork"
-"""The module that loads the engine when it is imported."""
-ENGINE, TOKENIZER = "PACKTRAIN_FORK_SERVER_ENGINE", "PACKTRAIN_FORK_SERVER_TOKENIZER"
-"""Environment variables of the fork server: the engine's name, and the file of the tokenizer."""
+_PRELOADED = f"{_PIPELINE}.encode.before_fork"
+"""The module that imports them, and loads the engine."""
+IN_FORK_SERVER = "PACKTRAIN_FORK_SERVER"
+"""Environment variable that only the fork server has. The engine's, if there is one, begin with the same word."""
+_ENGINE = tuple(f"{IN_FORK_SERVER}_{name}" for name in ("ENGINE", "TOKENIZER", "ANSWERS"))
 
 
-def start_fork_server(engine: tuple[str, Path] | None = None) -> None:
+def start_fork_server(ahead: EngineAhead | None = None) -> None:
     """Start the fork server unless it runs. Returns at once, because it loads in the background; the first worker waits
     for it.
 
     Args:
-        engine: name of an engine to load, and the stored answer of `TokenizerLoading`.
+        ahead: an engine to load.
     """
-    forkserver.set_forkserver_preload([*TASK_MODULES, *([ENGINE_MODULE] if engine else [])])
-    settings = {**ENGINE_THREADS, ENGINE: engine[0], TOKENIZER: str(engine[1])} if engine else {}
+    forkserver.set_forkserver_preload([_PRELOADED])
+    settings = {IN_FORK_SERVER: "1"}
+    if ahead is not None:
+        settings |= ENGINE_THREADS | dict(zip(_ENGINE, map(str, ahead), strict=True))
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -40,3 +43,9 @@ def start_fork_server(engine: tuple[str, Path] | None = None) -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def asked_engine() -> EngineAhead | None:
+    """In the fork server: the engine to load, if there is one. Its workers do not see it in their environment."""
+    found = [os.environ.pop(name, "") for name in (IN_FORK_SERVER, *_ENGINE)][1:]
+    return EngineAhead(found[0], Path(found[1]), Path(found[2])) if all(found) else None

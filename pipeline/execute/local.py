@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
-from pathlib import Path
 from typing import Any, Literal
 
 from ...schemas.config.hints import typed_keys
 from ...schemas.errors import TaskError, TemplateError
 from ...schemas.units import duration
 from .child_exit import exit_reason, out_of_memory_kills
-from .executor import Executor, Quarantine, Result, Task, TaskQueue, named
+from .executor import EngineAhead, Executor, Quarantine, Result, Task, TaskQueue, named
 from .fork_server import start_fork_server
 from .interrupts import interrupted_later, without_main
 from .local_worker import WorkerError, serve
@@ -95,10 +94,10 @@ class LocalExecutor(Executor):
         self._forks = "forkserver" in methods
         self._context: Any = multiprocessing.get_context("forkserver" if self._forks else "spawn")
 
-    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+    def get_ready(self, ahead: EngineAhead | None = None) -> None:
         """See `Executor`."""
         if self._forks:
-            start_fork_server(engine)
+            start_fork_server(ahead)
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """Make all workers but one call a function in the background, such as loading a tokenizer."""

@@ -8,10 +8,9 @@ restarted, and even a single run does everything. If two runs do a task at once,
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from ..store.open import Store
-from .executor import Executor, Result, Task, TaskQueue
+from .executor import EngineAhead, Executor, Result, Task, TaskQueue
 
 _SHARE_OF_TIME = 20
 """Listings are repeated after a pause of this many times their duration."""
@@ -30,9 +29,9 @@ class StaticExecutor(Executor):
         self._executor = executor
         self._index, self._count = parse_shard(shard)
 
-    def get_ready(self, engine: tuple[str, Path] | None = None) -> None:
+    def get_ready(self, ahead: EngineAhead | None = None) -> None:
         """See `Executor`."""
-        self._executor.get_ready(engine)
+        self._executor.get_ready(ahead)
 
     def start(self, function: Callable[..., object], *arguments: object) -> None:
         """See `Executor`."""

@@ -29,8 +29,8 @@ from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
 from ..run.commit import put_record
-from ..run.memory import count_workers
 from ..run.steps import packtrain_version
+from ..run.worker_count import count_workers
 from ..store.driver_lock import DriverLock, driving
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, StoredFile, ask_all, open_store, require_conditional, require_writable, resolve_place

@@ -6,7 +6,8 @@ from ..encode.cache_misses import why_missing
 from ..encode.prepared import Prepared
 from ..pack.planning import TOKEN_BYTES
 from .disk_space import shards_written
-from .memory import Need, encoding_need
+from .memory import encoding_need
+from .worker_count import Need
 from .workspace import Workspace
 
 

@@ -15,7 +15,7 @@ from ...schemas.config.hints import typed_keys
 from ...schemas.fingerprint import fingerprint
 from ..pack.driver import PackedRowPlanner, Selected
 from .closing_advice import on_untrained
-from .memory import count_workers
+from .worker_count import count_workers
 from .workspace import Workspace
 
 if TYPE_CHECKING:

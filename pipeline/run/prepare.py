@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ...schemas.config.config import RunConfig
 from ...stages.template.nested_values import nests_values
-from ...stages.tokenize.engines import reference_tokenizer
+from ...stages.tokenize.engines import guess_engine, reference_tokenizer
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..encode.engine_choice import guess_engine, warm_up
+from ..encode.engine_choice import warm_up
 from ..encode.engine_trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
 from ..encode.prepared import Prepared, make_spec
 from ..encode.tokenizer import TokenizerLoading
@@ -23,7 +22,7 @@ from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
 from ..store.local import LocalStore
-from ..store.open import Store
+from .early_start import engine_ahead
 from .workspace import Workspace
 
 
@@ -52,7 +51,7 @@ def prepare(
         template = str(work.base / template)
     memo = work.scratch.root / "tokenizers"
     with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
-        executor.get_ready(_engine_ahead(section.engine, loading, cache))
+        executor.get_ready(engine_ahead(section.engine, folder, cache.root) if isinstance(cache, LocalStore) else None)
         whole, files = files is None, files if files is not None else _scan(config, work)
         formats = resolve_formats(config, work.base, files)
         for form in formats.values():
@@ -89,13 +88,6 @@ def prepare(
         choice = choose_on_first_rows(guess, cache, executor, work.observer)
         spec = replace(spec, engine=choice.name, engine_version=choice.version)
     return replace(guess, spec=spec, tokens_per_byte=choice.tokens_per_byte)
-
-
-def _engine_ahead(requested: str, loading: TokenizerLoading, cache: Store) -> tuple[str, Path] | None:
-    """The engine that workers will probably need; None if the cache may have everything already."""
-    if not isinstance(cache, LocalStore) or (cache.root / "encoded").exists():
-        return None
-    return guess_engine(requested, ())[0], loading.at_hand
 
 
 def _evaluation(config: RunConfig, work: Workspace, formats: Mapping[str, SourceFormat]) -> Evaluation | None:

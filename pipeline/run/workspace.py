@@ -16,7 +16,7 @@ from ..pack.segments import forget_segments
 from ..store.cache_lock import CacheUse
 from ..store.local import LocalStore
 from ..store.open import Store, cache_root, open_store, require_writable, resolve_place, scratch_of
-from .memory import Need, count_workers
+from .worker_count import Need, count_workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,22 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
     return ENGINES[name](tokenizer_json)
 
 
+load_engine = lru_cache(maxsize=1)(make_engine)
+"""`make_engine`, with the last engine kept: the engine check, the encoder and the fork server use the same one."""
+
+
+def guess_engine(requested: str, distrusted: Sequence[str]) -> tuple[str, str]:
+    """The most likely choice of engine, and its version."""
+    for name in ENGINES if requested == "auto" else [requested]:
+        if name in distrusted:
+            continue
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    return "tokenizers", version("tokenizers")
+
+
 @lru_cache(maxsize=1)
 def reference_tokenizer(tokenizer_json: str) -> Any:
     """The `tokenizers.Tokenizer` itself, without truncation, padding and post-processor. Loaded once for all that use
@@ -314,7 +330,7 @@ def joined_merges(tokenizer_json: str) -> str:
     model = msgspec.json.decode(whole["model"], type=dict[str, msgspec.Raw])
     raw = bytes(model.get("merges", msgspec.Raw(_NULL_JSON)))
     # As long as before, but every quotation mark that is left begins or ends a string.
-    text = np.frombuffer(raw.replace(rb"\\", b"__").replace(rb'\"', b"__"), np.uint8)
+    text = np.frombuffer(raw.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
     quotes = np.flatnonzero(text == ord('"'))
     if not len(quotes) or len(quotes) % 4 or b" " in raw or rb"\u0020" in raw:
         return tokenizer_json

@@ -39,10 +39,10 @@ class Notes(Silent):
 def _fresh_encoders() -> Any:
     """Encoders are kept in a process; a lying one must not outlive its test."""
     encode.load_encoder.cache_clear()
-    encode.load_engine.cache_clear()
+    engines.load_engine.cache_clear()
     yield
     encode.load_encoder.cache_clear()
-    encode.load_engine.cache_clear()
+    engines.load_engine.cache_clear()
 
 
 def config(folder: Path, out: str, **tokenizer: Any) -> dict[str, Any]:

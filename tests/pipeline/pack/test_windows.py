@@ -24,8 +24,9 @@ from packtrain.pipeline.pack import planning, survey
 from packtrain.pipeline.pack.decide import DuplicateFinder
 from packtrain.pipeline.pack.survey import Survey
 from packtrain.pipeline.pack.windows import compose
-from packtrain.pipeline.run.memory import count_workers, encoding_need, packing_need
+from packtrain.pipeline.run.memory import encoding_need, packing_need
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.run.worker_count import count_workers
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.open import StoredFile
 from packtrain.schemas.config.config import RunConfig

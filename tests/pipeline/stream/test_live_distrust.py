@@ -19,10 +19,10 @@ fastokens = pytest.importorskip("fastokens")
 def _fresh_encoders() -> Iterator[None]:
     """Encoders are kept in a process; a lying one must not outlive its test."""
     encode.load_encoder.cache_clear()
-    encode.load_engine.cache_clear()
+    engines.load_engine.cache_clear()
     yield
     encode.load_encoder.cache_clear()
-    encode.load_engine.cache_clear()
+    engines.load_engine.cache_clear()
 
 
 def rows(config: dict[str, Any]) -> list[dict[str, list[Any]]]:

@@ -248,7 +248,7 @@ def test_as_a_loop_does_it(texts: list[str], least: int) -> None:
     assert found == [len(text) >= least and not text.startswith("a") for text in texts]
 
 
-def test_polars_is_imported_only_where_it_is_used() -> None:
+def test_workers_import_no_large_package_that_they_do_not_need() -> None:
     modules = ", ".join(["packtrain.stages.select.where", *TASK_MODULES])
-    code = f"import sys, {modules}; assert not {{'polars', 'torch', 'transformers'}} & set(sys.modules)"
+    code = f"import sys, {modules}; assert not {{'polars', 'pydantic', 'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
