@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,8 +104,7 @@ def run(
     if no_report:
         overrides.append("run.report=false")
     loaded, folder = load_config(given, base, overrides, typed=config is None)
-    if not dry_run:
-        start_early(loaded, folder)
+    checked = start_early(loaded, folder) if not dry_run else None
     from ..report.draw.printing import say
     from ..report.files import HTML as REPORT
     from ..run.commit import put_card
@@ -116,8 +116,8 @@ def run(
 
     # With --json, standard output carries the JSON only.
     console = make_console(stderr=as_json)
-    with ConsoleObserver(console) as observer:
-        work = open_workspace(loaded, folder, observer)
+    with checked or nullcontext(), ConsoleObserver(console) as observer:
+        work = open_workspace(loaded, folder, observer, checked)
         target = work.out
         manifest = find_finished(loaded, work, verify_inputs=verify_inputs)
         if dry_run:

@@ -25,14 +25,14 @@ class FinishedShards:
     results: dict[str, PackResult] = field(default_factory=dict)
     """Results by the name of their record."""
     documents: FileRecord | None = None
-    _ahead: CheckAhead | None = None
+    _ahead: list[CheckAhead] = field(default_factory=list)
 
     def __enter__(self) -> "FinishedShards":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ahead is not None:
-            self._ahead.__exit__()
+        for check in self._ahead:
+            check.__exit__()
 
     @property
     def tokens(self) -> int:
@@ -51,24 +51,29 @@ class FinishedShards:
                     self._result(name)
         self._documents()
 
-    def check_ahead(self, folders: list[str]) -> None:
+    def check_ahead(self, folders: list[str], begun: CheckAhead | None = None) -> None:
         """Begin to compare the results of earlier processes with their records, in threads, for `forget_damaged`.
 
         Args:
             folders: folders of the splits' shards.
+            begun: an earlier check of some of them.
         """
         if not isinstance(self.out, LocalStore):
             return  # copies are checked when they are fetched
         self.look(folders)
-        files = self._files()
+        files = set(self._files())
+        if begun is not None:
+            self._ahead.append(begun)
+            files.difference_update(begun.files)
         if files and sum(file.bytes for file in files) <= ALONE_BYTES:
-            self._ahead = CheckAhead(self.out, files)
+            self._ahead.append(CheckAhead(self.out, files))
 
     def forget_damaged(self, executor: Executor, observer: Observer) -> None:
         """Remove files that do not match their record, so that they are made again."""
         checked, bad = set[StoredFile](), set[str]()
-        if self._ahead is not None:
-            checked, bad = set(self._ahead.files), self._ahead.damaged()
+        for check in self._ahead:
+            checked.update(check.files)
+            bad |= check.damaged()
         bad |= damaged(executor, self.out, [file for file in self._files() if file not in checked])
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")

@@ -41,7 +41,7 @@ from .workspace import Workspace, fit_workers
 def check_ahead(config: RunConfig, work: Workspace) -> FinishedShards:
     """Begin to check the shards of earlier processes, for `pack`; leave the result as a context manager."""
     finished = FinishedShards(work.out)
-    finished.check_ahead([shards_folder(config, split) for split in split_names(config)])
+    finished.check_ahead([shards_folder(config, split) for split in split_names(config)], work.checked)
     return finished
 
 
