@@ -257,9 +257,9 @@ class Tiled:
     def __init__(self, real: Any, size: int) -> None:
         self.real, self.size = real, size
 
-    def tokens(self, rows: list[int]) -> int:
+    def tokens(self, rows: Any) -> Any:
         """See `RowSizes`."""
-        return int(self.real.tokens([row % self.size for row in rows]))
+        return self.real.tokens(rows % self.size)
 
     def of(self, rows: Any) -> Any:
         """See `RowSizes`."""

@@ -8,9 +8,10 @@ import weakref
 from collections import deque
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-_KEPT = 64
+_KEPT = 32
 """Maximum number of idle arrays to keep."""
 
 
@@ -52,3 +53,7 @@ class Buffers:
         reference = weakref.ref(lent, back)
         table[id(reference)] = reference
         return lent[None]
+
+    def tensor(self, size: int) -> torch.Tensor:
+        """Return `take(size)` as a tensor."""
+        return torch.from_numpy(self.take(size))

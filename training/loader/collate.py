@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,16 @@ from .context_parallel import ContextPart
 from .loss_weights import any_weighted, weights_of
 
 _LOG = logging.getLogger(__name__)
-Take = Callable[[int], NDArray[np.int64]]
-"""A function that returns an uninitialised (1, size) array."""
+Take = Callable[[int], torch.Tensor]
+"""A function that returns an uninitialised (1, size) tensor of int64."""
 _TOKENS = ("input_ids", "labels", "position_ids")
 _AS_THEY_ARE = ("seq_idx", "loss_weights", "shift_loss_weights")
 """Columns that keep their type; the others become int64."""
 
 
-def fresh(size: int) -> NDArray[np.int64]:
-    """Return a new array."""
-    return np.empty((1, size), dtype=np.int64)
+def fresh(size: int) -> torch.Tensor:
+    """Return a new tensor."""
+    return torch.empty((1, size), dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ class Collator:
     context: ContextPart | None = None
     """Return only this part of the tokens, and `shift_labels` (see `ContextPart.held`)."""
     take: Take = fresh
-    """Makes the arrays, for example `Buffers.take`."""
+    """Makes the int64 tensors, for example `Buffers.tensor`."""
 
     def batches(self, spans: Sequence[RowSpan], share: int = 0) -> list[dict[str, Any]]:
         """Make batches of `share` rows each; by default, one of all rows.
 
-        The batches are parts of the same arrays, so each keeps the memory of all.
+        The int64 tensors of all batches are parts of one array, so each keeps the memory of all.
         """
         weights = any_weighted(spans) if self.weights is None else self.weights
         unpadded = self.unpadded
@@ -129,46 +129,50 @@ class Collator:
             spans, share = self.shape.padded(spans), 2 * share
         tokens, docs = _ends(spans, share)
         lengths = np.concatenate([span.seq_lengths for span in spans])
-        columns = {name: [getattr(span, name) for span in spans] for name in _TOKENS}
+        columns: dict[str, list[NDArray[Any]]] = {name: [getattr(span, name) for span in spans] for name in _TOKENS}
         if weights:
             columns["loss_weights"] = [weights_of(span) for span in spans]
         if self.seq_idx:
-            numbers = np.arange(len(lengths), dtype=np.int32) - np.repeat(docs[:-1], np.diff(docs)).astype(np.int32)
+            own_docs = np.arange(len(lengths), dtype=np.int32) - np.repeat(docs[:-1], np.diff(docs)).astype(np.int32)
             edges = np.cumsum(lengths_of([span.input_ids for span in spans[:-1]]))
-            columns["seq_idx"] = np.split(np.repeat(numbers, lengths), edges)
+            columns["seq_idx"] = np.split(np.repeat(own_docs, lengths), edges)
         if self.context is not None:
             columns, tokens = self.context.held(columns, lengths, tokens)
         widths = [end - begin for begin, end in pairwise(tokens)]
-        ids, labels, positions, *more = (
-            _cut(np.concatenate(arrays)[None] if name in _AS_THEY_ARE else _widened(arrays, self.take), widths)
-            for name, arrays in columns.items()
-        )
-        names = list(columns)[len(_TOKENS) :]
+        wide = [name for name in columns if name not in _AS_THEY_ARE]
+        found = dict(zip(wide, _widened([columns[name] for name in wide], widths, self.take), strict=True))
+        # The others follow in the order of the columns.
+        more = {
+            name: _cut(torch.from_numpy(np.concatenate(arrays)[None]), widths) if name in _AS_THEY_ARE else found[name]
+            for name, arrays in islice(columns.items(), len(_TOKENS), None)
+        }
         if unpadded:
             own = [
                 span.seq_lengths if span.seq_lengths_unpadded is None else span.seq_lengths_unpadded for span in spans
             ]
-            more.append(_running_sums(np.concatenate(own), docs))
-            names.append("cu_seq_lens_unpadded")
-        numbers_of_all, found = lengths.tolist(), []
-        for number, bounds in enumerate(_running_sums(lengths, docs)):
+            more["cu_seq_lens_unpadded"] = _running_sums(np.concatenate(own), docs)
+        batches = []
+        numbers = lengths.tolist()
+        for number, (ids, labels, positions, bounds) in enumerate(
+            zip(*(found[name] for name in _TOKENS), _running_sums(lengths, docs), strict=True)
+        ):
             # faster than the array's own method, for few numbers
-            longest = max(numbers_of_all[docs[number] : docs[number + 1]], default=0)
+            longest = max(numbers[docs[number] : docs[number + 1]], default=0)
             longest = longest if self.shape is None else self.shape.length
             batch = {
-                "input_ids": ids[number],
-                "labels": labels[number],
-                "position_ids": positions[number],
+                "input_ids": ids,
+                "labels": labels,
+                "position_ids": positions,
                 "cu_seq_lens_q": bounds,
                 "cu_seq_lens_k": bounds,
                 "max_length_q": longest,
                 "max_length_k": longest,
                 "use_cache": False,
             }
-            for name, tensors in zip(names, more, strict=True):
+            for name, tensors in more.items():
                 batch[name] = tensors[number]
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
 
 def flatten(
@@ -260,24 +264,28 @@ def _ends(spans: Sequence[RowSpan], share: int) -> tuple[list[int], list[int]]:
 
 def _running_sums(lengths: NDArray[np.int32], docs: list[int]) -> Sequence[torch.Tensor]:
     """For each batch, int32 (D + 1,) the running sum of its documents' lengths, from 0 on."""
-    sums = offsets_of(lengths, np.int32)
     if len(docs) == 2:
-        return [torch.from_numpy(sums)]
-    return [torch.from_numpy(sums[begin : end + 1] - sums[begin]) for begin, end in pairwise(docs)]
+        return [torch.from_numpy(offsets_of(lengths, np.int32))]
+    numbers = lengths.tolist()
+    sums = chain.from_iterable(accumulate(numbers[begin:end], initial=0) for begin, end in pairwise(docs))
+    widths = [end - begin + 1 for begin, end in pairwise(docs)]
+    return _cut(torch.from_numpy(np.fromiter(sums, np.int32, sum(widths))), widths)
 
 
-def _cut(values: NDArray[Any], widths: list[int]) -> Sequence[torch.Tensor]:
+def _widened(columns: list[list[NDArray[np.int32]]], widths: list[int], take: Take) -> list[Sequence[torch.Tensor]]:
+    """For each column, the part of each batch, int64 (1, width): copied and converted in one pass over memory."""
+    out = take(len(columns) * sum(widths))
+    np.concatenate(list(chain.from_iterable(columns)), out=out.numpy()[0])
+    count = len(widths)
+    if count == 1:  # with the strides of tensors of its own, which compiled steps look at
+        return [[part] for part in torch.unsafe_split(out.view(len(columns), widths[0]), 1)]
+    parts = _cut(out, widths * len(columns))
+    return [parts[begin : begin + count] for begin in range(0, len(parts), count)]
+
+
+def _cut(values: torch.Tensor, widths: list[int]) -> Sequence[torch.Tensor]:
     """Parts of these widths, of the last axis."""
-    if len(widths) == 1:
-        return [torch.from_numpy(values)]
     # Several times as fast as making tensors of slices. "unsafe" means that a change in place of one part is not
     # recorded for the others, whose values it does not touch.
-    parts: Sequence[torch.Tensor] = torch.unsafe_split_with_sizes(torch.from_numpy(values), widths, -1)
+    parts: Sequence[torch.Tensor] = torch.unsafe_split_with_sizes(values, widths, -1)
     return parts
-
-
-def _widened(arrays: list[NDArray[np.int32]], take: Take) -> NDArray[np.int64]:
-    """Return (1, T), copied and converted in one pass over memory."""
-    out = take(sum(map(len, arrays)))
-    np.concatenate(arrays, out=out[0])
-    return out

@@ -9,16 +9,15 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...schemas.config.hints import choice
 from ...schemas.errors import ConfigError
@@ -41,11 +40,13 @@ from .context_parallel import ContextPart, context_places
 from .loss_weights import hands_out
 from .prefetch import ShardsAhead
 from .step_documents import StepDocument, step_documents
+from .threads import Outcome, Threads
 from .watchdog import Watchdog, whereabouts
 
 _LOG = logging.getLogger(__name__)
-_TASK_ROWS, _COPY_ROWS, _COPY_TOKENS = 32, 16, 2**16
-"""Most rows of a thread's task, and most rows and tokens of one copy; more would not fit into the processor's cache."""
+_TASK_ROWS, _COPY_TOKENS = 32, 2**17
+"""Most rows of a thread's task, and of one copy; and most tokens of one copy, whose batches take 3 MiB: more would not
+fit into the processor's cache."""
 _Made = tuple[Step | None, dict[str, Any]]
 """A batch, and the step that it completes; None if it does not complete one."""
 
@@ -166,14 +167,14 @@ class PackedLoader:
         self._ended = False
         self._rows = self._tokens = 0  # returned by all ranks together
         context = ContextPart.of(group, cp_layout, [part.packing for part in self.corpus.parts])
-        # Torch's allocator reuses page-locked memory once copies from it are done.
+        # Torch's allocator reuses page-locked memory once copies from it are done; it knows them by their storage.
         self.collator = Collator(
             seq_idx,
             weights=hands_out(any(part.manifest.weighted for part in self.corpus.parts), loss_weights),
             unpadded=any(part.packing.get("parallel") for part in self.corpus.parts),
             shape=FixedShape.of(self.corpus, static_shapes, unpacked, pad_id),
             context=context,
-            take=_pinned if pin_memory else Buffers().take,
+            take=_pinned if pin_memory else Buffers().tensor,
         )
         if unpacked:
             if context is not None:
@@ -284,31 +285,34 @@ class PackedLoader:
 
     def _in_turn(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         for task in self._tasks(first, count):
-            yield from self._make(steps.several(task.start, len(task)), self.accumulate)
+            yield from self._made(steps, task)
 
     def _early(self, steps: Steps, first: int, count: int) -> Iterator[_Made]:
         """Yield batches in order; threads make them ahead."""
         tasks = self._tasks(first, count)
         ahead = max(2 * self.num_workers, -(-self.num_workers * self.prefetch // self._task_steps))
-        pool = ThreadPoolExecutor(self.num_workers, thread_name_prefix="packtrain-loader")
-        waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+        threads = Threads(partial(self._made, steps), self.num_workers, "packtrain-loader")
+        waiting: deque[tuple[int, SimpleQueue[Outcome[_Made]]]] = deque()
         ending = sys.is_finalizing  # local names, because module names are gone if the interpreter ends during a loop
-
-        def make(task: range) -> list[_Made]:
-            return list(self._make(steps.several(task.start, len(task)), self.accumulate))
-
         try:
             while True:
                 for task in islice(tasks, ahead - len(waiting)):
-                    waiting.append((task.start, pool.submit(make, task)))
+                    waiting.append((task.start, threads.submit(task)))
                 if not waiting:
                     break
-                position, future = waiting.popleft()
-                yield from self.watchdog.wait(future, partial(whereabouts, steps, self.place, position))
+                position, queue = waiting.popleft()
+                made, error = self.watchdog.wait(queue, partial(whereabouts, steps, self.place, position))
+                yield from made
+                del made  # its memory is used again
+                if error is not None:
+                    raise error
         finally:
             # do not wait for the threads, because a hanging store would hide the error
             if not ending():
-                pool.shutdown(wait=False, cancel_futures=True)
+                threads.close()
+
+    def _made(self, steps: Steps, task: range) -> Iterator[_Made]:
+        return self._make(steps.several(task.start, len(task)), self.accumulate)
 
     def _make(self, planned: list[Step], parts: int) -> Iterator[_Made]:
         """Yield this rank's share of several steps, each as `parts` batches. Only the last step may be incomplete."""
@@ -326,7 +330,7 @@ class PackedLoader:
             try:
                 made = self._batches(some, share, trained - begin)
             except Exception:
-                if self.num_workers or size == share:
+                if size == share or not self._local():
                     raise
                 # The error comes again at its own batch.
                 made = (
@@ -356,16 +360,15 @@ class PackedLoader:
     def _together(self, share: int) -> int:
         """Number of batches of `share` rows that are copied at once, into the same arrays.
 
-        More than two rows gain nothing. A row of a remote shard may have to be waited for, so only local ones are read
-        before they are asked for.
+        A row of a remote shard may have to be waited for, so only local ones are read before they are asked for.
         """
-        alone = share > 2 or self.unpacked or self.pin_memory or not (self.num_workers or self._local())
-        return 1 if alone else max(1, min(_COPY_ROWS, _COPY_TOKENS // self.corpus.max_length) // share)
+        alone = self.unpacked or self.pin_memory or not (self.num_workers or self._local())
+        return 1 if alone else max(1, min(_TASK_ROWS, _COPY_TOKENS // self.corpus.max_length) // share)
 
     @property
     def _task_steps(self) -> int:
         """Number of steps that are planned at once, because planning one takes as long as copying a row; and that a
-        thread makes, because handing over a task takes as long as eight rows.
+        thread makes, because handing over a task takes as long as a few rows.
         """
         return max(1, _TASK_ROWS * self.place.world_size // self.rows_per_step)
 
@@ -382,6 +385,5 @@ class PackedLoader:
         return ahead
 
 
-def _pinned(size: int) -> NDArray[np.int64]:
-    array: NDArray[np.int64] = torch.empty((1, size), dtype=torch.int64, pin_memory=True).numpy()
-    return array
+def _pinned(size: int) -> torch.Tensor:
+    return torch.empty((1, size), dtype=torch.int64, pin_memory=True)

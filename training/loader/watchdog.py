@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from ...schemas.errors import StalledError
@@ -13,7 +13,7 @@ from ..order.rank import RankInfo
 from ..order.steps import Steps
 
 _LOG = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +27,23 @@ class Watchdog:
     give_up_after: float | None = 480.0
     """Seconds until the waiting rank stops with an error; None waits forever."""
 
-    def wait(self, future: "Future[_Result]", what: Callable[[], str]) -> _Result:
-        """Wait for a future, and return its result.
+    def wait(self, queue: "SimpleQueue[_Item]", what: Callable[[], str]) -> _Item:
+        """Wait for a queue's next item, and return it.
 
         Args:
             what: describes what the rank waits for; only called if it takes too long.
 
         Raises:
-            StalledError: the result did not come in time.
+            StalledError: nothing came in time.
         """
         began = time.monotonic()
         report = self.report_after
         while True:
             limit = report if self.give_up_after is None else min(report, self.give_up_after)
             try:
-                return future.result(timeout=max(0.0, limit - (time.monotonic() - began)))
-            except TimeoutError:
-                if future.done():  # the future finished at the last moment, or raised a timeout itself
-                    return future.result()
+                return queue.get(timeout=max(0.0, limit - (time.monotonic() - began)))
+            except Empty:
+                pass
             waited = time.monotonic() - began
             if self.give_up_after is not None and waited >= self.give_up_after:
                 raise StalledError(

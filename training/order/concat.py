@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -86,17 +86,14 @@ class ConcatRows:
             row_spans += self.parts[part].row_spans([row for _, row in group])
         return row_spans
 
-    def tokens(self, rows: list[int]) -> int:
-        """Return the number of tokens of all these rows together. Opens no shard."""
-        if self._only is not None:
-            return self._only.sizes.tokens(rows)
-        return sum(self.parts[part].sizes.tokens([row]) for part, row in map(self.locate, rows))
-
     def tokens_of(self, rows: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
         """Return (N,) the tokens of each row. Opens no shard."""
         if self._only is not None:
-            return self._only.sizes.of(rows)[0]
-        return np.array([self.tokens([row]) for row in rows.tolist()], dtype=np.int64)
+            return self._only.sizes.tokens(rows)
+        tokens = np.empty(len(rows), dtype=np.int32)
+        for part, mine, own in self._by_part(rows):
+            tokens[mine] = part.sizes.tokens(own)
+        return tokens
 
     def url_of(self, index: int) -> str:
         """Return the full address of the shard that holds row `index`."""
@@ -108,8 +105,13 @@ class ConcatRows:
         if self._only is not None:
             return shape.weigh(*self._only.sizes.of(rows))
         costs = np.empty(len(rows), dtype=np.float64)
+        for part, mine, own in self._by_part(rows):
+            costs[mine] = shape.weigh(*part.sizes.of(own))
+        return costs
+
+    def _by_part(self, rows: NDArray[np.int64]) -> Iterator[tuple[PackedRows, NDArray[np.bool_], NDArray[np.int64]]]:
+        """Yield each dataset that holds some of the rows, (N,) which those are, and their numbers in it."""
         owners = np.searchsorted(self._starts, rows, side="right") - 1
         for part in np.unique(owners).tolist():
             mine = owners == part
-            costs[mine] = shape.weigh(*self.parts[part].sizes.of(rows[mine] - self._starts[part]))
-        return costs
+            yield self.parts[part], mine, rows[mine] - self._starts[part]

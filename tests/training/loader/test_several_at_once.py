@@ -91,6 +91,18 @@ def test_however_rows_are_joined(rows: list[list[int]], batches: int, cuts: list
             assert batch["seq_idx"][0].tolist() == numbers[places].tolist()
 
 
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_change_in_place_counts_for_its_own_tensor_alone(share: int) -> None:
+    batches = Collator(weights=False).batches([span([[2, 1], [3]], 10)], share)
+    tensors = [value for batch in batches for value in batch.values() if isinstance(value, torch.Tensor)]
+    values = [tensor.tolist() for tensor in tensors]
+    versions = [tensor._version for tensor in tensors]
+    batches[0]["labels"].add_(1)
+    changed = [tensor is batches[0]["labels"] for tensor in tensors]
+    assert [tensor._version > version for tensor, version in zip(tensors, versions, strict=True)] == changed
+    assert [tensor.tolist() != value for tensor, value in zip(tensors, values, strict=True)] == changed
+
+
 @given(ROWS)
 def test_rows_of_a_fixed_shape_are_alike_alone_and_together(rows: list[list[int]]) -> None:
     collator = replace(ALL, shape=FixedShape(40, 5))
@@ -152,11 +164,12 @@ def closing(loader: PackedLoader) -> Iterator[dict[str, Any]]:
     yield from loader
 
 
-def test_without_a_thread_an_error_comes_at_its_own_batch(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_error_comes_at_its_own_batch(folder: Path, tmp_path: Path, workers: int) -> None:
     damaged = shutil.copytree(folder, tmp_path / "damaged")
     shards = json.loads((damaged / "manifest.json").read_bytes())["splits"]["train"]["shards"]
     (damaged / shards[1]["name"]).write_bytes(b"not an Arrow file")
-    loader = PackedLoader(damaged, rows_per_step=1, order="sequential", balance=None, num_workers=0)
+    loader = PackedLoader(damaged, rows_per_step=1, order="sequential", balance=None, num_workers=workers)
     states: list[int] = []
     with pytest.raises(IntegrityError, match="has 17 bytes"):
         states.extend(loader.state_dict()["rows"] for _ in loader)
