@@ -1,5 +1,6 @@
 """`packtrain run`: the whole pipeline, then commands to look at the result."""
 
+import gc
 import json
 import os
 import shutil
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from ...schemas.manifest import Manifest
     from ..encode.prepared import Prepared
     from ..run.estimate import RunEstimate
+
+_GARBAGE = 100_000
+"""Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
+stay.
+"""
 
 
 def run(
@@ -82,6 +88,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
+    gc.set_threshold(_GARBAGE)
     from ..configfile import Typed, load_config
     from ..run.early_start import start_early
 
