@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
+from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
@@ -72,12 +74,25 @@ def _advice(mask: MaskConfig, found: Counter[str]) -> str:
     return ". ".join(out)
 
 
+def compile_early(spec: EncodeSpec, mask: MaskConfig) -> None:
+    """Compile the template for `check_stops` while the run waits for something else. What is wrong with it is left to
+    the tasks, which report it.
+    """
+    if spec.template is not None and _is_checked(spec.template, mask):
+        with suppress(PacktrainError):
+            make_renderer(spec, spec.template)
+
+
+def _is_checked(template: str, mask: MaskConfig) -> bool:
+    return mask.policy != "all" and not nests_values(template)  # such a template is not rendered in this process
+
+
 def check_stops(spec: EncodeSpec, mask: MaskConfig) -> Iterator[str]:
     """Say that the template does not end turns itself, or ends them with tokens at which a generation would not
     stop.
     """
-    if spec.template is None or mask.policy == "all" or nests_values(spec.template):
-        return  # a template that nests values is not rendered in this process
+    if spec.template is None or not _is_checked(spec.template, mask):
+        return
     renderer = make_renderer(spec, spec.template)
     header = renderer.manner.header_stops
     if header and mask.train_end:

@@ -11,6 +11,7 @@ from ..contamination.evaluation import Evaluation, prepare_evaluation
 from ..encode.engine_choice import warm_up
 from ..encode.engine_trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
 from ..encode.prepared import Prepared, make_spec
+from ..encode.sampling_notes import compile_early
 from ..encode.tokenizer import TokenizerLoading
 from ..encode.tokenizer_place import find_tokenizer
 from ..execute.executor import Executor
@@ -83,7 +84,9 @@ def prepare(
         soon = guess if first is None else replace(guess, joined=tuple(first))
         if work.parts.missing(soon.tasks(cache)):
             if section.engine != REFERENCE and loading.was_stored:
-                reference_tokenizer(tokenizer.json)  # loaded here while the fork server loads the engine
+                # Needed later in this process, which would wait here for the fork server to load the engine.
+                reference_tokenizer(tokenizer.json)
+                compile_early(spec, config.mask)
             executor.start(warm_up, cache, spec.name)
         choice = choose_on_first_rows(guess, cache, executor, work.observer)
         spec = replace(spec, engine=choice.name, engine_version=choice.version)
