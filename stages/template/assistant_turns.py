@@ -18,7 +18,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache
+from itertools import count, pairwise
 from typing import NamedTuple, TypeAlias
 
 from .thought_style import ThoughtStyle
@@ -116,6 +117,9 @@ def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, found))) if found else None
 
 
+_header_pattern = lru_cache(maxsize=16)(stop_pattern)
+
+
 def common_prefix(head: str, text: str) -> int:
     """How many first characters two texts share."""
     if text.startswith(head):
@@ -162,11 +166,9 @@ def find_turns(
     said = [index for index, role in enumerate(roles) if role == ASSISTANT]
     if not said:
         return []
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for place, (_, _, code) in enumerate(words):
-        first.setdefault(code >> MESSAGE, place)
-        last[code >> MESSAGE] = place
+    owners = [code >> MESSAGE for _, _, code in words]
+    last = dict(zip(owners, count(), strict=False))
+    first = dict(zip(reversed(owners), range(len(owners) - 1, -1, -1), strict=True))
     # If words of every message were found, the template wrote the text between words. Else that text may contain words
     # that were not followed, and must not be searched.
     complete = len(first) == len(roles)
@@ -179,11 +181,12 @@ def find_turns(
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
         low_word, high_word = first[index], last[index]
-        if index in calls and all(word[2] & CALL == 0 for word in words[low_word : high_word + 1]):
+        if index in calls and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
-        high_word = _last_word(text, words, low_word, high_word, manner)
-        if low_word < high_word and any(word[2] >> MESSAGE != index for word in words[low_word : high_word + 1]):
-            raise UnprovedError("it contains words of other messages", index)
+        if low_word < high_word:
+            high_word = _last_word(text, words, low_word, high_word, manner)
+            if owners[low_word : high_word + 1].count(index) <= high_word - low_word:
+                raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
         anchor, done = words[low_word][0], words[high_word][1]
         before = text[low:anchor]
@@ -316,7 +319,7 @@ class _Closing:
         self, text: str, words: Sequence[Word], last: dict[int, int], final: int, messages: int, manner: TemplateProfile
     ) -> None:
         self._text = text
-        self._headers = stop_pattern(manner.header_stops)
+        self._headers = _header_pattern(manner.header_stops)
         self._final = final if final == messages - 1 else -1
         self._stops = manner.stops
         place = last.get(final)
@@ -376,7 +379,7 @@ def with_next_stops(
 
     A header of the assistant's own ends no turn: a model is not asked to generate two turns.
     """
-    headers = stop_pattern(manner.header_stops)
+    headers = _header_pattern(manner.header_stops)
     if headers is None:
         return list(turns)
     begins = [begin for begin, _, code in words if code >= 0]

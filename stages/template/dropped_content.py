@@ -94,7 +94,11 @@ class TemplateCapabilities:
         Raises:
             RowRejectedError: `lost_content`, if anything else is left out.
         """
-        written = {code for begin, end, code in words if end > begin and not text[begin:end].isspace()}
+        written = {
+            code
+            for begin, end, code in words
+            if end > begin and not (text[begin].isspace() and text[begin:end].isspace())
+        }
         dropped: set[str] = set()
         missing: list[int] = []
         for index, message in enumerate(messages):

@@ -91,6 +91,11 @@ def take_steps(count: int) -> None:
         raise TemplateLimitError(f"it takes more than {MAX_STEPS:,} steps")
 
 
+def steps_left() -> int:
+    """Steps that the current rendering may still take."""
+    return _steps[0]
+
+
 def counted(iterable: Any) -> Any:
     """The iterable of a loop, with its items counted as steps."""
     try:

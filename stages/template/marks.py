@@ -10,12 +10,15 @@ import marshal
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jinja2
+
 from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, REASONING, TOOLS, Word, code_of
+from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
-from .environment import GuardedNamespace, compile_template, make_environment
+from .environment import make_environment
+from .shared_prompt import CannotShareError, SharedPrompt
 from .tracked_str import TrackedStr, owned, tracked, words_of
-from .tracking_environment import OwnedDict, TrackingEnvironment
+from .tracking_environment import OwnedDict, TrackingEnvironment, quick_template
 
 _WORDS_KEYS = ("content", *REASONING_KEYS)
 PART_KEYS = ("text", "refusal", *_WORDS_KEYS)
@@ -53,42 +56,72 @@ class Marker:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self._environment = environment = make_environment(TrackingEnvironment, template.name, template.date)
-        self._compiled = compile_template(environment, template.source)
-        self._render = self._compiled.root_render_func
-        self._render.__globals__.update(
-            {
-                "_Namespace": GuardedNamespace,
-                "_TrackedStr": TrackedStr,
-                "_nothing": environment.undefined(),
-                "_text": str,
-            }
-        )
+        self._compiled = quick_template(environment, environment.compile(template.source))
+        self._shared: SharedPrompt | None = None
+        self._asked = False
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
-        self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
+        self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False, cut: int = 0
     ) -> Marked:
         """Render messages that `own` made; return the text and its words.
+
+        Args:
+            cut: how many of them are the prompt that `prompt` will be asked for; 0: it will not be asked for one.
 
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         environment = self._environment
+        shared = self._shared if 0 < cut < len(chat) and self.divided else None
+        if shared is not None:
+            shared.begin(chat, cut)
+        compiled = self._compiled if shared is None else shared.whole
+        text = self._rendered(compiled, chat, tools, add_generation_prompt=add_generation_prompt)
+        if type(text) is not TrackedStr:
+            return Marked(text, [], environment.blocks)
+        words, text = sorted(words_of(text)), str.__str__(text)
+        if shared is not None:
+            words = shared.end(text, words)
+        if not tools:
+            return Marked(text, words, environment.blocks)
+        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
+        words = [word for word in words if word[2] > TOOLS]
+        return Marked(text, words, environment.blocks, written)
+
+    @property
+    def divided(self) -> bool:
+        """Whether `prompt` may give a text. Compiles the parts of the template when it is first asked."""
+        if not self._asked:
+            self._asked, self._shared = True, SharedPrompt.of(self._environment, self.template.source)
+        return self._shared is not None
+
+    def prompt(self, chat: Messages, tools: list[dict[str, Any]] | None) -> str | None:
+        """The text that a model continues after the prompt of a conversation, if it takes less than to render it.
+
+        Args:
+            chat: the first messages of those that were rendered last with `cut`: as many, and the same objects.
+            tools: as there.
+
+        Raises:
+            RowRejectedError, TemplateError: as `ChatTemplate.render`.
+        """
+        if self._shared is None or not self._shared.knows(chat):
+            return None
+        try:
+            return str.__str__(self._rendered(self._shared.rest, chat, tools, add_generation_prompt=True))
+        except CannotShareError:
+            return None
+
+    def _rendered(self, compiled: jinja2.Template, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> str:
+        environment = self._environment
         inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
 
         def render() -> str:
             environment.blocks = 0
-            return environment.concat(self._render(self._compiled.new_context(inputs)))
+            return environment.concat(compiled.root_render_func(compiled.new_context(inputs)))
 
-        text = self.template.guarded(render)
-        if type(text) is not TrackedStr:
-            return Marked(text, [], environment.blocks)
-        words = sorted(words_of(text))
-        if not tools:
-            return Marked(str.__str__(text), words, environment.blocks)
-        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
-        words = [word for word in words if word[2] > TOOLS]
-        return Marked(str.__str__(text), words, environment.blocks, written)
+        return self.template.guarded(render)
 
     def own(self, messages: Messages, words: Mapping[int, tuple[Word, ...]] | None = None) -> Messages:
         """Messages as the template sees them, with tracked contents.
@@ -146,11 +179,16 @@ class Marker:
         return made
 
     def _message(self, message: Any, index: int) -> Message:
-        code = code_of(index)
+        code = index << MESSAGE
         made: Message
-        if is_plain(message):
+        if (
+            type(message) is dict
+            and len(message) == 2
+            and type(content := message.get("content")) is str
+            and type(message.get("role")) is str
+        ):  # `is_plain`, which most are
             made = message.copy()
-            made["content"] = owned(made["content"], code)
+            made["content"] = owned(content, code)
             return made
         if not isinstance(message, Mapping):
             raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")

@@ -28,7 +28,7 @@ from .profile import learn_profile
 from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
 from .symbolic_str import TraceAbortedError
 from .trace import Trace, Tracer
-from .train_flags import flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
+from .train_flags import PartFlag, flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
 from .turn_parts import divided, has_parts
 
 PatternKey: TypeAlias = tuple[int, tuple[str, ...]]
@@ -213,21 +213,28 @@ class Renderer:
         self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None, *, exact: bool
     ) -> Rendered:
         marker, manner = self._marker, self.manner
-        given = prompt + completion
-        flagged = part_flags(given)
-        messages = without_flags(self._keeper.joined(given))
+        given = messages = prompt + completion
+        flagged: dict[int, PartFlag] = {}
+        if list in [type(message.get("content")) for message in given]:
+            flagged = part_flags(given)
+            messages = without_flags(self._keeper.joined(given))
         truth = self.template.render(messages, tools) if exact else ""
-        chat = marker.own(messages, joined_words(given, messages, flagged))
+        chat = marker.own(messages, joined_words(given, messages, flagged) if flagged else None)
         own_tools = marker.tools(tools)
-        marked = marker.render(chat, own_tools)
+        marked = marker.render(chat, own_tools, cut=0 if exact else len(prompt))
         text, words = truth if exact else marked.text, marked.words
         if marked.text == text:
             dropped = self._keeper.check(messages, tools, text, words, marked.tools)
         else:
             dropped = self._keeper.check(messages, tools, text, (), ())
         roles: list[Any] = [message.get("role") for message in messages]
-        flags = [loss_weight(message) for message in messages]
-        calls = [index for index, one in enumerate(messages) if one.get("tool_calls") or one.get("function_call")]
+        flags: list[float] = [True] * len(messages)
+        calls = []
+        for index, message in enumerate(messages):
+            if len(message) > 2 or "content" not in message or "role" not in message:
+                flags[index] = loss_weight(message)
+                if message.get("tool_calls") or message.get("function_call"):
+                    calls.append(index)
         cut, count = len(prompt), len(messages)
         heads: dict[int, str] = {}
 
@@ -236,7 +243,10 @@ class Renderer:
                 if exact:
                     heads[index] = self.template.render(messages[:index], tools, add_generation_prompt=True)
                 else:
-                    heads[index] = marker.render(bare(index), own_tools, add_generation_prompt=True).text
+                    own = marker.prompt(chat[:cut], own_tools) if index == cut else None
+                    if own is None:
+                        own = marker.render(bare(index), own_tools, add_generation_prompt=True).text
+                    heads[index] = own
             return heads[index]
 
         def bare(index: int) -> Messages:

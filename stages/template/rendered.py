@@ -51,6 +51,9 @@ class Rendered(NamedTuple):
     """Why thoughts or tool calls of a located turn could not be located, or ""."""
 
 
+# Python finds members of an enum slowly.
+_PROMPT, _USER, _COMPLETION = RunKind.PROMPT, RunKind.USER, RunKind.COMPLETION
+_HISTORY, _HISTORY_END, _ASSISTANT, _END = RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END
 _NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
 """The one run of an empty text."""
 
@@ -153,25 +156,26 @@ def _pieces(
     """Divide a text at its turns and where the completion begins; yield (end, kind, message) of each piece."""
     out: list[tuple[int, int, int]] = []
     done = following = 0
+    final = len(roles) - 1
     for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
         if start > done:
-            index = min(following, message, len(roles) - 1)
+            index = min(following, message, final)
             if done < begin:
-                before = RunKind.USER if following and roles[index] == "user" else RunKind.PROMPT
+                before = _USER if following and roles[index] == "user" else _PROMPT
                 out.append((min(begin, start), before, index))
                 index = prompt
             if start > begin:
-                out.append((start, RunKind.COMPLETION, index))
+                out.append((start, _COMPLETION, index))
             done = start
         earlier = message < prompt
         if stop > done:
-            out.append((stop, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message))
+            out.append((stop, _HISTORY if earlier else _ASSISTANT, message))
             done = stop
         if stop_end > done:
-            out.append((stop_end, RunKind.HISTORY_END if earlier else RunKind.END, message))
+            out.append((stop_end, _HISTORY_END if earlier else _END, message))
             done = stop_end
         if end > done:
-            out.append((end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message))
+            out.append((end, _HISTORY if earlier else _ASSISTANT, message))
             done = end
         if next_stop > done and not done < begin < next_stop:
             later = RunKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else RunKind.STOP_IN_NEXT_HEADER

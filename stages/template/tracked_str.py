@@ -157,8 +157,7 @@ def join(pieces: Iterable[Any], separator: str = "") -> str:
     place, gap = 0, len(separator)
     for part in parts:
         if type(part) is TrackedStr:
-            for low, high, code in part._words:
-                words.append((low + place, high + place, code))
+            words += [(low + place, high + place, code) for low, high, code in part._words]
         place += len(part) + gap
     return tracked(text, tuple(words)) if words else text
 

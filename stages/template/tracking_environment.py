@@ -3,16 +3,20 @@
 jinja2 answers these through exceptions, which is slower; the results are the same.
 """
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
+from functools import reduce
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
+import jinja2
 from jinja2 import nodes
 from jinja2.compiler import Frame
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Undefined
+from jinja2.utils import missing
 
 from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
-from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, tojson
+from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, template_of, tojson
 from .limits import MAX_CHARACTERS, require_call, require_size
 from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
 
@@ -28,8 +32,13 @@ _SAFE_METHODS = frozenset(
 """String methods that can neither leave the sandbox nor make huge results."""
 _SCOPES = frozenset({"_loop_vars", "_block_vars"})
 """What generated code passes along with the arguments of a call."""
+REACHED_TEST = "reached by the rendering"
+"""A test that no template can name: whether a value is the environment's `stop`."""
 _COUNTED = 1 << 16
 """Method calls on texts of this many characters or more are checked."""
+
+
+_TEXTS = frozenset({str, TrackedStr})
 
 
 class OwnedDict(dict[Any, Any]):
@@ -61,6 +70,58 @@ def _concat(pieces: Any) -> str:
     return join(parts)
 
 
+class QuickLoop(LoopContext):
+    """The `loop` of a list. It looks items up, so that the next one costs no call of a Python function."""
+
+    _iterable: list[Any]
+
+    def _peek_next(self) -> Any:
+        after = self.index0 + 1
+        return self._iterable[after] if after < len(self._iterable) else missing
+
+    @property
+    def previtem(self) -> Any:
+        """See jinja2."""
+        return self._iterable[self.index0 - 1] if self.index0 else self._undefined("there is no previous item")
+
+
+QuickLoop.__name__ = LoopContext.__name__  # a template may print it
+
+
+def _loop(items: Any, undefined: type[Undefined], *recursive: Any) -> Any:
+    """What generated code takes for `LoopContext`: yields the items, each with `loop`."""
+    if type(items) is not list or recursive:
+        return LoopContext(items, undefined, *recursive)
+    return _advance(QuickLoop(items, undefined), items)
+
+
+def _advance(loop: QuickLoop, items: list[Any]) -> Iterator[tuple[Any, QuickLoop]]:
+    for loop.index0, item in enumerate(items):
+        yield item, loop
+
+
+def _added(terms: tuple[Any, ...]) -> tuple[str, ...]:
+    """What the output of a sum writes: its terms, if they are texts. So they are joined once, with all other output."""
+    if _TEXTS.issuperset(map(type, terms)):
+        return terms
+    total = reduce(operator.add, terms)
+    return (total if type(total) is TrackedStr else str(total),)
+
+
+def _terms(node: nodes.Expr) -> list[nodes.Expr]:
+    """The terms of a sum from left to right, neighbouring constants joined; the node itself if it is no sum."""
+    if not isinstance(node, nodes.Add):
+        return [node]
+    terms, last = _terms(node.left), node.right
+    if _is_text(last) and _is_text(terms[-1]) and len(terms) > 1:
+        last = nodes.Const(terms.pop().value + last.value, lineno=last.lineno)  # type: ignore[attr-defined]
+    return [*terms, last]
+
+
+def _is_text(node: nodes.Expr) -> bool:
+    return isinstance(node, nodes.Const) and type(node.value) is str
+
+
 class _QuickCode(CountingCode):
     """Generates code that looks up keys of plain dictionaries directly, without the environment.
 
@@ -83,8 +144,36 @@ class _QuickCode(CountingCode):
             self._ask(one.test)
         super().visit_If(node, frame)
 
+    def visit_Output(self, node: nodes.Output, frame: Frame) -> None:  # noqa: N802
+        """See jinja2. Sums of texts are written term by term."""
+        plainly = frame.buffer is None and not frame.require_output_check
+        if not (plainly and self._writes_plainly(frame, self._make_finalize())):
+            super().visit_Output(node, frame)
+            return
+        others: list[nodes.Expr] = []
+        for child in node.nodes:
+            terms = _terms(child)
+            if len(terms) == 1 or all(isinstance(term, nodes.Const) for term in terms):
+                others.append(child)
+                continue
+            if others:
+                super().visit_Output(nodes.Output(others, lineno=node.lineno), frame)
+                others = []
+            self.writeline("yield from _added((", child)
+            for term in terms:
+                self.visit(term, frame)
+                self.write(", ")
+            self.write("))")
+        if others:
+            super().visit_Output(nodes.Output(others, lineno=node.lineno), frame)
+
     def visit_Test(self, node: nodes.Test, frame: Frame) -> None:  # noqa: N802
         """See jinja2. `is string` is answered without a call."""
+        if node.name == REACHED_TEST:
+            self.write("(")
+            self.visit(node.node, frame)
+            self.write(" is environment.stop)")
+            return
         if node.name != "string" or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
             super().visit_Test(node, frame)
             return
@@ -109,6 +198,13 @@ class _QuickCode(CountingCode):
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         """See jinja2. Calls safe methods of texts directly; the generated code contains the arguments twice."""
+        if isinstance(node.node, nodes.EnvironmentAttribute):  # a hook of ours: no template can name one
+            self.write(f"environment.{node.node.name}(")
+            for argument in node.args:
+                self.visit(argument, frame)
+                self.write(", ")
+            self.write(")")
+            return
         method, plainly = node.node, not (node.kwargs or node.dyn_args or node.dyn_kwargs or forward_caller)
         plainly = plainly and all(isinstance(argument, nodes.Const) for argument in node.args)
         if not plainly or not isinstance(method, nodes.Getattr) or method.attr not in _SAFE_METHODS:
@@ -133,7 +229,7 @@ class _QuickCode(CountingCode):
         self.visit(node.node, frame)
         other = ""
         if how == "getattr" and key in _LOOP_NAMES:
-            other = f"_q.{key} if _q.__class__ is LoopContext else "
+            other = f"_q.{key} if _q.__class__ is _Loop else "
         elif how == "getattr" and not key.startswith("_"):
             other = f"_q.{key} if _q.__class__ is _Namespace and {key!r} in _q.__dict__ else "
         self.write(f").__class__ is dict else {other}environment.{how}(_q, {key!r}))")
@@ -162,6 +258,8 @@ class TrackingEnvironment(BoundedEnvironment):
     code_generator_class = _QuickCode
     concat = staticmethod(_concat)
     blocks: int
+    stop: Any = None
+    """See `SharedPrompt`."""
     kept: dict[int, tuple[int, dict[str, TrackedStr]]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -206,7 +304,7 @@ class TrackingEnvironment(BoundedEnvironment):
         if kind is dict or kind is OwnedDict:
             if attribute not in _DICT_NAMES:
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        elif kind is LoopContext or kind is GuardedNamespace:
+        elif kind is QuickLoop or kind is LoopContext or kind is GuardedNamespace:
             if not attribute.startswith("_"):
                 try:
                     return getattr(obj, attribute)
@@ -228,6 +326,23 @@ class TrackingEnvironment(BoundedEnvironment):
             if small and __callee.__name__ in _SAFE_METHODS:
                 return __callee(*args)
         return super().call(__context, __callee, *args, **kwargs)
+
+
+def quick_template(environment: TrackingEnvironment, code: Any) -> jinja2.Template:
+    """The template of code that this environment generated."""
+    template = template_of(environment, code)
+    template.root_render_func.__globals__.update(
+        {
+            "LoopContext": _loop,
+            "_Loop": QuickLoop,
+            "_Namespace": GuardedNamespace,
+            "_TrackedStr": TrackedStr,
+            "_added": _added,
+            "_nothing": environment.undefined(),
+            "_text": str,
+        }
+    )
+    return template
 
 
 def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from ...schemas.rows import MIXED_KINDS, NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
@@ -29,7 +30,7 @@ from .chat_template import REASONING_KEYS
 from .rendered import Runs
 from .thought_style import ThoughtStyle, is_blank
 
-_ENDS = (RunKind.END, RunKind.HISTORY_END)
+_ENDS = (int(RunKind.END), int(RunKind.HISTORY_END))
 _REASONING = frozenset(REASONING_KEYS)
 
 
@@ -113,12 +114,13 @@ def divided(
     """
     out: list[tuple[int, int, int, float]] = []
     done, mixed, before = 0, "", (-1, -1)
+    tag = style.first_tag(text)
     for end, kind, turn, train in zip(*runs, strict=True):
         kinds = _KINDS.get(kind)
         # What follows an end-of-turn token in a generation block has no parts.
         if kinds is None or end <= done or (before[0] in _ENDS and before[1] == turn):
             out.append((end, kind, turn, train))
-        elif _is_answer(text, done, end, messages[turn], style):
+        elif _is_answer(messages[turn], style) and (end <= tag or not style.within(text, done, end)):
             out.append((end, kinds[0], turn, train))
         else:
             found, why = _stretches(text, done, end, words, messages[turn], turn, style, source, written)
@@ -153,12 +155,10 @@ def is_mixed(runs: Runs) -> bool:
     return not MIXED_KINDS.isdisjoint(runs.kinds)
 
 
-def _is_answer(text: str, begin: int, end: int, message: Message, style: ThoughtStyle) -> bool:
-    """Whether begin..end is an answer for certain: the message has only a text, and no tag stands in either."""
-    if len(message) != 2 or style.within(text, begin, end):
-        return False
+def _is_answer(message: Message, style: ThoughtStyle) -> bool:
+    """Whether a message has only a text without tags. Its turn is an answer, if that has no tags either."""
     content = message.get("content")
-    return type(content) is str and not style.within(content, 0, len(content))
+    return len(message) == 2 and type(content) is str and not style.in_any((content,))
 
 
 def _within(words: Sequence[Word], begin: int, end: int, turn: int) -> list[Word]:
@@ -194,9 +194,10 @@ def _stretches(
     if found is None:
         return mixed, "nothing shows where a thought after a tool call begins"
     calls = message.get("tool_calls") or message.get("function_call")
-    if calls and not any(part is _CALL for *_, part in found) and written(turn, CALL):
+    parts = [part for *_, part in found]
+    if calls and _CALL not in parts and written(turn, CALL):
         return mixed, "its tool calls could not be followed into the text"
-    if not any(part is _THOUGHT for *_, part in found):
+    if _THOUGHT not in parts:
         if own := own_thoughts(message):
             gaps = [text[low:high] for low, high in _gaps(begin, end, mine)]
             if _may_hide(gaps, own, source) and written(turn, REASONING):
@@ -207,7 +208,8 @@ def _stretches(
             tagged = [(low, high, _THOUGHT) for low, high in style.thoughts(text, begin, end, hidden)]
         if not tagged and not _left_out(text, begin, end, mine, message, style):
             return mixed, "the template writes its thought without tags"
-        found = sorted([*found, *tagged])
+        if tagged:
+            found = sorted([*found, *tagged])
     out: list[tuple[int, Part]] = []
     done = begin
     for low, high, part in found:
@@ -252,8 +254,7 @@ def _by_words(text: str, begin: int, end: int, words: Sequence[Word], style: Tho
                 out[-1] = (out[-1][0], start, _CALL)
             out.append((start, high, part))
         elif part is _CALL:
-            closings = {closing for _, closing in style.tags} | {style.closing} - {""}
-            after = max((at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0), default=0)
+            after = max([at + len(tag) for tag in _closings(style) if (at := gap.rfind(tag)) >= 0], default=0)
             out.append((_past_space(text, done + after, low) if after else done, high, part))
         elif last is _CALL:
             out[-1] = (out[-1][0], low, _CALL)
@@ -263,6 +264,12 @@ def _by_words(text: str, begin: int, end: int, words: Sequence[Word], style: Tho
     elif last is _CALL:
         out[-1] = (out[-1][0], end, _CALL)
     return out
+
+
+@lru_cache(maxsize=16)
+def _closings(style: ThoughtStyle) -> frozenset[str]:
+    """The tags that end a thought."""
+    return frozenset({closing for _, closing in style.tags} | {style.closing} - {""})
 
 
 def _past_space(text: str, low: int, high: int) -> int:

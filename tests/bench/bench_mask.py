@@ -3,7 +3,9 @@
     PACKTRAIN_REALDATA=folder python tests/bench/bench_mask.py [--rows N] [--skip-trl]
 
 1. Conversations of one turn (GSM8K, traced) and of many with tools (SGD, marked), encoded in turns: parse, render,
-   tokenize, runs. The share of masks is the time within the functions that find turns and place runs.
+   tokenize, runs. The share of masks is the time within the functions that find turns and place runs. Beside it, what
+   plain Python costs for the same rows without any mask: `json.loads`, transformers' `apply_chat_template`, and
+   `tokenizers`, row by row. Its ratio of many turns to one says what part of packtrain's ratio is in the data.
 2. The same many-turn conversations: packtrain's encoding; transformers' `apply_chat_template` with
    `return_assistant_tokens_mask=True`, row by row, with a template that marks what the assistant says; TRL's
    preparation (`SFTTrainer`, `assistant_only_loss`, one process) with that template. Tables are Markdown.
@@ -99,15 +101,24 @@ def main() -> None:
     watch.around(encode_module, "locate_boundaries")
     watch.around(RunBatch, "bounds")
     watch.around(RunBatch, "tokens")
-    print("| data | tokens | first round, ns a token | later | mask work |")
-    print("|---|---|---|---|---|")
+    plain = plain_costs(folder, lines)
+    print(
+        "| data | tokens | first round, ns a token | later | mask work | plain rendering, ns a token | and all else |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for data, rows in lines.items():
         watch.seconds = 0.0
         seconds, _ = encoded(encoder, rows)
-        print(f"| {data} | {tokens[data]:,} | {first[data]:.0f} | {later[data]:.0f} | {watch.seconds / seconds:.0%} |")
+        rendering, rest = (seconds / tokens[data] * 1e9 for seconds in plain[data])
+        print(
+            f"| {data} | {tokens[data]:,} | {first[data]:.0f} | {later[data]:.0f} | {watch.seconds / seconds:.0%} "
+            f"| {rendering:.0f} | {rest:.0f} |"
+        )
+    rendering_of = {data: plain[data][0] / tokens[data] for data in lines}
     print(
         f"\nmany turns to one: {first['sgd_dev'] / first['gsm8k_train']:.2f} in the first round, "
-        f"{later['sgd_dev'] / later['gsm8k_train']:.2f} later\n"
+        f"{later['sgd_dev'] / later['gsm8k_train']:.2f} later; "
+        f"plain rendering {rendering_of['sgd_dev'] / rendering_of['gsm8k_train']:.2f}\n"
     )
     print("| data | seconds, the least of the later rounds | ns a token | with `mask.prove: sampling`, times as long |")
     print("|---|---|---|---|")
@@ -161,6 +172,33 @@ def encoded(
         pass
     assert counts.unproved == 0
     return time.process_time() - began, counts.tokens
+
+
+def plain_costs(folder: Path, lines: dict[str, list[tuple[int, bytes]]]) -> dict[str, tuple[float, float]]:
+    """For each data, processor seconds of `apply_chat_template`, and of `json.loads` and `tokenizers` together: the
+    least of two rounds.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "tokenizers" / TOKENIZER)
+    backend = tokenizer.backend_tokenizer
+    out: dict[str, tuple[float, float]] = {}
+    for data, rows in lines.items():
+        found: list[tuple[float, float]] = []
+        for _ in range(2):
+            began = time.process_time()
+            chats = [json.loads(line) for _, line in rows]
+            parsed = time.process_time()
+            texts = [
+                tokenizer.apply_chat_template(chat["messages"], tools=chat.get("tools"), tokenize=False)
+                for chat in chats
+            ]
+            rendered = time.process_time()
+            for text in texts:
+                backend.encode(text, add_special_tokens=False)
+            found.append((rendered - parsed, parsed - began + time.process_time() - rendered))
+        out[data] = min(one for one, _ in found), min(rest for _, rest in found)
+    return out
 
 
 def marked_tokenizer(folder: Path) -> Any:
