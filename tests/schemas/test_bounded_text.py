@@ -21,13 +21,13 @@ NINE_LEVELS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 def test_aliases_are_counted_and_not_written_out(tmp_path: Path) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(BoundError, match="repeat more than 100,000 values"):
         parse_yaml(NINE_LEVELS)
     (tmp_path / "train.yaml").write_text(NINE_LEVELS)
     with pytest.raises(ConfigError, match="repeat more than 100,000 values"):
         read_config(tmp_path / "train.yaml")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5  # ten levels written out are more values than memory holds
     assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\n")[0] == {"a": [1, 2], "b": [[1, 2], [1, 2]]}
 
 

@@ -173,6 +173,7 @@ def taken_for_the_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator
 class _Handler(BaseHTTPRequestHandler):
     hub: HubStandIn
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the second part of an answer waits for a confirmation, often 40 ms
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing is printed."""

@@ -165,7 +165,7 @@ class ShardCache:
                 now = time.monotonic()
                 began = now if began is None else began
                 alone = state.held_bytes() + size > self.limit
-                if size > self.limit or now - began > (min(self.patience, _OWN_PATIENCE) if alone else self.patience):
+                if size > self.limit or now - began >= (min(self.patience, _OWN_PATIENCE) if alone else self.patience):
                     raise self._no_room(state, size)
                 time.sleep(_POLL)
 

@@ -200,7 +200,7 @@ def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tasks: 
     said = rf"died {TRIES} times over .*slow: it ran longer than run.task_seconds \(0.5 s\)"
     with pytest.raises(TaskError, match=said):
         list(executor.map(tasks.linger, map(str, marks)))
-    assert TRIES * 0.5 <= time.monotonic() - began < 20
+    assert TRIES * 0.5 <= time.monotonic() - began < 50
     assert sorted(executor.map(tasks.double, range(50))) == [2 * n for n in range(50)]
     assert len(set(executor.map(tasks.process, range(10)))) == 2
     executor.close()

@@ -94,14 +94,14 @@ def test_the_second_is_told_who_the_first_is(out: Store) -> None:
 def test_it_waits_where_asked(out: Store) -> None:
     first = DriverLock(out, beat=BEAT)
     first.__enter__()
-    threading.Timer(0.6, first.__exit__, (None, None, None)).start()
+    threading.Timer(0.2, first.__exit__, (None, None, None)).start()
     with DriverLock(out, wait=20, beat=BEAT) as second:
         assert second.waited
     with DriverLock(out, beat=BEAT):
         began = time.monotonic()
-        with pytest.raises(BusyError), DriverLock(out, wait=0.5, beat=BEAT):
+        with pytest.raises(BusyError), DriverLock(out, wait=0.3, beat=BEAT):
             raise AssertionError
-        assert 0.5 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.3
 
 
 def test_one_of_many_at_once(out: Store) -> None:
@@ -117,7 +117,7 @@ def test_one_of_many_at_once(out: Store) -> None:
                 with guard:
                     inside, entered = inside + 1, entered + 1
                     most = max(most, inside)
-                time.sleep(0.3)
+                time.sleep(0.05)
                 with guard:
                     inside -= 1
         except BusyError:
@@ -156,7 +156,7 @@ def test_a_driver_that_slept_finds_that_it_was_replaced(out: Store) -> None:
     with DriverLock(out, beat=BEAT) as lock:
         lock.check()
         out.put_bytes(f"{FOLDER}/run-000002.json", msgspec.json.encode(lease_of_another_machine()))
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not lock.replaced:
             assert time.monotonic() < end
             time.sleep(BEAT)

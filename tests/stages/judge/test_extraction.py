@@ -72,4 +72,4 @@ def test_any_text_gives_an_answer(text: str) -> None:
 def test_hostile_answers_take_linear_time(answer: str) -> None:
     started = time.process_time()
     assert extract(answer).rule in (Extraction.none, Extraction.open_fence)
-    assert time.process_time() - started < 2  # hours, where a pattern goes back over what it has seen
+    assert time.process_time() - started < 20  # hours, where a pattern goes back over what it has seen

@@ -1,7 +1,9 @@
 """A batch that does not arrive: the loader reports who waits, for what and how long, and gives up in the end."""
 
 import logging
+import math
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -28,19 +30,20 @@ def test_a_result_that_is_there_costs_nothing() -> None:
 
 def test_reports_come_after_twice_as_long_each(caplog: pytest.LogCaptureFixture) -> None:
     queue = holding()
+    began = time.monotonic()
     threading.Timer(0.5, queue.put, [7]).start()
     with caplog.at_level(logging.WARNING):
         assert Watchdog(report_after=0.1, give_up_after=None).wait(queue, lambda: "rank 0 waits for step 5") == 7
     texts = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(texts) <= 3
-    assert texts[0] == "rank 0 waits for step 5; 0.1 s by now"
+    assert 1 <= len(texts) <= 1 + math.log2((time.monotonic() - began) / 0.1)  # after 0.1 s, 0.2 s, 0.4 s
+    assert re.fullmatch(r"rank 0 waits for step 5; \d+\.\d s by now", texts[0])
 
 
 def test_it_gives_up() -> None:
     began = time.monotonic()
     with pytest.raises(StalledError, match=r"rank 0 waits; gave up after 0\.2 s"):
-        Watchdog(report_after=10, give_up_after=0.2).wait(holding(), lambda: "rank 0 waits")
-    assert time.monotonic() - began < 5
+        Watchdog(report_after=100, give_up_after=0.2).wait(holding(), lambda: "rank 0 waits")
+    assert time.monotonic() - began < 50
 
 
 def test_a_loader_whose_disk_hangs_says_where(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

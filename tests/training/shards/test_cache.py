@@ -270,7 +270,7 @@ def test_after_a_kill_in_mid_download_the_next_one_begins_at_once(origin: Origin
     began = time.monotonic()
     with origin.hold(1) as held:
         assert held.path.read_bytes() == content(1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50  # what it may not wait for takes 60 s
     assert origin.cache.used() == SIZE
 
 
@@ -307,7 +307,7 @@ def test_a_fork_does_not_keep_a_killed_download_locked(origin: Origin) -> None:
             os.kill(child, 0)
             began = time.monotonic()
             origin.hold(1).close()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 50  # what it may not wait for takes 60 s
         finally:
             os.kill(child, signal.SIGKILL)
 

@@ -299,7 +299,7 @@ def test_after_a_kill_in_mid_download_another_process_succeeds_at_once(store: St
     victim.wait()
     began = time.monotonic()
     assert waiting.communicate()[0] == f"{len(DATA)}\n"
-    assert time.monotonic() - began < 10  # a stale lock would be waited for without end; the hangs take 30 s
+    assert time.monotonic() - began < 25  # a stale lock would be waited for without end; the hangs take 30 s
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 

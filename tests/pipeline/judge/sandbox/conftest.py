@@ -39,7 +39,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> Iterator[str]:
     monkeypatch.setattr(Interpreter, "command", lambda self, code: command(self, f"{code}\n# {temporary.name}"))
     before = len(list(Path("/proc/self/fd").iterdir()))
     yield temporary.name
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while left := processes(temporary.name):
         assert time.monotonic() < until, left
         time.sleep(0.02)
