@@ -92,11 +92,6 @@ class SourceLedger:
         """Packed tokens of documents, without padding for `pack.align` and `pack.parallel`."""
         return self.tokens_packed - self.tokens_created.get("alignment", 0)
 
-    @property
-    def loss_mass(self) -> float:
-        """The source's part of the loss: the sum of the weights of its labels."""
-        return self.weight_trained or float(self.labels_trained)
-
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(equation, left side, right side) of all equations."""
         yield (

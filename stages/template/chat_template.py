@@ -90,11 +90,6 @@ class ChatTemplate:
         return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)
 
     @property
-    def mentions_date(self) -> bool:
-        """Whether the source names `strftime_now`, so that its text may depend on the pinned date."""
-        return "strftime_now" in self.source
-
-    @property
     def marks_generation(self) -> bool:
         """Whether the source marks assistant text with `{% generation %}`."""
         return _GENERATION.search(self.source) is not None

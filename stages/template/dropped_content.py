@@ -270,11 +270,6 @@ def _altered(message: Message, index: int, code: int, mark: str) -> Message:
     return out
 
 
-def has_letters(text: str) -> bool:
-    """Whether a text has a letter or digit outside of tags such as `<think>`."""
-    return any(not found.startswith("<") for found in _LETTER.findall(text))
-
-
 def _with_mark(value: Any, mark: str, keys: Collection[str], *, inside: bool = False) -> Any:
     """A copy of a value with the letters of all texts under `keys` replaced by `mark`, except tags such as
     `<think>`."""

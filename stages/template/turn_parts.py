@@ -24,7 +24,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from ...schemas.rows import MIXED_KINDS, NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
+from ...schemas.rows import NEXT_STOP_KINDS, PART_KINDS, Message, RunKind
 from .assistant_turns import CALL, MESSAGE, REASONING, Word
 from .chat_template import REASONING_KEYS
 from .rendered import Runs
@@ -148,11 +148,6 @@ def whole(runs: Runs) -> Runs:
         out.append((end, turn_kind, turn, train))
         before = kind
     return Runs(*zip(*out, strict=True))
-
-
-def is_mixed(runs: Runs) -> bool:
-    """Whether the parts of a turn are not known."""
-    return not MIXED_KINDS.isdisjoint(runs.kinds)
 
 
 def _is_answer(message: Message, style: ThoughtStyle) -> bool:

@@ -23,9 +23,6 @@ from ...schemas.errors import TokenizerError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.versions import version
 
-SEGMENT_CACHE_BYTES = 32 << 20
-"""Size of fastokens' cache of texts between added tokens, so that a prompt with many solutions is encoded once."""
-
 NOT_INSTALLED = "is not installed"
 """What `make_engine` says about an engine whose package is missing."""
 _NULL_JSON = b"null"

@@ -39,7 +39,6 @@ ROLES: dict[str, tuple[str, str]] = {
 
 SERIES = ("one", "two", "three", "four", "five", "six")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 PATTERNS = ("", "/", ".", "x", "-", "+")
 """Bar patterns of the series, in order, so that no series depends on colour alone."""
 

@@ -162,7 +162,6 @@ def test_templates_see_plain_data(value: Any, expected: Any) -> None:
 def test_the_date_is_pinned() -> None:
     source = "{{ strftime_now('%d %b %Y %H:%M') }}"
     template = ChatTemplate(source, {}, "dated", "2024-07-26")
-    assert template.mentions_date
     assert template.render(CONVERSATION[:1]) == "26 Jul 2024 00:00"
 
 
