@@ -105,8 +105,9 @@ def prepare_evaluation(
 
 def recall_evaluation(files: Sequence[EvaluationFile], ngram: int, cache: Store) -> Evaluation | None:
     """The evaluation data whose index the cache already has; else None."""
+    record = _record(_key(files, ngram))
     try:
-        index = decode_note(unseal(cache.read(_record(_key(files, ngram)))), StoredFile)
+        index = decode_note(unseal(cache.read(record), record), StoredFile)
     except msgspec.MsgspecError:
         return None
     put = cache.hash(index.name) if index.name.startswith("evaluations/") else None

@@ -88,7 +88,7 @@ def put_rows(
         put = draft.result
         stored = StoredFile(f"{name}-{put.hash[:16]}.arrow", put.bytes, put.hash)
         cache.put(draft, stored.name, replace_damaged=True)
-    cache.replace_bytes(f"{name}.json", seal(msgspec.json.encode(stored)))
+    cache.replace_bytes(f"{name}.json", seal(msgspec.json.encode(stored), f"{name}.json"))
     return stored
 
 

@@ -125,7 +125,7 @@ class OverlapTask:
             found = compare_block(self)
         finally:
             gc.enable()
-        self.cache.replace_bytes(self.record, seal(msgspec.json.encode(found)))
+        self.cache.replace_bytes(self.record, seal(msgspec.json.encode(found), self.record))
         return OverlapDone(self.block.end - self.block.start, self.block.lines)
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ def compare_block(task: OverlapTask) -> BlockHits:
 def read_hits(cache: Store, record: str) -> BlockHits | None:
     """The hits of a block; None if they are missing or damaged."""
     try:
-        return decode_note(unseal(cache.read(record)), BlockHits)
+        return decode_note(unseal(cache.read(record), record), BlockHits)
     except msgspec.MsgspecError:
         return None
 

@@ -3,6 +3,7 @@
 Wrong engines and traces are noted in the cache, by tokenizer and versions, for every run that shares it.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -58,9 +59,9 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
         origin = origin_of(file, source.max_row_bytes)
         samples.append(SampleSource(file.where(block), block, form.name, form.options, origin))
     name = f"engines/{choice_key(spec.tokenizer_hash, engine, samples)}.json"
-    kept = unseal(cache.read(name))
+    kept = unseal(cache.read(name), name)
     distrusted = distrusted_engines(cache, spec.tokenizer_hash)
-    if kept is not None:
+    with suppress(msgspec.MsgspecError):  # missing, or of another version
         choice = decode_note(kept, EngineChoice)
         if engine != "auto" or choice.name not in distrusted:
             return choice
@@ -74,7 +75,7 @@ def choose_on_first_rows(prepared: Prepared, cache: Store, executor: Executor, o
             observer.note(f"tokenizer engine {other} is not used: {verdict}")
     if absent and result.name == REFERENCE:
         observer.note(f"{' and '.join(absent)} could encode several times as fast: pip install 'packtrain[fast]'")
-    cache.replace_bytes(name, seal(msgspec.json.encode(result)))
+    cache.replace_bytes(name, seal(msgspec.json.encode(result), name))
     return result
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.fingerprint import hash_bytes
+from ...schemas.jsontext import decode_note
 from ...stages.tokenize import engines
 from ...stages.tokenize.engine_check import FUZZ_SET, CheckFuzz, FuzzVerdict, check_fuzz
 from ...stages.tokenize.engines import Engine
@@ -43,7 +44,7 @@ class UserVerdicts:
         kept = self._cache.read(about)
         if kept is not None:
             with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(kept, type=FuzzVerdict)
+                return decode_note(kept, FuzzVerdict)
         verdict = self._compare(engine, reference, added_tokens)
         self._cache.keep(about, msgspec.json.encode(verdict))
         return verdict

@@ -1,14 +1,13 @@
 """The encoded parts of a cache that this process knows: which exist, and which it has checked."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
-from ...schemas.names import record_name
+from ...schemas.names import part_record, record_name
 from ...stages.tokenize.encode import differing
 from ...stages.tokenize.engines import TokenizersEngine
 from ..execute.checking import damaged
@@ -106,25 +105,28 @@ class KnownParts:
         data = seal(msgspec.json.encode(result.record.to_json()))
         name = record_name(result.key)
         if not self.cache.put_bytes(name, data):
-            there = unseal(self.cache.read(name))
-            with suppress(ValueError, KeyError, TypeError):  # missing or malformed: replace it
-                earlier = PartRecord.from_json(decode_note(there, dict[str, Any]))
-                if earlier.hash != result.record.hash:
-                    raise IntegrityError(
-                        f"encoding is not deterministic: {name} was made before with other content "
-                        f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
-                    )
+            earlier = self._noted(result.key)  # if missing or malformed, it is replaced
+            if earlier is not None and earlier.hash != result.record.hash:
+                raise IntegrityError(
+                    f"encoding is not deterministic: {name} was made before with other content "
+                    f"({earlier.hash[:16]} then, {result.record.hash[:16]} now); please report it with the input"
+                )
             self.cache.replace_bytes(name, data)
         self._whole.add(result.record.part)
 
     def _record(self, key: str) -> PartRecord | None:
+        record = self._noted(key)
+        # The record does not match the part's size: make the part again.
+        return record if record is not None and self.cache.size(record.part) == record.bytes else None
+
+    def _noted(self, key: str) -> PartRecord | None:
+        """The record of a key, without its payload; None if it is missing, malformed, or the record of another key."""
         data = unseal(self.cache.read(record_name(key)))
         if data is None:
             return None
         # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
             record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
-        except (ValueError, KeyError, TypeError):  # malformed: make the part again
+        except (ValueError, KeyError, TypeError):
             return None
-        # The record does not match the part's size: make the part again.
-        return record if self.cache.size(record.part) == record.bytes else None
+        return record if part_record(record.part) == record_name(key) else None

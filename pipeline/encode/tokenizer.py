@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...schemas.config.hints import setting
-from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.errors import StoreError, TaskError, TokenizerError
+from ...schemas.jsontext import decode_note
 from ...schemas.versions import version
 from ..execute.child_exit import exit_reason, out_of_memory_kills
 from ..store.checksummed import seal, unseal
+from ..store.local import LocalStore
 from . import tokenizer_child
 from .generation_stops import generation_stops
-from .tokenizer_child import ANSWER_KEYS, FORMAT
+from .tokenizer_child import FORMAT, Answer
 from .tokenizer_place import find_tokenizer, tokenizer_name
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class TokenizerLoading:
         template: str | None,
         memo: Path | None,
         key: str,
-        answer: dict[str, Any] | None,
+        answer: Answer | None,
         child: "subprocess.Popen[bytes] | None",
         template_name: str | None = None,
         template_from: str = "",
@@ -164,8 +166,7 @@ class TokenizerLoading:
             TokenizerError: transformers cannot load the folder; the message says why, and lists the folder's content.
             TaskError: the process that loads the tokenizer was killed by a signal, twice.
         """
-        if self._answer is None:
-            self._answer = self._ask()
+        self._answer = self._answer or self._ask()
         spec = _spec(self._folder, self._answer)
         template = self._template
         if self._template_name is not None:
@@ -192,7 +193,7 @@ class TokenizerLoading:
     def __exit__(self, *exc: object) -> None:
         self.cancel()
 
-    def _ask(self) -> dict[str, Any]:
+    def _ask(self) -> Answer:
         if self._child is None:
             raise TokenizerError(f"loading the tokenizer folder {self._folder} was cancelled")
         out, err = self._child.communicate()
@@ -206,22 +207,22 @@ class TokenizerLoading:
                     "same command again"
                 )
         try:
-            answer = msgspec.json.decode(out, type=dict[str, Any])
+            said = msgspec.json.decode(out, type=dict[str, Any])
         except msgspec.MsgspecError:
             tail = err.decode(errors="replace").strip().splitlines()[-1:]
-            answer = {"error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"}
-        if "error" in answer:
+            said = {"error": f"the process that loads it ended with {self._child.returncode}: {''.join(tail)}"}
+        if "error" in said:
             held = sorted(entry.name for entry in self._folder.iterdir())
             listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
             missing = "" if "tokenizer.json" in held else " It has no tokenizer.json."
             raise TokenizerError(
-                f"transformers cannot load a tokenizer from {self._folder}: {answer['error']}."
+                f"transformers cannot load a tokenizer from {self._folder}: {said['error']}."
                 f"{missing} The folder holds: {listing}"
             )
         if self._memo is not None:
-            _write_atomically(self._memo, seal(out))
+            _write_atomically(self._memo, seal(out, self._memo.name))
             _user_cache().keep({"folder": self._key}, out)
-        return answer
+        return msgspec.convert(said, Answer)
 
 
 def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
@@ -253,7 +254,7 @@ _CHILD_ENVIRONMENT = {
 }
 
 
-def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
+def _spec(folder: Path, answer: Answer) -> TokenizerSpec:
     templates = answer["chat_template"]
     names: tuple[str, ...] = ()
     if isinstance(templates, dict):
@@ -261,7 +262,7 @@ def _spec(folder: Path, answer: dict[str, Any]) -> TokenizerSpec:
         names = () if template is not None else tuple(sorted(templates))
     else:
         template = templates
-    around = {key: answer[key] for key in sorted(ANSWER_KEYS - {"chat_template", "format", "json"})}
+    around = {key: value for key, value in sorted(answer.items()) if key not in ("chat_template", "format", "json")}
     identity = answer["json"].encode() + b"\0" + msgspec.json.encode(around, order="sorted")
     pad = answer["pad_id"]
     return TokenizerSpec(
@@ -341,36 +342,35 @@ def _folder_key(folder: Path) -> str:
     return str(digest.hexdigest())
 
 
-def stored_answer(folder: Path, cache: Path) -> dict[str, Any] | None:
+def stored_answer(folder: Path, cache: Path) -> Answer | None:
     """Return what `TokenizerLoading` with this cache finds stored about a folder; None if it must ask transformers."""
     key = _folder_key(folder)
     return read_answer(cache / f"tokenizer-{key}.json") or _of_user(key, None)
 
 
-def read_answer(memo: Path | None) -> dict[str, Any] | None:
-    if memo is None:
-        return None
+def read_answer(memo: Path | None) -> Answer | None:
+    """Return a stored answer; None if there is none, or if it cannot be read or is that of another folder."""
     try:
-        return _whole_answer(unseal(memo.read_bytes()) or b"")
-    except OSError:
+        return _whole_answer(unseal(LocalStore(memo.parent).read(memo.name), memo.name)) if memo else None
+    except StoreError:
         return None
 
 
-def _of_user(key: str, memo: Path | None) -> dict[str, Any] | None:
+def _of_user(key: str, memo: Path | None) -> Answer | None:
     """Return the answer from the user's cache, and copy it to this run's cache if that is given."""
     kept = _user_cache().read({"folder": key})
-    answer = _whole_answer(kept) if kept is not None else None
+    answer = _whole_answer(kept)
     if kept is not None and answer is not None and memo is not None:
-        _write_atomically(memo, seal(kept))
+        _write_atomically(memo, seal(kept, memo.name))
     return answer
 
 
-def _whole_answer(content: bytes) -> dict[str, Any] | None:
+def _whole_answer(content: bytes | None) -> Answer | None:
     try:
-        answer = msgspec.json.decode(content, type=dict[str, Any])
-    except ValueError:
+        answer = decode_note(content, Answer)
+    except msgspec.MsgspecError:
         return None
-    return answer if answer.keys() >= ANSWER_KEYS and answer["format"] == FORMAT else None
+    return answer if answer["format"] == FORMAT else None
 
 
 def _user_cache() -> "UserCache":

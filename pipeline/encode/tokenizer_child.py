@@ -9,19 +9,29 @@ import functools
 import gc
 import os
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 FORMAT = 1
 """Version of the child's answer; increase it whenever the answer changes."""
-ANSWER_KEYS = {
-    "format", "json", "chat_template", "special_tokens",
-    "bos_id", "eos_id", "pad_id", "prefix_ids", "suffix_ids",
-}  # fmt: skip
 
 
-def _resolve(folder: str) -> dict[str, Any]:
+class Answer(TypedDict):
+    """What the child found; see `TokenizerSpec`."""
+
+    format: int
+    json: str
+    chat_template: str | dict[str, str] | None
+    special_tokens: dict[str, str]
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int | None
+    prefix_ids: list[int]
+    suffix_ids: list[int]
+
+
+def _resolve(folder: str) -> Answer:
     _hasten()
     from transformers import AutoTokenizer
 
@@ -68,7 +78,7 @@ def _main(folder: str) -> None:
     # Libraries may print; standard output must contain only the answer.
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            answer = _resolve(folder)
+            answer: Any = _resolve(folder)
         except Exception as error:
             if "trust_remote_code" in str(error):
                 error = ValueError("it needs code from the folder, which packtrain never runs")

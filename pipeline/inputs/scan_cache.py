@@ -94,7 +94,7 @@ class _Noted:
                 # Otherwise a file changed meanwhile, or may change unnoticed, and the note would be wrong.
                 if name is not None and settled and _name(groups[number], max_row_bytes)[0] == name:
                     with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
-                        self._notes.replace_bytes(name, seal(files_note(known, self._scratch)))
+                        self._notes.replace_bytes(name, seal(files_note(known, self._scratch), name))
             done[number] = known
 
         order: Iterable[int] = range(len(groups))
@@ -114,7 +114,7 @@ class _Noted:
         """
         if name is None or not self._trust:
             return None
-        files = read_files_note(unseal(self._notes.read(name)), self._scratch)
+        files = read_files_note(unseal(self._notes.read(name), name), self._scratch)
         if files is None or len(files) != len(group):
             return None
         try:

@@ -24,7 +24,7 @@ from ...schemas.files.lock import process_runs
 from ...schemas.names import check_found
 
 _TEMPORARY = ".tmp-"
-_READ = 1 << 22
+_READ, _LARGEST_NOTE = 1 << 22, 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +135,20 @@ class LocalStore:
             return self.path(name).stat().st_size
         except FileNotFoundError:
             return None
+        except OSError as error:  # a link that leads to itself
+            raise self._unreadable(name, error) from error
 
     def read(self, name: str) -> bytes | None:
-        """The content, or None if there is no such name."""
+        """The content, or None if there is no such name. Raises StoreError if it cannot be read, or is too large."""
         try:
             with open_regular(self.path(name)) as file:
+                if os.fstat(file.fileno()).st_size > _LARGEST_NOTE:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
                 return file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(
-                f"{self.path(name)} cannot be read: {error.strerror}; fix that, and run the same command again"
-            ) from error
+            raise self._unreadable(name, error) from error
 
     def top(self) -> list[str]:
         """Top-level entries: names without a folder, and folders."""
@@ -159,9 +161,10 @@ class LocalStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(
-                f"{self.path(name)} cannot be read: {error.strerror}; fix that, and run the same command again"
-            ) from error
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: OSError) -> StoreError:
+        return StoreError(f"{self.path(name)} cannot be read: {error.strerror}; fix that, or remove it, then run again")
 
     def names(self, folder: str = "") -> list[str]:
         """Names below a folder, sorted, without temporary files."""
@@ -225,7 +228,7 @@ class LocalStore:
             try:
                 os.link(draft.path, target)
             except FileExistsError:
-                if not replace_damaged or (not target.is_symlink() and hash_file(target) == expected):
+                if not replace_damaged or _holds(target, expected):
                     return False
                 draft.path.replace(target)
             sync_folder(target.parent)
@@ -276,11 +279,15 @@ class LocalStore:
 
     def free_bytes(self) -> int:
         """Return the free bytes on the disk."""
-        folder = self.root
-        while not folder.exists():
-            folder = folder.parent
+        folder = next(one for one in (self.root, *self.root.parents) if one.exists())
         stat = os.statvfs(folder)
         return stat.f_bavail * stat.f_frsize
+
+
+def _holds(path: Path, expected: Put) -> bool:
+    """Whether a path is a regular file with this content. Reads only files of the right size."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_size == expected.bytes and hash_file(path) == expected
 
 
 class _Whole:
@@ -291,10 +298,9 @@ class _Whole:
 
     def write(self, data: memoryview) -> int:
         view = data.cast("B") if data.nbytes else data
-        done = 0
-        while done < view.nbytes:
-            done += self._raw.write(view[done:])
-        return done
+        while view.nbytes:
+            view = view[self._raw.write(view) :]
+        return data.nbytes
 
     def flush(self) -> None:
         self._raw.flush()

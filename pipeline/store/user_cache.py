@@ -16,6 +16,7 @@ import msgspec
 from ...schemas.errors import StoreError
 from ...schemas.files.user_folder import user_folder
 from ...schemas.fingerprint import fingerprint
+from ...schemas.jsontext import decode_note
 from .checksummed import seal, unseal
 from .local import LocalStore
 
@@ -57,7 +58,7 @@ class UserCache:
                     return None
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
                 return None
-            note = msgspec.json.decode(unseal(path.read_bytes()) or b"", type=_Note)
+            note = decode_note(unseal(path.read_bytes()), _Note)
         except (OSError, msgspec.MsgspecError):
             return None
         return bytes(note.value) if note.about == about else None

@@ -126,6 +126,25 @@ def test_a_damaged_file_is_mended_where_only_one_content_can_be(store: LocalStor
     assert left(store) == []
 
 
+@pytest.mark.parametrize("other", ["fifo", "loop", "huge"])
+def test_what_stands_in_the_place_of_a_file_is_replaced_unread(store: LocalStore, other: str) -> None:
+    path = store.path("name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if other == "fifo":
+        os.mkfifo(path)
+    elif other == "loop":
+        path.symlink_to(path.name)
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(StoreError, match=r"name cannot be read: .*; fix that, or remove it"):
+        store.read("name")
+    with store.draft("") as draft:
+        draft.file.write(b"hello")
+        assert store.put(draft, "name", replace_damaged=True)
+    assert store.read("name") == b"hello"
+
+
 def test_notes_are_replaced_whole(store: LocalStore) -> None:
     store.replace_bytes("_run/note", b"one")
     store.replace_bytes("_run/note", b"two")
