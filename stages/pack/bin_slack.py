@@ -11,7 +11,8 @@ search for one exact subset replaces their enumeration of all.
 Legend: `C` capacity.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,14 @@ class Work:
     """
 
     left: int
+
+    @contextmanager
+    def share(self, share: float) -> Iterator[None]:
+        """Keep the rest back while a share of the work may be done."""
+        kept = max(0, int(self.left * (1 - share)))
+        self.left -= kept
+        yield
+        self.left += kept
 
 
 class Stock:

@@ -19,6 +19,8 @@ _NEAR = 3
 _SHORT = 4
 """A pair may leave less than this of a row empty."""
 _THRESHOLDS = 400
+_ROW_WORK = 40
+"""Work of filling a row, beside that of its bits and its pieces."""
 
 
 def limited_bound(counts: NDArray[np.int64], max_docs: int) -> int:
@@ -106,6 +108,40 @@ def spread(sizes: NDArray[np.int64], capacity: int, max_docs: int, rows: int) ->
     return np.array(places, dtype=np.int64), rows
 
 
+def spread_and_pair(
+    sizes: NDArray[np.int64], capacity: int, max_docs: int, rows: int, work: Work
+) -> tuple[list[Pattern], NDArray[np.int64]]:
+    """Spread all pieces but two a row, taken evenly from all sizes, then fill each row with a pair of these.
+
+    Args:
+        sizes: (N,) largest first.
+        max_docs: at least 3.
+        rows: rows to fill.
+
+    Returns:
+        The rows, which may be more, and (C + 1,) the pieces left.
+    """
+    kept = np.unique((np.arange(2 * rows) * 2 + 1) * len(sizes) // (4 * rows))
+    rest = np.delete(sizes, kept)
+    work.left -= 20 * len(rest)
+    places, number = spread(rest, capacity, max_docs - 2, rows)
+    stock = Stock(np.bincount(sizes[kept], minlength=capacity + 1))
+    held: list[dict[int, int]] = [{} for _ in range(number)]
+    for size, place in zip(rest.tolist(), places.tolist(), strict=True):
+        held[place][size] = held[place].get(size, 0) + 1
+    out: list[Pattern] = []
+    for one in held:
+        space = capacity - sum(size * many for size, many in one.items())
+        row = _Row(stock, space, max_docs - sum(one.values()), one)
+        row.fill(False, True)
+        work.left -= row.work
+        if one:
+            out.append((one, 1))
+    left = np.zeros(capacity + 1, dtype=np.int64)
+    left[list(stock.counts)] = list(stock.counts.values())
+    return out, left
+
+
 def fill_limited(
     counts: NDArray[np.int64],
     max_docs: int,
@@ -133,12 +169,12 @@ def fill_limited(
     while stock.present:
         largest = stock.present.bit_length() - 1
         stock.take(largest)
-        row = _Row(stock, stock.capacity - largest, max_docs - 1, largest)
-        work.left -= 20 + 20 * stock.unit
+        row = _Row(stock, stock.capacity - largest, max_docs - 1, {largest: 1})
         many = pieces * full * 100 > percent * max_docs * value
         if many:
             row.add_smallest()
         row.fill(apart, many)
+        work.left -= row.work
         held = row.held
         again = min(stock.counts[size] // number for size, number in held.items())
         again = min(again, max(1, value // full) // 64)
@@ -156,11 +192,16 @@ class _Row:
 
     __slots__ = ("held", "slots", "space", "stock")
 
-    def __init__(self, stock: Stock, space: int, slots: int, first: int) -> None:
+    def __init__(self, stock: Stock, space: int, slots: int, held: dict[int, int]) -> None:
         self.stock = stock
         self.space = space
         self.slots = slots
-        self.held = {first: 1}
+        self.held = held
+
+    @property
+    def work(self) -> int:
+        """What filling it took, in the units of `Work`."""
+        return _ROW_WORK + self.stock.unit * (20 + 4 * sum(self.held.values()))
 
     def add(self, size: int) -> None:
         self.stock.take(size)

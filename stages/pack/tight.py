@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.splitmix import GOLDEN, mix
 from .best_fit import Placement, best_fit_decreasing, descending
-from .bin_slack import Work, fill_rows
+from .bin_slack import Pattern, Work, fill_rows
 from .column_generation import improved
 from .dual_bounds import DualBound, dual_bound
-from .limited import fill_limited, fill_pairs, limited_bound, spread
+from .limited import fill_limited, fill_pairs, limited_bound, spread, spread_and_pair
+from .reduction import reduced
 from .rows import Rows
 
-TIGHT_VERSION = 2
+TIGHT_VERSION = 3
 """Which search this is. Part of what a dataset is made from, so that no run is finished with rows of another search."""
 WORK = 4_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
@@ -38,13 +39,21 @@ _FLOORS = (0.0, 1 / 3, 0.29, 0.25, 0.22, 0.2, 1 / 6, 1 / 7, 1 / 8, 0.1, 1 / 12, 
 """Sizes below this share of the capacity are left for the space that the others leave."""
 _PRESSURES = (90, 80, 70, 100, 60)
 """See `limited.fill_limited`."""
+_MORE = (0, 3, 6, 12)
+"""Rows beyond the bound among which pieces are spread, in thousandths."""
+_CLOSER = (95, 90, 100, 85, 80, 98)
+"""The same, for rows that are filled again."""
+LIMITED_WORK = 11_000_000
+"""Work of filling rows of at most `max_docs` again."""
 _UNITS = 4096
 """Capacity, in rounded units, in which very many pieces are put into rows of at most `max_docs`."""
 _FEW, _MANY = 12, 400
 """Rows to fill again in one step of the local search."""
+REDUCED_WORK = 4_000_000
+"""Work of finding rows that some optimum has."""
 PRICES_WORK = 18_000_000
 """Work of column generation: about as long as that of the search."""
-_MOST_SIZES = 800
+_MOST_SIZES = 4000
 """The most different sizes of all rows whose relaxation is solved at once."""
 _PART, _PARTS = 150, 40
 """Rows whose relaxation is solved at once else, and how often others are chosen."""
@@ -92,44 +101,21 @@ def _unlimited(first: Rows, bound: DualBound, counts: NDArray[np.int64], work: i
     if work is None:
         begin = _BEGIN_WORK * min(pieces, _BEGIN_PIECES) * min(len(counts) >> 12, _BEGIN_UNITS)
     limit = Work(WORK + _PIECE_WORK * pieces if work is None else work)
-    pairs, left = full_pairs(counts)
+    fixed, left = reduced(counts, Work(REDUCED_WORK if work is None else work))
     if not left.any():
-        return pairs, replace(bound, rows=len(pairs))
+        return fixed, replace(bound, rows=len(fixed))
     flat = np.repeat(np.arange(len(left)), left)
     placement = best_fit_decreasing(flat, left)
     rest = Rows(flat[placement.order], placement.row_offsets)
     found = dual_bound(left, len(rest))
-    if found.rows + len(pairs) < bound.rows:
-        found = replace(bound, rows=bound.rows - len(pairs))
+    if found.rows + len(fixed) < bound.rows:
+        found = replace(bound, rows=bound.rows - len(fixed))
     if found.rows < len(rest):
         rest = _search(rest, found, capacity, limit, begin)
     if found.rows < len(rest):
         rest, found = _refined(rest, found, capacity, Work(PRICES_WORK if work is None else 2 * work))
-    best = rest.with_more(pairs)
-    return best if len(best) < len(first) else first, replace(found, rows=found.rows + len(pairs))
-
-
-def full_pairs(counts: NDArray[np.int64]) -> tuple[Rows, NDArray[np.int64]]:
-    """Take all pairs of sizes that fill a row: some optimum has them.
-
-    If two such pieces are in different rows of an optimum, what one has beside it fits where the other one is.
-
-    Returns:
-        The rows, and (C + 1,) the pieces left.
-    """
-    capacity = len(counts) - 1
-    half = (capacity + 1) // 2
-    small = np.arange(1, half)
-    numbers = np.minimum(counts[small], counts[capacity - small])
-    small, numbers = small[numbers > 0], numbers[numbers > 0]
-    if capacity % 2 == 0:
-        small, numbers = np.append(small, half), np.append(numbers, counts[half] // 2)
-    each = np.repeat(small, numbers)
-    left = counts.copy()
-    left[small] -= numbers
-    left[capacity - small] -= numbers
-    sizes = np.stack([capacity - each, each], axis=1).ravel()
-    return Rows(sizes, np.arange(len(each) + 1, dtype=np.int64) * 2), left
+    best = rest.with_more(fixed)
+    return best if len(best) < len(first) else first, replace(found, rows=found.rows + len(fixed))
 
 
 def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
@@ -215,7 +201,7 @@ def _limited(
     if max_docs == 2:
         paired = Rows(*fill_pairs(sizes, len(counts) - 1))
         return paired if len(paired) < len(rows) else rows, bound
-    limit = Work(WORK + _PIECE_WORK * len(sizes) if work is None else work)
+    limit = Work(WORK + 4 * _PIECE_WORK * len(sizes) if work is None else work)
     best = rows
     # Where rows hold few pieces anyway, the limit may not matter.
     if max_docs > 1 and 10 * len(sizes) < 7 * max_docs * valued.rows:
@@ -228,15 +214,43 @@ def _limited(
             best = shortened if len(shortened) < len(best) else best
             if len(best) <= bound.rows:
                 return best, bound
-    for way in _limited_ways(sizes, counts, max_docs, bound.rows, valued, limit):
-        best = way if len(way) < len(best) else best
+    again = Work(LIMITED_WORK if work is None else work)
+    for way in _limited_ways(sizes, counts, max_docs, bound.rows, valued, limit, again):
+        best = way if len(way) <= len(best) else best
         if len(best) <= bound.rows:
-            break
-    return best, bound
+            return best, bound
+    return _search_limited(best, bound.rows, max_docs, len(counts) - 1, valued, again), bound
+
+
+def _search_limited(rows: Rows, enough: int, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Rows:
+    """Fill some rows again, those that waste most and others, while that needs no more rows. Args as for `_limited`."""
+    best, step = rows, 0
+    while work.left > 0 and len(best) > enough:
+        step += 1
+        random = int(mix(np.array([step], dtype=np.uint64) * GOLDEN)[0])
+        waste = valued.full - sums_of(valued.values[best.sizes], best.offsets)
+        index = _chosen(waste, 1 / (2 << (random >> 40) % 4), step, _MANY)
+        counts = np.bincount(best.taken(index), minlength=capacity + 1)
+        work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 1500
+        percent, apart = _CLOSER[random % len(_CLOSER)], bool(random >> 20 & 1)
+        patterns: list[Pattern] = []
+        if random >> 21 & 1:
+            sizes = np.repeat(np.arange(capacity + 1), counts)[::-1]
+            patterns, counts = spread_and_pair(sizes, capacity, max_docs, len(index) - 1, work)
+        patterns += fill_limited(counts, max_docs, (valued.values, valued.full), percent, work, apart=apart)
+        if sum(many for _, many in patterns) <= len(index):
+            best = best.replaced(index, patterns)
+    return best
 
 
 def _limited_ways(
-    sizes: NDArray[np.int64], counts: NDArray[np.int64], max_docs: int, enough: int, valued: DualBound, work: Work
+    sizes: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    max_docs: int,
+    enough: int,
+    valued: DualBound,
+    work: Work,
+    again: Work,
 ) -> Iterator[Rows]:
     """Yield plans until the work is done. Args as for `_limited`; sizes: (N,) largest first; enough: the bound."""
     capacity = len(counts) - 1
@@ -250,18 +264,26 @@ def _limited_ways(
     alike = np.bincount(rounded, minlength=units + 1)
     worth = np.zeros(len(alike), dtype=np.int64)
     np.maximum.at(worth, rounded, valued.values[sizes])
+
+    def exact(patterns: list[Pattern]) -> Rows:
+        found = Rows.of(patterns)
+        real = np.empty_like(sizes)
+        real[descending(found.sizes, alike)] = sizes
+        return Rows(real, found.offsets)
+
     for apart in (False, True):
         for percent in _PRESSURES:
             if work.left <= 0:
                 return
-            patterns = fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart)
-            found = Rows.of(patterns)
-            exact = np.empty_like(sizes)
-            exact[descending(found.sizes, alike)] = sizes
-            yield Rows(exact, found.offsets)
+            yield exact(fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart))
             more = 5 * _PRESSURES.index(percent)
             if not apart and work.left > 0:
                 yield _spread(sizes, capacity, max_docs, enough + enough * more // 1000, work)
+    for more in _MORE:
+        if again.left <= 0:
+            return
+        patterns, left = spread_and_pair(rounded, units, max_docs, enough + enough * more // 1000, again)
+        yield exact(patterns + fill_limited(left, max_docs, (worth, valued.full), _PRESSURES[0], again))
 
 
 def _shortened(rows: Rows, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Iterator[Rows]:
