@@ -7,8 +7,6 @@ and the versions, and later runs read it in milliseconds.
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +21,14 @@ from ...schemas.versions import version
 from ..execute.child_exit import exit_reason, out_of_memory_kills
 from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
-from . import tokenizer_child
 from .generation_stops import generation_stops
 from .tokenizer_child import FORMAT, Answer
 from .tokenizer_place import find_tokenizer, tokenizer_name
+from .tokenizer_process import start_child, start_early
 
 if TYPE_CHECKING:
+    import subprocess
+
     from ..store.user_cache import UserCache
 
 # A model's folder also holds weights: many gigabytes that do not affect the tokenizer.
@@ -150,11 +150,11 @@ class TokenizerLoading:
         named = template_name is not None and chat_template is not None and not _is_there(chat_template)
         template = None if named else _template_source(chat_template)
         key = _folder_key(folder) if cache is not None else ""
-        memo = cache / f"tokenizer-{key}.json" if cache is not None else None
+        memo = _memo(cache, key) if cache is not None else None
         answer = read_answer(memo)
         if answer is None and memo is not None:
             answer = _of_user(key, memo)
-        child = _start_child(folder) if answer is None else None
+        child = start_child(folder, key) if answer is None else None
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
@@ -198,7 +198,7 @@ class TokenizerLoading:
             raise TokenizerError(f"loading the tokenizer folder {self._folder} was cancelled")
         out, err = self._child.communicate()
         if self._child.returncode < 0:  # a signal says nothing about the folder
-            self._child = _start_child(self._folder)
+            self._child = start_child(self._folder)
             out, err = self._child.communicate()
             if self._child.returncode < 0:
                 raise TaskError(
@@ -225,15 +225,13 @@ class TokenizerLoading:
         return msgspec.convert(said, Answer)
 
 
-def _start_child(folder: Path) -> "subprocess.Popen[bytes]":
-    # -P prevents the import of a folder called transformers in the working directory.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", tokenizer_child.__name__, str(folder.absolute())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | _CHILD_ENVIRONMENT,
-    )
+def ask_early(folder: Path, cache: Path) -> None:
+    """Start to ask transformers about a folder, unless something is stored about it. `TokenizerLoading.start` with this
+    cache waits for the same answer.
+    """
+    key = _folder_key(folder)
+    if not (_memo(cache, key).exists() or _user_cache().has({"folder": key})):
+        start_early(folder, key)
 
 
 def load_tokenizer(
@@ -241,17 +239,6 @@ def load_tokenizer(
 ) -> TokenizerSpec:
     """Load a tokenizer and wait for it; arguments and errors as for `TokenizerLoading`."""
     return TokenizerLoading.start(folder, chat_template=chat_template, cache=cache).result()
-
-
-_CHILD_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONWARNINGS": "ignore",
-    "PYTHONIOENCODING": "utf-8",
-}
 
 
 def _spec(folder: Path, answer: Answer) -> TokenizerSpec:
@@ -345,7 +332,12 @@ def _folder_key(folder: Path) -> str:
 def stored_answer(folder: Path, cache: Path) -> Answer | None:
     """Return what `TokenizerLoading` with this cache finds stored about a folder; None if it must ask transformers."""
     key = _folder_key(folder)
-    return read_answer(cache / f"tokenizer-{key}.json") or _of_user(key, None)
+    return read_answer(_memo(cache, key)) or _of_user(key, None)
+
+
+def _memo(cache: Path, key: str) -> Path:
+    """The file of a folder's answer."""
+    return cache / f"tokenizer-{key}.json"
 
 
 def read_answer(memo: Path | None) -> Answer | None:

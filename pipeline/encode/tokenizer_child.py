@@ -9,6 +9,8 @@ import functools
 import gc
 import os
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypedDict
 
 import msgspec
@@ -72,6 +74,26 @@ def _hasten() -> None:
         return bounded(None)(maxsize) if callable(maxsize) else bounded(None, typed)
 
     functools.lru_cache = unbounded
+    sys.meta_path.insert(0, _QuickLists())
+
+
+class _QuickLists(MetaPathFinder):
+    """Lets transformers find the list of names in each of 3,000 source files without a look at every line."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "transformers.utils.import_utils" else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module: Any) -> None:
+            execute(module)
+            names = getattr(module, "fetch__all__", None)
+            if names is not None:  # it takes the last line that begins like this
+                module.fetch__all__ = lambda text: names(text[text.rfind("\n__all__") + 1 :])
+
+        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
 
 
 def _main(folder: str) -> None:

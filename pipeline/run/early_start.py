@@ -1,9 +1,10 @@
-"""Starts early what needs no other module, while the driver imports the rest: the fork server of a new run, so that it
-loads a tokenizer engine; and of an interrupted run, the check of its shards.
+"""Starts early what needs no other module, while the driver imports the rest: of a new run, the fork server, which
+loads a tokenizer engine, and the process that asks transformers; of an interrupted run, the check of its shards.
 """
 
 import multiprocessing
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import check_hash, check_name
 from ..dataset.manifests import MANIFEST
+from ..encode.tokenizer import ask_early
 from ..execute.checking import ALONE_BYTES, CheckAhead
 from ..execute.executor import EngineAhead
 from ..execute.fork_server import start_fork_server
@@ -43,8 +45,9 @@ def engine_ahead(engine: str, folder: Path, cache: Path) -> EngineAhead | None:
 
 def start_early(config: RunConfig, base: Path) -> CheckAhead | None:
     """Start the fork server if the run certainly needs one: nothing is there yet, or a run was interrupted while it
-    packed, and several workers will be forked here. A new run's loads an engine if the tokenizer is known; if the run
-    fails, it ends with the driver. Begin to check the shards of an interrupted run, and return the check.
+    packed, and several workers will be forked here. A new run's loads an engine. Ask transformers, too, if no earlier
+    run did. If the run fails, both processes end with the driver. Begin to check the shards of an interrupted run, and
+    return the check.
 
     Whatever is wrong with the configuration or the folder is left to the run, which reports it.
     """
@@ -69,6 +72,8 @@ def start_early(config: RunConfig, base: Path) -> CheckAhead | None:
         ahead = engine_ahead(config.tokenizer.engine, folder, Path(cache))
         if ahead is not None:
             start_fork_server(ahead)
+            with suppress(OSError):
+                ask_early(folder, ahead.answers)
     return None
 
 

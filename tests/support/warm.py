@@ -197,9 +197,9 @@ def loads_tokenizers() -> str:
 
     Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer_child`.
     """
-    from packtrain.pipeline.encode.tokenizer import _CHILD_ENVIRONMENT
+    from packtrain.pipeline.encode.tokenizer_process import ENVIRONMENT
 
-    return _name((TOKENIZER, "without_torch"), tuple(_CHILD_ENVIRONMENT.items()))
+    return _name((TOKENIZER, "without_torch"), tuple(ENVIRONMENT.items()))
 
 
 def _name(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()) -> str:
