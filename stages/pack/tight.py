@@ -1,8 +1,9 @@
 """Rows that are better than those of best-fit-decreasing where better ones are found, and never worse.
 
-Best-fit-decreasing first; if a lower bound does not prove its rows, pairs that fill a row are taken, other ways to fill
-rows are tried, then column generation for both rows and bound, and the least rows win. The search counts its work and
-stops at once where the bound is reached, so its result depends on the sizes alone.
+Best-fit-decreasing first; if a lower bound does not prove its rows, rows that some optimum has are taken, other ways to
+fill rows are tried, then column generation for both rows and bound, and the least rows win. Where best-fit-decreasing
+is far from the bound, column generation of rounded sizes comes before that. The search counts its work and stops at
+once where the bound is reached, so its result depends on the sizes alone.
 
 Legend: `N` pieces, `R` rows, `C` capacity.
 """
@@ -55,6 +56,10 @@ PRICES_WORK = 18_000_000
 """Work of column generation: about as long as that of the search."""
 _MOST_SIZES = 4000
 """The most different sizes of all rows whose relaxation is solved at once."""
+_FAR, _ALIKE, _ROWS_SHARE, _BOUND_SHARE = 0.02, 1024, 0.5, 0.9
+"""Where best-fit-decreasing needs such a share more than the bound, the relaxation is first solved for sizes rounded to
+so many units, with these shares of the work for the rows and for the bound.
+"""
 _PART, _PARTS = 150, 40
 """Rows whose relaxation is solved at once else, and how often others are chosen."""
 
@@ -110,12 +115,51 @@ def _unlimited(first: Rows, bound: DualBound, counts: NDArray[np.int64], work: i
     found = dual_bound(left, len(rest))
     if found.rows + len(fixed) < bound.rows:
         found = replace(bound, rows=bound.rows - len(fixed))
+    prices = Work(PRICES_WORK if work is None else 2 * work)
+    if capacity > _ALIKE and len(rest) - found.rows > _FAR * len(rest):
+        rest, found = _rounded(rest, found, capacity, prices)
+        begin = 0
     if found.rows < len(rest):
         rest = _search(rest, found, capacity, limit, begin)
     if found.rows < len(rest):
-        rest, found = _refined(rest, found, capacity, Work(PRICES_WORK if work is None else 2 * work))
+        rest, found = _refined(rest, found, capacity, prices)
     best = rest.with_more(fixed)
     return best if len(best) < len(first) else first, replace(found, rows=found.rows + len(fixed))
+
+
+def _rounded(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
+    """Improve rows and bound by solving for sizes that are rounded to so few that their relaxation is solved quickly.
+
+    Sizes rounded up give rows that hold the pieces. Sizes rounded down give a bound: what fits into a row still does.
+    """
+    unit = 1 + (capacity - 1) // _ALIKE
+    units = capacity // unit
+    sizes = np.sort(rows.sizes)[::-1]
+    up = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
+    alike = np.bincount(up, minlength=units + 1)
+    with work.share(_ROWS_SHARE):
+        found, _ = _relaxed(alike, work)
+    if len(found) < len(rows):
+        real = np.empty_like(sizes)
+        real[descending(found.sizes, alike)] = sizes
+        rows = Rows(real, found.offsets)
+    down = np.bincount(sizes // unit, minlength=units + 1)
+    down[0] = 0
+    if down.any():
+        with work.share(_BOUND_SHARE):
+            _, least = _relaxed(down, work)
+        if least.rows > bound.rows:
+            bound = replace(least, values=least.values[np.arange(capacity + 1) // unit])
+    return rows, bound
+
+
+def _relaxed(counts: NDArray[np.int64], work: Work) -> tuple[Rows, DualBound]:
+    """Rows and bound by column generation alone."""
+    flat = np.repeat(np.arange(len(counts)), counts)
+    placement = best_fit_decreasing(flat, counts)
+    rows = Rows(flat[placement.order], placement.row_offsets)
+    bound = dual_bound(counts, len(rows))
+    return (rows, bound) if bound.rows >= len(rows) else improved(rows, bound, len(counts) - 1, work)
 
 
 def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
