@@ -1,5 +1,6 @@
 """Reads the manifest; a dataset is finished if and only if it has one. Cheap to import."""
 
+import os
 from pathlib import Path
 
 from ...schemas.errors import IntegrityError
@@ -9,6 +10,8 @@ from ..store.local import LocalStore, check_tree
 from ..store.open import Store, open_store, resolve_place
 
 MANIFEST = "manifest.json"
+_OWN = (MANIFEST, "_run", "export.json")
+"""At least one of these is in each folder that packtrain has written to."""
 
 
 def open_output(folder: str | Path) -> Store:
@@ -21,7 +24,8 @@ def open_output(folder: str | Path) -> Store:
         IntegrityError: the folder contains a link that leads out, a named pipe or the like.
     """
     store = open_store(resolve_place(str(folder), Path.cwd()))
-    if isinstance(store, LocalStore):
+    # Of another folder nothing is read, and what it holds is not for packtrain to judge.
+    if isinstance(store, LocalStore) and any(os.path.lexists(store.root / name) for name in _OWN):
         check_tree(store.root)
     return store
 

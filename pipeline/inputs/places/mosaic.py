@@ -9,7 +9,7 @@ from ....stages.exchange.mds_samples import ShardFile, ShardFiles, is_index, rea
 from ..containers.detect import is_data
 
 INDEX = "index.json"
-_EXPORT = "export.json"
+EXPORT = "export.json"
 """The manifest of an export of packtrain, which is no data."""
 _READ = ("", ".zstd", ".zst", ".gz")
 """Suffixes of compressions that are read."""
@@ -24,7 +24,7 @@ def find_shards(folder: Path) -> list[str] | None:
         if _has_index(folder):
             return []
         held = list(folder.iterdir())
-        if any(is_data(one.name) and one.name != _EXPORT for one in held if one.is_file()):
+        if any(is_data(one.name) and one.name != EXPORT for one in held if one.is_file()):
             return None
         return sorted(one.name for one in held if one.is_dir() and _has_index(one)) or None
     except OSError:  # whatever else reads the folder says so

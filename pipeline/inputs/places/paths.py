@@ -18,7 +18,7 @@ from ....stages.exchange.mds_samples import ShardFile
 from ..blocks import split_name
 from ..containers.parts import DATA, INDEX, is_index, mask_of, measure
 from .folders import MAGIC, data_files, matches, regular
-from .mosaic import find_shards, shard_files
+from .mosaic import EXPORT, find_shards, shard_files
 
 if TYPE_CHECKING:
     from ....schemas.config.config import SourceConfig
@@ -170,6 +170,12 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
             _refuse_split(source, text)
         folder = path / choose_split(splits, source.split, where, str(path)) if splits else path
         yield from (_file(file, where, announced) for file, announced in shard_files(folder))
+    elif (path / EXPORT).is_file():
+        splits = sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+        raise ConfigError(
+            f"{where}: {path} is an export; give the folder of a split ({path / splits[0] if splits else path}), with "
+            "format tokenized and, for packed rows, keys: {lengths: seq_lengths}"
+        )
     else:
         _refuse_split(source, text)
         files = data_files(path, where)

@@ -15,7 +15,7 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.store.checksummed import seal, unseal
-from packtrain.schemas.errors import IntegrityError
+from packtrain.schemas.errors import InputError, IntegrityError
 from packtrain.schemas.fingerprint import fingerprint, hash_bytes
 from packtrain.schemas.names import check_name
 from packtrain.stages.prep.reader import _module
@@ -151,6 +151,12 @@ def test_nothing_is_written_through_a_linked_folder(foreign: Path, tmp_path: Pat
         with pytest.raises(IntegrityError, match="leads out of"):
             repair(foreign)
     assert {path: path.read_bytes() for path in (tmp_path / "outside").rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_of_others_is_not_judged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=r"has no manifest\.json, so it is not a finished dataset"):
+        verify(tmp_path)
 
 
 @pytest.mark.usefixtures("patience")

@@ -121,6 +121,15 @@ def test_a_packed_dataset_is_no_source(tmp_path: Path, workplace: Any) -> None:
             find_inputs(source(path), tmp_path)
 
 
+def test_an_export_is_given_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "exported/train").mkdir(parents=True)
+    for name in ("export.json", "train/train-00000.parquet"):
+        (tmp_path / "exported" / name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"is an export; give the folder of a split \(.*/exported/train\)"):
+        find_inputs(source("exported"), tmp_path)
+    assert len(find_inputs(source("exported/train"), tmp_path)) == 1
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     import datasets
