@@ -126,9 +126,9 @@ def test_a_forged_note_leads_nowhere_else(tmp_path: Path, read: list[str]) -> No
     secret.write_bytes(b'{"text": "away"}\n')
     noted = files_note([first], cache)
     for path in (secret, Path(".."), Path("../secret"), first.path.parent / ".." / ".." / "secret"):
-        note.write_bytes(seal(noted.replace(str(first.path).encode(), str(path).encode())))
+        note.write_bytes(seal(noted.replace(str(first.path).encode(), str(path).encode()), f"scans/{note.name}"))
         assert scan_inputs([source], tmp_path, cache) == [first]
-    note.write_bytes(seal(noted))
+    note.write_bytes(seal(noted, f"scans/{note.name}"))
     assert scan_inputs([source], tmp_path, cache) == [first]
     assert read == [first.path.name] * 5, "only the note as it was is believed"
     first.path.unlink()
