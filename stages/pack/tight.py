@@ -52,7 +52,7 @@ _FEW, _MANY = 12, 400
 """Rows to fill again in one step of the local search."""
 REDUCED_WORK = 4_000_000
 """Work of finding rows that some optimum has."""
-PRICES_WORK = 18_000_000
+PRICES_WORK = 24_000_000
 """Work of column generation: about as long as that of the search."""
 _MOST_SIZES = 4000
 """The most different sizes of all rows whose relaxation is solved at once."""
