@@ -6,8 +6,7 @@ For each assistant message, this gives
 1. its words: from the first stretch that came from it to the last, with nothing of another message between them;
 2. where it begins: where generation would begin, after the generation prompt. That is found in what the template wrote
    before the words, or by rendering the messages before it with a generation prompt, provided that the text continues
-   as this rendering does after the last words before the turn. What follows is generated, including an empty thinking
-   block;
+   as this rendering does after the last words before the turn. What follows is generated, also an empty thought;
 3. where it ends: after the first special token that the template writes after the words. All turns must end alike.
 
 A step that fails raises `UnprovedError`; nothing is guessed. Contents are never searched: they may contain the
