@@ -135,14 +135,11 @@ def _rounded(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[R
     unit = 1 + (capacity - 1) // _ALIKE
     units = capacity // unit
     sizes = np.sort(rows.sizes)[::-1]
-    up = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
-    alike = np.bincount(up, minlength=units + 1)
+    alike = np.bincount(_rounded_up(sizes, unit, units), minlength=units + 1)
     with work.share(_ROWS_SHARE):
         found, _ = _relaxed(alike, work)
     if len(found) < len(rows):
-        real = np.empty_like(sizes)
-        real[descending(found.sizes, alike)] = sizes
-        rows = Rows(real, found.offsets)
+        rows = _exact(found, sizes, alike)
     down = np.bincount(sizes // unit, minlength=units + 1)
     down[0] = 0
     if down.any():
@@ -151,6 +148,18 @@ def _rounded(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[R
         if least.rows > bound.rows:
             bound = replace(least, values=least.values[np.arange(capacity + 1) // unit])
     return rows, bound
+
+
+def _rounded_up(sizes: NDArray[np.int64], unit: int, units: int) -> NDArray[np.int64]:
+    """Sizes in whole units. One that fills more than all whole units of a row is alone in it."""
+    return np.minimum((sizes - 1) // unit + 1, units)
+
+
+def _exact(rows: Rows, sizes: NDArray[np.int64], alike: NDArray[np.int64]) -> Rows:
+    """Rows of rounded sizes with the sizes themselves, largest first, of which `alike` counts the rounded ones."""
+    real = np.empty_like(sizes)
+    real[descending(rows.sizes, alike)] = sizes
+    return Rows(real, rows.offsets)
 
 
 def _relaxed(counts: NDArray[np.int64], work: Work) -> tuple[Rows, DualBound]:
@@ -304,22 +313,17 @@ def _limited_ways(
     # In rounded units where there are very many pieces: more are alike, and fewer sums have to be told apart.
     unit = 1 + (capacity - 1) // _UNITS if len(sizes) * (1 + (capacity >> 12)) > work.left // 100 else 1
     units = capacity // unit
-    rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
+    rounded = _rounded_up(sizes, unit, units)
     alike = np.bincount(rounded, minlength=units + 1)
     worth = np.zeros(len(alike), dtype=np.int64)
     np.maximum.at(worth, rounded, valued.values[sizes])
-
-    def exact(patterns: list[Pattern]) -> Rows:
-        found = Rows.of(patterns)
-        real = np.empty_like(sizes)
-        real[descending(found.sizes, alike)] = sizes
-        return Rows(real, found.offsets)
 
     for apart in (False, True):
         for percent in _PRESSURES:
             if work.left <= 0:
                 return
-            yield exact(fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart))
+            patterns = fill_limited(alike, max_docs, (worth, valued.full), percent, work, apart=apart)
+            yield _exact(Rows.of(patterns), sizes, alike)
             more = 5 * _PRESSURES.index(percent)
             if not apart and work.left > 0:
                 yield _spread(sizes, capacity, max_docs, enough + enough * more // 1000, work)
@@ -327,7 +331,8 @@ def _limited_ways(
         if again.left <= 0:
             return
         patterns, left = spread_and_pair(rounded, units, max_docs, enough + enough * more // 1000, again)
-        yield exact(patterns + fill_limited(left, max_docs, (worth, valued.full), _PRESSURES[0], again))
+        patterns += fill_limited(left, max_docs, (worth, valued.full), _PRESSURES[0], again)
+        yield _exact(Rows.of(patterns), sizes, alike)
 
 
 def _shortened(rows: Rows, max_docs: int, capacity: int, valued: DualBound, work: Work) -> Iterator[Rows]:

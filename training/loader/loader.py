@@ -332,7 +332,8 @@ class PackedLoader:
             except Exception:
                 if size == share or not self._local():
                     raise
-                # The error comes again at its own batch.
+                # The error comes again at its own batch, unless memory for all of them at once was the reason.
+                _LOG.info("%d rows cannot be read at once; each batch is made alone", len(some), exc_info=True)
                 made = (
                     batch
                     for number in range(0, len(some), share)
