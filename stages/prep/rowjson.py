@@ -14,6 +14,7 @@ more; a fixed limit does not depend on how deep the stack already is."""
 
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+_split_values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class JsonObject(dict[str, Any]):
@@ -33,7 +34,7 @@ def check_depth(data: bytes, what: str) -> None:
     Raises:
         RowRejectedError: `too_deep`.
     """
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH or _outside_texts(data) <= 2 * MAX_DEPTH:
         return
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
     left = outside = b"".join(bare.split(b'"')[::2])
@@ -44,6 +45,19 @@ def check_depth(data: bytes, what: str) -> None:
     brackets = np.frombuffer(outside, dtype=np.uint8)
     if int(np.cumsum(np.where(brackets == ord("["), 1, -1)).max()) > MAX_DEPTH:
         raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
+
+
+def _outside_texts(data: bytes) -> int:
+    """How many bytes are not values of the outer object that are texts. Each level of nesting needs two of them.
+
+    Values of a key that occurs again are outside too, because only the last one counts. So it is all of the data if
+    there is no outer object.
+    """
+    try:
+        values = [memoryview(value) for value in _split_values(data).values()]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return len(data)
+    return len(data) - sum(len(value) for value in values if value[:1] == b'"')
 
 
 def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:

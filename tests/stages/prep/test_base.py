@@ -83,6 +83,24 @@ def test_depth_is_counted_outside_of_strings(levels: int, wrap: list[str], text:
         assert rejection(line) == ("too_deep", "the row nests more than 100 lists and objects within one another")
 
 
+@pytest.mark.parametrize(("levels", "refused"), [(99, False), (100, True)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"text": "x", "a": DEEP, "b": "TEXT"}',
+        '{"text": "x", "a": DEEP, "a": "TEXT"}',  # the key occurs again
+        '{"text": "x", "DEEP": DEEP, "TEXT": "\\"TEXT\\\\"}',
+        ' { "text":"x" , "a" : DEEP,"b" :\t"TEXT" }\r',
+    ],
+)
+def test_depth_beside_texts_with_many_brackets(line: str, levels: int, *, refused: bool) -> None:
+    data = line.replace("TEXT", "[{" * 150).replace("DEEP", "[" * levels + "]" * levels).encode()
+    if refused:
+        assert rejection(data)[0] == "too_deep"
+    else:
+        assert make_format("text").decode(data).text == "x"
+
+
 def test_deep_nesting_is_rejected() -> None:
     line = b'{"messages": [{"role": "user", "content": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
     assert rejection(line, "messages") == (
