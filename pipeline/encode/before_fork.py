@@ -16,6 +16,7 @@ from ...stages.tokenize.engines import STARTS_NO_THREAD, guess_engine, load_engi
 from ...stages.tokenize.likely_json import likely_json
 from ..execute.executor import EngineAhead
 from ..execute.fork_server import IN_FORK_SERVER, TASK_MODULES, asked_engine
+from ..execute.interrupts import ignore_interrupts
 from .tokenizer import stored_answer
 
 _LOOK = 0.1
@@ -89,4 +90,5 @@ def get_ready(ahead: EngineAhead | None) -> None:
 
 
 if IN_FORK_SERVER in os.environ:
+    ignore_interrupts()
     get_ready(asked_engine())

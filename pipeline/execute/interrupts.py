@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
 
@@ -13,20 +14,28 @@ INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Make processes that are started inside ignore interruptions from the beginning.
+    """Make processes that are started inside deaf to interruptions from the beginning: they inherit that these are
+    blocked. An interruption of this process is handled afterwards.
 
     Terminals and schedulers interrupt the whole process group; the driver handles the interruption and lets the others
     finish.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # in other threads Python cannot set handlers
-        return
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTIONS}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    resource_tracker.ensure_running()  # it would unblock them
+    with interrupted_later():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """Ignore interruptions from now on, in a process that was started deaf to them. What it starts ignores them too,
+    unless it sets handlers.
+    """
+    for number in INTERRUPTIONS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
 
 
 @contextmanager

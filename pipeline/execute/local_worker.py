@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import traceback
 from collections.abc import Collection
@@ -13,7 +12,7 @@ from typing import Any
 
 from ...schemas.config.hints import configured_by
 from .executor import limit_threads
-from .interrupts import INTERRUPTIONS
+from .interrupts import ignore_interrupts
 
 
 class WorkerError(Exception):
@@ -60,8 +59,7 @@ def _answer(data: bytes) -> bytes:
 def _settle() -> None:
     """Prepare a new worker: use one thread per engine, ignore interruptions, and end when the driver ends."""
     limit_threads()
-    for number in INTERRUPTIONS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_interrupts()
     driver = multiprocessing.parent_process()
     if driver is not None:
         threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()

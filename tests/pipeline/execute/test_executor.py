@@ -17,6 +17,7 @@ import psutil
 import pytest
 from packtrain.pipeline.execute.backends import InlineExecutor
 from packtrain.pipeline.execute.executor import ENGINE_THREADS, TRIES, Executor
+from packtrain.pipeline.execute.interrupts import deaf_to_interrupts
 from packtrain.pipeline.execute.local import LocalExecutor
 from packtrain.schemas.errors import RowRejectedError, TaskError, TemplateError
 
@@ -39,7 +40,8 @@ def process(_):
     return os.getpid()
 
 def ignores_interrupts(_):
-    return all(signal.getsignal(number) is signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return not blocked and all(signal.getsignal(one) is signal.SIG_IGN for one in (signal.SIGINT, signal.SIGTERM))
 
 def kill(task):
     """Dies as often as the file says, which counts down."""
@@ -138,6 +140,22 @@ def test_workers_have_one_engine_thread(tasks: Any, pool: LocalExecutor, name: s
 
 def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: LocalExecutor) -> None:
     assert all(pool.map(tasks.ignores_interrupts, range(4)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_while_the_fork_server_starts_is_handled_afterwards() -> None:
+    blocked = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    said = []
+
+    def interrupted() -> None:
+        with deaf_to_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            said.append(subprocess.check_output([sys.executable, "-c", blocked], text=True))
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert said == [f"{[signal.SIGINT, signal.SIGTERM]}\n"]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -344,6 +362,7 @@ def test_workers_import_nothing_heavy(tasks: Any, tmp_path: Path, tiny_tokenizer
 import sys
 from pathlib import Path
 import executor_tasks
+from packtrain.pipeline.execute.interrupts import deaf_to_interrupts
 from packtrain.pipeline.execute.local import LocalExecutor
 from packtrain.pipeline.run.driver import run
 
