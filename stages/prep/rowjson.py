@@ -14,6 +14,7 @@ more; a fixed limit does not depend on how deep the stack already is."""
 
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
+_QUOTE = ord('"')
 _split_values = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -57,7 +58,7 @@ def _outside_texts(data: bytes) -> int:
         values = [memoryview(value) for value in _split_values(data).values()]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return len(data)
-    return len(data) - sum(len(value) for value in values if value[:1] == b'"')
+    return len(data) - sum(len(value) for value in values if value[0] == _QUOTE)
 
 
 def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:

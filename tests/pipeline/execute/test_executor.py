@@ -145,7 +145,7 @@ def test_workers_leave_interrupts_to_the_driver(tasks: Any, pool: LocalExecutor)
 
 def test_an_interrupt_while_the_fork_server_starts_is_handled_afterwards() -> None:
     blocked = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
-    said = []
+    said: list[str] = []
 
     def interrupted() -> None:
         with deaf_to_interrupts():
