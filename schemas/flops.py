@@ -53,4 +53,3 @@ class ModelShape:
 
 
 SEVEN_BILLION = ModelShape()
-ONE_BILLION = ModelShape(parameters=1.24e9, layers=16, hidden=2048)

@@ -59,3 +59,8 @@ def view(array: pa.Array) -> NDArray[Any]:
     if data is None or not len(array):
         return np.zeros(0, dtype=dtype)
     return np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
+
+
+def list_lengths(column: pa.ListArray) -> NDArray[np.int64]:
+    """(N,) the length of each list of an Arrow array."""
+    return np.diff(view(column.offsets).astype(np.int64))

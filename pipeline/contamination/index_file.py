@@ -105,8 +105,9 @@ def load_rows(store: Store, file: StoredFile) -> EvaluationRows:
             batch = pa.ipc.open_file(mapped).get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
         raise IntegrityError(f"{path} cannot be read ({error}); delete it and run again to make it again") from error
+    known = {*OverlapIndex.__dataclass_fields__, *EvaluationRows.__dataclass_fields__}
     columns: dict[str, Any] = {}
-    for name in batch.schema.names:
+    for name in known.intersection(batch.schema.names):  # indexes of earlier versions have others, too
         values = batch.column(name).values
         columns[name] = values if pa.types.is_large_string(values.type) else view(values)
     noted = {name.decode(): int(value) for name, value in batch.schema.metadata.items()}

@@ -33,16 +33,16 @@ def check_padding(batch: pa.RecordBatch, alignment: Alignment, pad_id: int) -> I
         return
     piece_rows = np.repeat(np.arange(batch.num_rows), np.diff(rows))
     over = (unpadded > lengths) | (unpadded < 1)
-    yield from _first(over, piece_rows, f"{UNPADDED} is not between 1 and the piece's seq_lengths")
+    yield from first_token(over, piece_rows, f"{UNPADDED} is not between 1 and the piece's seq_lengths")
     ids, labels = (view(batch.column(name).flatten()) for name in ("input_ids", "labels"))
     if over.any() or (np.diff(rows) < 1).any() or len(ids) != int(lengths.sum(dtype=np.int64)):
         return  # what is below needs pieces within the row
     uneven = alignment.padded(unpadded, rows) != lengths
-    yield from _first(uneven, piece_rows, "a piece is padded to another length than the configuration asks for")
+    yield from first_token(uneven, piece_rows, "a piece is padded to another length than the configuration asks for")
     padding = ranges(0, lengths) >= np.repeat(unpadded, lengths)
     owners = np.repeat(piece_rows, lengths)
-    yield from _first(padding & (labels != IGNORE_INDEX), owners, "padding has a label")
-    yield from _first(padding & (ids != pad_id), owners, f"padding is not the token {pad_id}")
+    yield from first_token(padding & (labels != IGNORE_INDEX), owners, "padding has a label")
+    yield from first_token(padding & (ids != pad_id), owners, f"padding is not the token {pad_id}")
 
 
 def padding_token(dataset: Finished) -> int:
@@ -65,6 +65,7 @@ def _offsets(column: pa.ListArray) -> NDArray[np.int64]:
     return offsets
 
 
-def _first(bad: NDArray[np.bool_], rows: NDArray[np.int64], what: str) -> Iterator[tuple[int, str]]:
+def first_token(bad: NDArray[np.bool_], rows: NDArray[np.int64], what: str) -> Iterator[tuple[int, str]]:
+    """Yield the row of the first token or piece that is wrong, with what is wrong; nothing if none is."""
     if bad.any():
         yield int(rows[np.argmax(bad)]), what

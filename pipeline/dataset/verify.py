@@ -8,20 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord, ShardRecord, SplitRecord
 from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
-from ...stages.arrays import view
+from ...stages.arrays import list_lengths, view
 from ..observer import Observer, Silent
-from ..pack.preference_check import check_pairs, count_pairs
+from ..pack.preference_check import check_pairs, count_pairs, first_row
 from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset
 from .output_folder import MANIFEST
-from .padding_check import check_padding, padding_token
+from .padding_check import check_padding, first_token, padding_token
 from .unfinished import refuse_unfinished
 from .weight_check import check_weights, differing_sum, weight_sum
 
@@ -143,7 +142,7 @@ class _RowSizes:
             return
         here = slice(self.row, self.row + batch.num_rows)
         self.row += batch.num_rows
-        sizes = _sizes(batch.column("seq_lengths"))
+        sizes = list_lengths(batch.column("seq_lengths"))
         lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
         owners = np.repeat(np.arange(batch.num_rows), sizes)
         squares = np.zeros(batch.num_rows, np.int64)
@@ -151,8 +150,8 @@ class _RowSizes:
         if len(self._tokens[here]) < batch.num_rows:
             yield 0, f"{self.name} lacks this row's sizes"
             return
-        wrong = (self._tokens[here] != _sizes(batch.column("input_ids"))) | (self._squares[here] != squares)
-        yield from _first(wrong, f"{self.name} has other sizes for this row")
+        wrong = (self._tokens[here] != list_lengths(batch.column("input_ids"))) | (self._squares[here] != squares)
+        yield from first_row(wrong, f"{self.name} has other sizes for this row")
 
 
 def _check_shard(
@@ -193,7 +192,7 @@ def _check_shard(
 def _counts(batch: pa.RecordBatch) -> tuple[int, int, int]:
     """Return the number of tokens, the number of trained labels, and the most documents in a row."""
     trained = int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
-    most = int(_sizes(batch.column("seq_lengths")).max(initial=0))
+    most = int(list_lengths(batch.column("seq_lengths")).max(initial=0))
     return len(batch.column("input_ids").flatten()), trained, most
 
 
@@ -206,44 +205,31 @@ def check_rows(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, st
     """
     ids, labels, positions = (batch.column(name) for name in ("input_ids", "labels", "position_ids"))
     pieces = batch.column("seq_lengths")
-    row_tokens = _sizes(ids)
+    row_tokens = list_lengths(ids)
     for name, column in (("labels", labels), ("position_ids", positions)):
-        yield from _first(_sizes(column) != row_tokens, f"{name} has another length than input_ids")
+        yield from first_row(list_lengths(column) != row_tokens, f"{name} has another length than input_ids")
     for name in ("doc_starts", "doc_ids"):
-        yield from _first(_sizes(batch.column(name)) != _sizes(pieces), f"{name} has another length than seq_lengths")
-    yield from _first(row_tokens > max_length, f"is longer than max_length ({max_length:,})")
+        yield from first_row(
+            list_lengths(batch.column(name)) != list_lengths(pieces), f"{name} has another length than seq_lengths"
+        )
+    yield from first_row(row_tokens > max_length, f"is longer than max_length ({max_length:,})")
     lengths = view(pieces.flatten())
-    piece_rows = np.repeat(np.arange(batch.num_rows), _sizes(pieces))
+    piece_rows = np.repeat(np.arange(batch.num_rows), list_lengths(pieces))
     sums = np.bincount(piece_rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     uneven = sums != row_tokens
-    yield from _first(uneven, "seq_lengths does not add up to the row")
-    if uneven.any() or (_sizes(labels) != row_tokens).any() or (_sizes(positions) != row_tokens).any():
+    yield from first_row(uneven, "seq_lengths does not add up to the row")
+    if uneven.any() or (list_lengths(labels) != row_tokens).any() or (list_lengths(positions) != row_tokens).any():
         return
     token_rows = np.repeat(np.arange(batch.num_rows), row_tokens)
     expected = ranges(0, lengths)
     flat_ids, flat_labels = view(ids.flatten()), view(labels.flatten())
     wrong_position = view(positions.flatten()) != expected
-    yield from _first_token(wrong_position, token_rows, "position_ids do not count 0, 1, 2, … in every piece")
+    yield from first_token(wrong_position, token_rows, "position_ids do not count 0, 1, 2, … in every piece")
     foreign = (flat_labels != IGNORE_INDEX) & (flat_labels != flat_ids)
-    yield from _first_token(foreign, token_rows, "a label is neither its own input id nor -100")
+    yield from first_token(foreign, token_rows, "a label is neither its own input id nor -100")
     heads = starts_of(lengths)[lengths > 0]
-    yield from _first_token(
+    yield from first_token(
         flat_labels[heads] != IGNORE_INDEX,
         token_rows[heads],
         "the first label of a piece is not -100: one document would be trained to predict another",
     )
-
-
-def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    offsets = view(column.offsets).astype(np.int64)
-    return offsets[1:] - offsets[:-1]
-
-
-def _first(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:
-    if bad.any():
-        yield int(np.argmax(bad)), what
-
-
-def _first_token(bad: NDArray[np.bool_], rows: NDArray[np.int64], what: str) -> Iterator[tuple[int, str]]:
-    if bad.any():
-        yield int(rows[np.argmax(bad)]), what

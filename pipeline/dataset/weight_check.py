@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ...schemas.ledger import Ledger
 from ...schemas.rows import IGNORE_INDEX, WEIGHTS
-from ...stages.arrays import view
+from ...stages.arrays import list_lengths, view
+from .padding_check import first_token
 
 
 def check_weights(batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
@@ -19,8 +19,8 @@ def check_weights(batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
     if WEIGHTS not in batch.schema.names:
         return
     weights, labels = (batch.column(name) for name in (WEIGHTS, "labels"))
-    sizes = _sizes(labels)
-    other = _sizes(weights) != sizes
+    sizes = list_lengths(labels)
+    other = list_lengths(weights) != sizes
     if other.any():
         yield int(np.argmax(other)), f"{WEIGHTS} has another length than labels"
         return
@@ -31,8 +31,7 @@ def check_weights(batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
         (trained & ~(flat > 0), "a trained token has no loss weight"),
         (~trained & (flat != 0), "a token without a label has a loss weight"),
     ):
-        if bad.any():
-            yield int(rows[np.argmax(bad)]), what
+        yield from first_token(bad, rows, what)
 
 
 def weight_sum(batch: pa.RecordBatch) -> float:
@@ -48,8 +47,3 @@ def differing_sum(ledger: Ledger, found: float) -> str | None:
     if np.isclose(said, found, rtol=1e-9, atol=0):
         return None
     return f"the ledger's loss weights add up to {said:.9g}, but those of the shards to {found:.9g}"
-
-
-def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    offsets = view(column.offsets).astype(np.int64)
-    return offsets[1:] - offsets[:-1]

@@ -1,6 +1,5 @@
 """The tasks of an export: check whether a shard's rows fit into the format, and write its files."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -67,7 +66,6 @@ class ExportResult:
     index: int
     files: tuple[ExportedFile, ...]
     counts: ShardCounts
-    seconds: float
 
 
 def export_shard(task: ExportTask) -> ExportResult:
@@ -76,7 +74,7 @@ def export_shard(task: ExportTask) -> ExportResult:
     Raises:
         InputError: the shard is damaged, or a row does not fit into the format.
     """
-    began, counts, row = time.perf_counter(), ShardCounts(), 0
+    counts, row = ShardCounts(), 0
     with ExitStack() as stack:
         writer = WRITERS[task.options.to](Drafts(task.out, stack), task.place, task.options)
         for batch in _batches(task):
@@ -89,9 +87,7 @@ def export_shard(task: ExportTask) -> ExportResult:
                     f"to {task.options.to}: {error}"
                 ) from None
             row += batch.num_rows
-        result = ExportResult(
-            task.place.split, task.place.index, tuple(writer.close()), counts, time.perf_counter() - began
-        )
+        result = ExportResult(task.place.split, task.place.index, tuple(writer.close()), counts)
     if (counts.rows, counts.tokens, counts.trained) != (task.shard.rows, task.shard.tokens, task.shard.trained):
         raise _damaged(task, "its rows, tokens or trained labels are not those of the manifest")
     if task.out is not None:

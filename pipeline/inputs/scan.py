@@ -269,15 +269,13 @@ def read_rows(
     return BlockRows(lines=kept, rejects=rows.rejects + long)
 
 
-def prepare_block(
-    path: Path, block: Block, form: Format[Any, Any], max_row_bytes: int, limit: int | None = None
-) -> PreparedBlock:
+def prepare_block(path: Path, block: Block, form: Format[Any, Any], max_row_bytes: int) -> PreparedBlock:
     """The examples of a block, and the counts of its rows, including those that are too long.
 
     Args:
-        path, limit: see `read_rows`.
+        path: see `read_rows`.
     """
-    rows = read_rows(path, block, max_row_bytes, columns_of(form), limit, arrays=form.takes_arrays)
+    rows = read_rows(path, block, max_row_bytes, columns_of(form), arrays=form.takes_arrays)
     return prepare_rows(rows, form)
 
 

@@ -84,12 +84,6 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def source_of(self, documents: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The index of each document's source."""
-        sources = np.array([part.source for part in self.parts], dtype=np.int32)
-        part = np.searchsorted(self.part_starts, documents, side="right") - 1
-        return sources[part]
-
 
 @dataclass(frozen=True, slots=True)
 class Holdout:

@@ -56,7 +56,6 @@ _SCALED = PIECES.append(pa.field("scale", pa.float64(), nullable=False))
 class ShardPlan:
     """One shard to lay out: rows `first_row:last_row` of one window's layout file."""
 
-    window: int
     index: int
     """Number of the shard within its split."""
     first_row: int
@@ -127,7 +126,7 @@ def plan_window(
     files = _save(store, name, plan, window, piece_scales(plan, window, config) if weighted else None)
     padded = pack.alignment.padded(plan.lengths, plan.row_offsets)
     ends = np.cumsum(padded, dtype=np.int64)[plan.row_offsets[1:] - 1]
-    shards = cut_shards(ends, plan.row_offsets, number, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
+    shards = cut_shards(ends, plan.row_offsets, first_shard, TOKEN_BYTES + WEIGHT_BYTES * weighted, config)
     unpadded = rows_unpadded(plan, config)
     return WindowPlan(name, plan.certificate, shards, rows_unpadded=unpadded, files=files), plan
 
@@ -293,7 +292,6 @@ def read_lengths(out: Store, name: str) -> tuple[NDArray[np.int32], NDArray[np.i
 def cut_shards(
     ends: NDArray[np.int64],
     row_offsets: NDArray[np.int64],
-    window: int,
     first_index: int,
     token_bytes: int,
     config: "RunConfig",
@@ -305,13 +303,13 @@ def cut_shards(
         row_offsets: (R + 1,) first piece of each row, then the number of pieces.
     """
     if not len(ends):
-        return (ShardPlan(window, first_index, 0, 0, 0, 0, 0),)
+        return (ShardPlan(first_index, 0, 0, 0, 0, 0),)
     cuts = cut_rows(ends, token_bytes, config.output.shard_bytes)
     tokens = np.diff(ends[cuts[1:] - 1], prepend=0).tolist()
     pieces = row_offsets[cuts].tolist()
     rows = cuts.tolist()
     return tuple(
-        ShardPlan(window, first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1], tokens[i])
+        ShardPlan(first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1], tokens[i])
         for i in range(len(tokens))
     )
 

@@ -91,7 +91,7 @@ class PairRowPlanner:
         file = put_arrow(out, f"{name}-pairs.arrow", batch)
         ends = np.cumsum(kept.all[documents], dtype=np.int64)
         rows = np.arange(len(documents) + 1)
-        shards = cut_shards(ends, rows, number, first_shard, self.token_bytes, config)
+        shards = cut_shards(ends, rows, first_shard, self.token_bytes, config)
         return WindowPlan(name, None, shards, cuts=(0,) * len(config.sources), files=(file,))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...stages.arrays import view
+from ...stages.arrays import list_lengths, view
 
 
 def check_pairs(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, str]]:
@@ -17,16 +17,16 @@ def check_pairs(batch: pa.RecordBatch, max_length: int) -> Iterator[tuple[int, s
     """
     prompt, chosen, rejected = _lengths(batch)
     for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
-        yield from _first(lengths == 0, f"{name} is empty")
-        yield from _first(
+        yield from first_row(lengths == 0, f"{name} is empty")
+        yield from first_row(
             prompt + lengths > max_length, f"prompt_ids and {name} are longer than max_length ({max_length:,})"
         )
-    yield from _first(_sizes(batch.column("doc_ids")) != 1, "does not have one doc id")
+    yield from first_row(list_lengths(batch.column("doc_ids")) != 1, "does not have one doc id")
     same = np.zeros(batch.num_rows, dtype=np.bool_)
     for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():
         left, right = (view(batch.column(name)[row].values) for name in ("chosen_ids", "rejected_ids"))
         same[row] = np.array_equal(left, right)
-    yield from _first(same, "chosen_ids and rejected_ids are the same")
+    yield from first_row(same, "chosen_ids and rejected_ids are the same")
 
 
 def count_pairs(batch: pa.RecordBatch) -> tuple[int, int, int]:
@@ -37,23 +37,19 @@ def count_pairs(batch: pa.RecordBatch) -> tuple[int, int, int]:
     return (
         int((prompt + chosen + rejected).sum()),
         int(trained.sum()),
-        int(_sizes(batch.column("doc_ids")).max(initial=0)),
+        int(list_lengths(batch.column("doc_ids")).max(initial=0)),
     )
 
 
 def _lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     return (
-        _sizes(batch.column("prompt_ids")),
-        _sizes(batch.column("chosen_ids")),
-        _sizes(batch.column("rejected_ids")),
+        list_lengths(batch.column("prompt_ids")),
+        list_lengths(batch.column("chosen_ids")),
+        list_lengths(batch.column("rejected_ids")),
     )
 
 
-def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    offsets = view(column.offsets).astype(np.int64)
-    return offsets[1:] - offsets[:-1]
-
-
-def _first(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:
+def first_row(bad: NDArray[np.bool_], what: str) -> Iterator[tuple[int, str]]:
+    """Yield the first row that is wrong, with what is wrong; nothing if none is."""
     if bad.any():
         yield int(np.argmax(bad)), what

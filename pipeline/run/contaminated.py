@@ -27,8 +27,6 @@ class Compared:
     summary: OverlapSummary
     examples: int
     """How many examples were compared."""
-    characters: int
-    """Characters of their text."""
 
 
 def find_contamination(
@@ -69,8 +67,7 @@ def find_contamination(
         check_text(formats, "contamination")
         evaluation = prepare_evaluation(section, base, work.cache, work.scratch, named=named)
         found = compare(config.sources, files, formats, evaluation, section.share, work.cache, executor, observer)
-    blocks = [(of_block.examples, of_block.characters) for _, _, of_block in found.each()]
     summary = summarise(hit_lines(found))
     if hits is not None:
         put_hits(found, LocalStore(hits.absolute().parent), hits.name)
-    return Compared(evaluation, summary, sum(one for one, _ in blocks), sum(one for _, one in blocks))
+    return Compared(evaluation, summary, sum(of_block.examples for _, _, of_block in found.each()))

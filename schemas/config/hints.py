@@ -18,9 +18,9 @@ _OPTIONS = {"truncate.max_length": "--max-length", "run.workers": "--workers"}
 """Keys with a command-line option."""
 
 
-def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean train?`, or "" if no word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -137,7 +137,10 @@ class ShardFiles:
 
 def read_columns(config: bytes) -> MdsColumns:
     """The columns of a shard, from the JSON in its head."""
-    found = _typed(config, _Config, "has a head that is not JSON of an MDS shard")
+    try:
+        found = msgspec.convert(parse_json(config), _Config)
+    except ValueError as error:
+        raise ValueError(f"has a head that is not JSON of an MDS shard ({error})") from None
     _check_kind(found.version, found.format)
     counts = {len(found.column_names), len(found.column_encodings), len(found.column_sizes)}
     if len(counts) != 1 or len(set(found.column_names)) != len(found.column_names):
@@ -192,13 +195,6 @@ def _check_kind(version: int, format: str) -> None:
         raise ValueError(f"has shards of format {format}, and only mds is read")
     if version != 2:
         raise ValueError(f"is of version {version}, and only version 2 is known")
-
-
-def _typed(data: bytes, type: Any, otherwise: str) -> Any:
-    try:
-        return msgspec.convert(parse_json(data), type)
-    except ValueError as error:
-        raise ValueError(f"{otherwise} ({error})") from None
 
 
 @lru_cache(maxsize=256)

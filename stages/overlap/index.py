@@ -51,10 +51,8 @@ class OverlapIndex:
     """(2**k / 8,) bits of a Bloom filter of `hashes`; see `passing`."""
     starts: NDArray[np.int64]
     """(G + 1,) the first posting of each n-gram, then P."""
-    posting_texts: NDArray[np.int32]
-    """(P,) the text of each posting; ascending within an n-gram."""
     posting_words: NDArray[np.int64]
-    """(P,) the word, of all W, at which the n-gram is first in its text."""
+    """(P,) the word, of all W, at which the n-gram is first in its text; ascending within an n-gram."""
     whole_hashes: NDArray[np.uint64]
     """(S,) hashes of the first `SHORTEST` words of texts that are compared whole, ascending."""
     whole_filter: NDArray[np.uint8]
@@ -146,7 +144,6 @@ def build_index(texts: Sequence[str], asks: Sequence[bool], ngram: int) -> Overl
         hashes=distinct[rare],
         filter=_filter(distinct[rare]),
         starts=np.r_[0, np.cumsum(often[rare])].astype(np.int64),
-        posting_texts=owner[kept],
         posting_words=place[kept],
         whole_hashes=heads[order],
         whole_filter=_filter(heads),

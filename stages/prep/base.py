@@ -81,15 +81,6 @@ class PreparedBlock:
     rows: int
     blank: int
     """Lines of only whitespace."""
-    bytes_read: int
-    """Bytes of all lines, including blank lines and line ends. 0 if made by `prepare_rows`."""
-    bytes_rejected: int
-    bytes_filtered: int
-
-    @property
-    def duplicates(self) -> int:
-        """Examples removed because an earlier one of the same row has the same content."""
-        return self.skipped["duplicate"]
 
 
 class Format(ABC, Generic[OptionsT, RowT]):
@@ -206,25 +197,19 @@ class Format(ABC, Generic[OptionsT, RowT]):
         rejects: list[tuple[int, str, str]] = []
         filtered: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
-        rows = blank = read = rejected_bytes = filtered_bytes = 0
+        rows = blank = 0
         for line, item in items:
-            size = 0
-            if isinstance(item, bytes):
-                size = len(item)
-                read += size
-                if not size or item.isspace():
-                    blank += 1
-                    continue
+            if isinstance(item, bytes) and (not item or item.isspace()):
+                blank += 1
+                continue
             rows += 1
             try:
                 examples += self.weighted(parse(item), line, skipped)
             except RowRejectedError as error:
                 rejects.append((line, error.reason, error.detail))
-                rejected_bytes += size
             except RowFilteredError as error:
                 filtered[error.reason] += 1
-                filtered_bytes += size
-        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, read, rejected_bytes, filtered_bytes)
+        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank)
 
 
 def _weighted(row_type: type[RowT], options: Options) -> type[RowT]:

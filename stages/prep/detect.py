@@ -36,17 +36,6 @@ _CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
-    """A format that was tried."""
-
-    format: str
-    matched: int
-    """Rows that have its columns, with values of the right kind."""
-    wanted: str
-    """The columns and kinds of values that it needs, for error messages."""
-
-
-@dataclass(frozen=True, slots=True)
 class Detection:
     """The detected format."""
 
@@ -55,7 +44,6 @@ class Detection:
     """Column names, given or found, as they are written in the configuration."""
     why: str
     """Why this format was chosen, to follow "because" in a sentence."""
-    considered: tuple[Considered, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +68,20 @@ def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
     candidates = [one for one in _candidates(given) if set(given) <= set(FORMAT_KEYS[one.format])]
     objects = [row for row in rows if isinstance(row, Mapping)]
     counts = [sum(map(one.fits, objects)) for one in candidates]
-    considered = tuple(Considered(one.format, count, one.wanted) for one, count in zip(candidates, counts, strict=True))
     found = [(one, count) for one, count in zip(candidates, counts, strict=True) if count and 2 * count >= len(rows)]
     if len({one.format for one, _ in found} - {"text", "tokenized"}):
         found = [(one, count) for one, count in found if one.format != "text"]
     if len(found) == 1:
         one, count = found[0]
         why = f"{_share(count, len(rows))} {'has' if count == 1 else 'have'} {one.wanted}"
-        return Detection(one.format, {**given, **one.keys}, why, considered)
+        return Detection(one.format, {**given, **one.keys}, why)
     seen = _seen(objects, len(rows))
     if found:
         ways = "; or ".join(f"{_said(one)} ({_share(count, len(rows))}: {one.wanted})" for one, count in found)
         raise ConfigError(f"{seen} fit several formats; set the one that you mean: {ways}")
     looked = "".join(
-        f"\n  {one.format}: {one.matched:,} of {plural(len(rows), 'row has', 'rows have')} {one.wanted}"
-        for one in considered
+        f"\n  {one.format}: {count:,} of {plural(len(rows), 'row has', 'rows have')} {one.wanted}"
+        for one, count in zip(candidates, counts, strict=True)
     )
     raise ConfigError(f"{seen} fit no format. Looked for:{looked}\n{_hint(objects)}")
 

@@ -136,7 +136,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
                 "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: "
                 "seq_lengths}",
             )
-        if getattr(row, _STARTS, None) is not None and self._has_mask(row, "loss_mask"):
+        if getattr(row, _STARTS, None) is not None and self._has_loss_mask(row):
             raise RowRejectedError(
                 "bad_mask",
                 f"`{_STARTS}` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
@@ -163,8 +163,8 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
             if end > begin
         ]
 
-    def _has_mask(self, row: TokenizedRow, name: str) -> bool:
-        return name in self._masks and getattr(row, f"mask_{self._masks.index(name)}") is not None
+    def _has_loss_mask(self, row: TokenizedRow) -> bool:
+        return "loss_mask" in self._masks and getattr(row, f"mask_{self._masks.index('loss_mask')}") is not None
 
     def _labelled(self, given: _Numbers | None, ids: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Return (T,) flags of the tokens that the labels train; None without labels."""

@@ -136,18 +136,3 @@ def draw_keys(places: NDArray[np.int64], seed: int, source: int) -> NDArray[np.u
     with np.errstate(over="ignore"):
         key = np.uint64(seed % 2**64) ^ mix(np.array([source + 1], dtype=np.uint64) * GOLDEN)[0]
         return mix((places.astype(np.uint64) + np.uint64(1)) * GOLDEN + key)
-
-
-def copies_of(tokens: NDArray[np.int64], passes: Fraction, seed: int, source: int) -> NDArray[np.int32]:
-    """(N,) how often each document of a source is packed, for `passes` through its tokens; see `Draw`.
-
-    Args:
-        tokens: (N,) packed tokens of one copy of each document; 0 for documents that do not take part.
-    """
-    places = np.arange(len(tokens), dtype=np.int64)
-    keys = draw_keys(places, seed, source)
-    draw = Draw()
-    draw.count(keys, tokens)
-    if draw.set_target(passes):
-        draw.read_again(keys, places, tokens)
-    return draw.quota().copies(keys, places, tokens)

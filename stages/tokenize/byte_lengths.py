@@ -94,18 +94,6 @@ class ByteLengths:
         return trusted
 
 
-def normaliser_form(tokenizer_json: str) -> Form | Literal["other"] | None:
-    """Which Unicode normalisation the tokenizer applies: None for no normaliser, `other` for any other kind.
-
-    Raises:
-        TokenizerError: it is not the content of a tokenizer.json.
-    """
-    found = steps(tokenizer_head(tokenizer_json).normalizer, "normalizers")
-    if not found:
-        return None
-    return _form(found) or "other"
-
-
 def _form(found: list[dict[str, Any]]) -> Form | None:
     return next((form for form in _FORMS if len(found) == 1 and found[0].get("type") == form), None)
 

@@ -127,8 +127,6 @@ class Resolution:
     tried: tuple[tuple[str, str], ...]
     """(engine, verdict in one sentence), in the order tried; the last one was chosen."""
     engine: Engine
-    reference: Engine
-    """`tokenizers`, already loaded; the same object as `engine` if `tokenizers` was chosen."""
 
 
 def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
@@ -196,7 +194,7 @@ def resolve_engine(
     """
     reference = make_engine("tokenizers", tokenizer_json)
     if requested == "tokenizers":
-        return Resolution(reference.name, reference.version, ((reference.name, "asked for"),), reference, reference)
+        return Resolution(reference.name, reference.version, ((reference.name, "asked for"),), reference)
     added = [token.content for token in tokenizer_head(tokenizer_json).added_tokens]
     expected: EngineTokens | None = None
     tried: list[tuple[str, str]] = []
@@ -222,13 +220,13 @@ def resolve_engine(
         differing = on_fuzz.differing + len(on_samples)
         if not differing:
             tried.append((name, f"the same tokens as tokenizers on {total:,} texts"))
-            return Resolution(name, engine.version, tuple(tried), engine, reference)
+            return Resolution(name, engine.version, tuple(tried), engine)
         first = on_fuzz.first or on_samples[0].sentence()
         verdict = f"differs from tokenizers on {differing:,} of {total:,} texts, first {first}"
         if requested != "auto":
             raise TokenizerError(f"the tokenizer engine {name} {verdict}; use {setting('tokenizer.engine', 'auto')}")
         tried.append((name, verdict))
-    return Resolution(reference.name, reference.version, tuple(tried), reference, reference)
+    return Resolution(reference.name, reference.version, tuple(tried), reference)
 
 
 class _Draw:

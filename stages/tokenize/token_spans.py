@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import EngineMismatchError
-from .byte_lengths import ByteLengths, normaliser_form
+from .byte_lengths import ByteLengths
 from .engines import EngineTokens
 
 __all__ = [
     "Boundaries",
     "byte_bounds",
     "locate_boundaries",
-    "normaliser_form",
     "reference_boundaries",
     "token_boundaries",
 ]

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from packtrain.schemas.flops import ONE_BILLION, SEVEN_BILLION, ModelShape
+from packtrain.schemas.flops import SEVEN_BILLION, ModelShape
 from packtrain.schemas.layout import LayoutPlan
+from packtrain.schemas.ragged import sums_of
 from packtrain.stages.pack.plan import plan_rows
 from packtrain.training.order.balance import SAMPLE, Balance, choose_balance, grouped, slowest
-from packtrain.training.order.cost import assign_to_ranks, row_costs
+from packtrain.training.order.cost import assign_to_ranks
 from packtrain.training.order.permutation import Permutation, epoch_key
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ else:
     from corpus import TOKENIZER, print_table, realdata  # a script finds its neighbour by its own folder
 
 CAPACITIES = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
+ONE_BILLION = ModelShape(parameters=1.24e9, layers=16, hidden=2048)
 SHAPES = (("7B", SEVEN_BILLION), ("1B", ONE_BILLION))
 RANKS = 64
 CHAT = ("chat/gsm8k_train", "chat/oasst_en100_paths", "chat/sgd_dev", "chat/tau_bench_gpt4o_airline")
@@ -109,7 +111,8 @@ class Packed:
 
     def costs(self, shape: ModelShape) -> NDArray[np.float64]:
         """(R,) in plain order."""
-        return row_costs(self.plan.lengths, self.plan.row_offsets, shape)[self.order]
+        lengths, offsets = self.plan.lengths.astype(np.int64), self.plan.row_offsets
+        return shape.weigh(sums_of(lengths, offsets), sums_of(lengths**2, offsets))[self.order]
 
     def sums(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """(R,) of values of the pieces, in plain order."""
@@ -279,13 +282,11 @@ def times(all_rows: list[Packed]) -> None:
     for rows in all_rows:
         if rows.capacity not in (4096, 131072):
             continue
-        plan, costs = rows.plan, rows.costs(ONE_BILLION)
-        offsets = plan.row_offsets[:513]
-        lengths = plan.lengths[: int(offsets[-1])]
-        line = [rows.name, f"{rows.capacity:,}", milliseconds(partial(row_costs, lengths, offsets, ONE_BILLION))]
+        costs = rows.costs(ONE_BILLION)
+        line = [rows.name, f"{rows.capacity:,}"]
         line += [milliseconds(partial(grouped, np.arange(512), costs[:512], Balance(), 1))]
         lines.append(line + [milliseconds(partial(choose_balance, costs[:n])) for n in (1024, SAMPLE)])
-    heads = ["lengths", "C", "costs of 512 rows", "grouping them", "choice of 1,024", "choice of 4,096"]
+    heads = ["lengths", "C", "grouping 512 rows", "choice of 1,024", "choice of 4,096"]
     table("Milliseconds", heads, lines)
 
 

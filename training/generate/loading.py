@@ -9,14 +9,12 @@ import torch
 from ...schemas.errors import ConfigError
 from .model_place import ModelPlace
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-
 
 def load_for_generation(place: ModelPlace, *, dtype: str, device: str | None) -> Any:
     """A model (transformers.PreTrainedModel) in evaluation mode, whose own generation settings are forgotten.
 
     Args:
-        dtype: of `DTYPES`; `auto` is what the weights have.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto` for what the weights have.
         device: `cpu`, `cuda`, `cuda:1`; None for CUDA where it is available.
 
     Raises:

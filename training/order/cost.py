@@ -1,14 +1,7 @@
-"""Computes the cost of training on a packed row, in model FLOPs: each token costs matrix multiplications, each document
-attention.
-
-Legend: `R` rows, `D` pieces in all rows, `B` rows of a step, `W` ranks.
-"""
+"""Assigns rows to ranks so that all ranks do similar amounts of work. Legend: `B` rows of a step, `W` ranks."""
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ...schemas.flops import SEVEN_BILLION, ModelShape
-from ...schemas.ragged import sums_of
 
 _ROUNDS = 12
 """Number of passes of swaps. Twice as many would change the slowest rank by about one part in a thousand."""
@@ -16,24 +9,6 @@ _ALIKE = 1000
 """Swapping ends when the slowest rank is within 1/1000 of the mean."""
 _SWAPS = 1 << 20
 """Maximum number of swaps to compare at once. Ranks with more rows have nearly equal sums without swaps."""
-
-
-def row_costs(
-    lengths: NDArray[np.integer], offsets: NDArray[np.integer], shape: ModelShape = SEVEN_BILLION
-) -> NDArray[np.float64]:
-    """Return (R,) the cost of each packed row, in units of one token's matrix multiplications. An empty row costs
-    nothing.
-
-    Sums are computed in integers, so that all machines agree to the last bit.
-
-    Args:
-        lengths: (D,) lengths of the pieces, row after row.
-        offsets: (R + 1,) where each row's pieces begin in `lengths`; row r has `offsets[r] : offsets[r + 1]`.
-    """
-    wide = lengths.astype(np.int64)
-    tokens = sums_of(wide, offsets)
-    squares = sums_of(wide * wide, offsets)
-    return shape.weigh(tokens, squares)
 
 
 def whole_costs(costs: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from ....schemas.errors import IntegrityError
 from ....schemas.ragged import ranges, starts_of
 from ....schemas.rows import IGNORE_INDEX, UNPADDED
 from ....schemas.splitmix import GOLDEN, mix
-from ....stages.arrays import view
+from ....stages.arrays import list_lengths, view
 from ...dataset.open import Finished
 from ...observer import Observer
 from ...pack.documents import NAME
@@ -207,7 +207,7 @@ class _Pairs:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         flat = [view(batch.column(name).flatten()) for name in _PARTS]
-        sizes = [_sizes(batch.column(name)) for name in _PARTS]
+        sizes = [list_lengths(batch.column(name)) for name in _PARTS]
         owners = view(batch.column("doc_ids").flatten())
         kinds = np.concatenate([np.full(len(owners), kind) for kind in range(3)])
         lengths = np.concatenate(sizes)
@@ -225,7 +225,7 @@ class _Pairs:
 
 def _lots(batch: pa.RecordBatch, preference: bool) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch, in chunks of about `TOKENS_AT_ONCE` tokens."""
-    sizes = sum(_sizes(batch.column(name)) for name in (_PARTS if preference else ("input_ids",)))
+    sizes = sum(list_lengths(batch.column(name)) for name in (_PARTS if preference else ("input_ids",)))
     if not batch.num_rows:
         return
     ends = np.cumsum(sizes)
@@ -233,11 +233,6 @@ def _lots(batch: pa.RecordBatch, preference: bool) -> Iterator[pa.RecordBatch]:
     bounds = np.unique(np.concatenate([[0], np.minimum(cuts, batch.num_rows), [batch.num_rows]])).tolist()
     for first, last in pairwise(bounds):
         yield batch.slice(first, last - first)
-
-
-def _sizes(column: pa.ListArray) -> NDArray[np.int64]:
-    offsets = view(column.offsets).astype(np.int64)
-    return offsets[1:] - offsets[:-1]
 
 
 def _joined(low: _Words, high: _Words, copies: _Words) -> _Words:

@@ -57,9 +57,9 @@ def panel_title(text: str, top: float = 1.0, shift: int = 6) -> dict[str, Any]:
     return note(text, xref="paper", yref="paper", x=0, xanchor="left", y=top, yanchor="bottom", yshift=shift, font=font)
 
 
-def legend_under(height: int, top: int = 24) -> dict[str, float]:
+def legend_under(height: int) -> dict[str, float]:
     """Place a one-line legend right below the axis labels, for a figure of the given height in pixels."""
-    plot = max(height - top - 72, 24)
+    plot = max(height - 24 - 72, 24)
     return {"y": -30 / plot}
 
 

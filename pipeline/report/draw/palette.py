@@ -72,18 +72,3 @@ def variables() -> str:
     plain = "".join(f"--{role}:{light};" for role, (light, _) in ROLES.items())
     both = "".join(f"--{role}:light-dark({light},{dark});" for role, (light, dark) in ROLES.items())
     return f":root{{{plain}}}\n@supports (color:light-dark(#000,#fff)){{:root{{{both}}}}}\n"
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours as WCAG 2 defines it, from 1 to 21."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return 0.2126 * _linear(red) + 0.7152 * _linear(green) + 0.0722 * _linear(blue)
-
-
-def _linear(value: float) -> float:
-    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)

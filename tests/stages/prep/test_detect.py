@@ -44,7 +44,6 @@ def test_each_format(row: Any, format: str, keys: dict[str, str]) -> None:
         found = detect([row] * count)
         assert (found.format, found.keys) == (format, keys)
     assert found.why.startswith("all of the first 3 rows have `")
-    assert {one.format for one in found.considered} == set(FORMAT_KEYS)
 
 
 def test_every_format_but_a_persons_own_is_looked_for() -> None:
@@ -142,8 +141,8 @@ def test_any_rows_are_decided_or_refused(rows: list[Any]) -> None:
     except ConfigError:
         return
     assert found.format in FORMAT_KEYS
-    matched = max(one.matched for one in found.considered if one.format == found.format)
-    assert 2 * matched >= len(rows) > 0
+    count = found.why.split()[0]  # `all of …`, `the only row …`, or a number
+    assert count in ("all", "the") or 2 * int(count) >= len(rows) > 0
 
 
 REAL = {

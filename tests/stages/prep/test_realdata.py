@@ -25,7 +25,6 @@ def closes(done: PreparedBlock, path: str) -> None:
     assert done.rejects == []
     assert done.blank == 0
     assert done.rows == len(lines(path)) > 0
-    assert done.bytes_read == sum(len(line) for _, line in lines(path))
     assert done.rows == done.filtered.total() + len({e.line for e in done.examples})
 
 
@@ -46,7 +45,7 @@ def test_apps(path: str, solutions: int, examples: int, unsolved: int, style: An
     assert sum(map(len, lists)) == solutions
     assert len(done.examples) == examples == sum(len(set(each)) for each in contents)
     assert done.filtered["no_solution"] == unsolved == sum(not each for each in contents)
-    assert done.duplicates == sum(len(each) - len(set(each)) for each in contents)
+    assert done.skipped["duplicate"] == sum(len(each) - len(set(each)) for each in contents)
     by_line = dict(enumerate(zip(rows(path), lists, strict=True), start=1))
     for example in done.examples:
         row, solved = by_line[example.line]

@@ -6,9 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.select.sampling import copies_of, passes_of
+from numpy.typing import NDArray
+from packtrain.stages.select.sampling import Draw, draw_keys, passes_of
 
 F = Fraction
+
+
+def copies_of(tokens: NDArray[np.int64], passes: Fraction, seed: int, source: int) -> NDArray[np.int32]:
+    """How often each document is packed, for `passes` through the tokens of its source."""
+    places = np.arange(len(tokens), dtype=np.int64)
+    keys = draw_keys(places, seed, source)
+    draw = Draw()
+    draw.count(keys, tokens)
+    if draw.set_target(passes):
+        draw.read_again(keys, places, tokens)
+    return draw.quota().copies(keys, places, tokens)
 
 
 @pytest.mark.parametrize(

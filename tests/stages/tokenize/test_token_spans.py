@@ -21,7 +21,6 @@ from packtrain.stages.tokenize.token_spans import (
     Boundaries,
     byte_bounds,
     locate_boundaries,
-    normaliser_form,
     reference_boundaries,
     token_boundaries,
 )
@@ -345,22 +344,6 @@ def test_a_greedy_added_token_alone_is_found_by_the_sum() -> None:
     whole["added_tokens"][0]["lstrip"] = True
     found = by_table(json.dumps(whole), ["a  <|im_start|>b", "a<|im_start|>b"], [[1], [1]])
     assert found.exact.tolist() == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("normaliser", "form"),
-    [
-        (None, None),
-        ({"type": "NFC"}, "NFC"),
-        ({"type": "Sequence", "normalizers": []}, None),
-        ({"type": "Sequence", "normalizers": [{"type": "NFKD"}]}, "NFKD"),
-        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}, "other"),
-        ({"type": "Lowercase"}, "other"),
-        ({"type": "Prepend", "prepend": "▁"}, "other"),
-    ],
-)
-def test_the_form_of_a_normaliser(normaliser: Any, form: str | None) -> None:
-    assert normaliser_form(tokenizer_json({"a": 0}, [], normalizer=normaliser)) == form
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA")

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from packtrain.schemas.flops import ONE_BILLION
+from packtrain.schemas.flops import ModelShape
+from packtrain.schemas.ragged import sums_of
 from packtrain.stages.pack.plan import plan_rows
 from packtrain.training.order.balance import GROUP, IDLE, SAMPLE, Balance, choose_balance, grouped, slowest
-from packtrain.training.order.cost import row_costs
 from packtrain.training.order.permutation import Permutation, epoch_key
+
+ONE_BILLION = ModelShape(parameters=1.24e9, layers=16, hidden=2048)
 
 
 def blocks_of(costs: NDArray[np.float64], balance: Balance | None) -> NDArray[np.float64]:
@@ -96,7 +98,8 @@ def packed_costs(capacity: int, rows: int, seed: int) -> NDArray[np.float64]:
     lengths = np.where(random.random(number) < 0.03, 4096 * random.random(number) ** (-1 / 0.8), 0)
     lengths = np.maximum(lengths, np.exp(random.normal(np.log(600), 1.2, number))).clip(1, capacity).astype(np.int32)
     plan = plan_rows(lengths, capacity, "bfd")
-    costs = row_costs(plan.lengths, plan.row_offsets, ONE_BILLION)
+    lengths = plan.lengths.astype(np.int64)
+    costs = ONE_BILLION.weigh(sums_of(lengths, plan.row_offsets), sums_of(lengths**2, plan.row_offsets))
     assert plan.rows >= rows, "the lengths fill fewer rows than were asked for"
     return costs[Permutation(plan.rows, seed)(np.arange(rows))]
 

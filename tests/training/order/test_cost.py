@@ -1,40 +1,10 @@
-"""What rows cost, and how a step's rows are assigned to the ranks."""
+"""Costs in whole numbers, and how a step's rows are assigned to the ranks."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.flops import ONE_BILLION, SEVEN_BILLION, ModelShape
-from packtrain.training.order.cost import assign_to_ranks, row_costs, whole_costs
-
-UNIT = ModelShape(parameters=1, layers=1, hidden=1)
-"""A token costs 1, a document its length squared."""
-
-
-def test_a_row_costs_its_tokens_and_the_squares_of_its_documents() -> None:
-    lengths = np.array([3, 4, 5, 1, 1, 1], dtype=np.int32)
-    offsets = np.array([0, 2, 2, 3, 6, 6])
-    assert row_costs(lengths, offsets, UNIT).tolist() == [7 + 25, 0, 5 + 25, 3 + 3, 0]
-    assert row_costs(lengths[:0], np.array([0]), UNIT).tolist() == []
-    assert row_costs(lengths[:0], np.array([0, 0]), UNIT).tolist() == [0]
-
-
-def test_the_shapes_count_forward_flops() -> None:
-    """Of one document: 2·parameters a token, and for each layer 2·hidden·length² for scores and values together."""
-    for shape in (SEVEN_BILLION, ONE_BILLION):
-        length = 131_072
-        flops = 2 * shape.parameters * length + 2 * shape.layers * shape.hidden * length**2
-        cost = row_costs(np.array([length], dtype=np.int32), np.array([0, 1]), shape)
-        assert cost[0] == pytest.approx(flops / (2 * shape.parameters))
-
-
-@given(st.lists(st.lists(st.integers(1, 1 << 24), max_size=8), max_size=20))
-def test_costs_of_rows_together_are_those_of_each_alone_to_the_bit(rows: list[list[int]]) -> None:
-    lengths = np.array([length for row in rows for length in row], dtype=np.int32)
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    together = row_costs(lengths, offsets)
-    weight = SEVEN_BILLION.attention_weight
-    assert together.tolist() == [sum(row) + weight * sum(length * length for length in row) for row in rows]
+from packtrain.training.order.cost import assign_to_ranks, whole_costs
 
 
 def test_whole_costs_keep_proportions() -> None:

@@ -12,10 +12,9 @@ torch = pytest.importorskip("torch")
 
 from packtrain.pipeline.dataset.verify import verify  # noqa: E402
 from packtrain.schemas.errors import IntegrityError  # noqa: E402
-from packtrain.schemas.flops import ONE_BILLION  # noqa: E402
+from packtrain.schemas.flops import SEVEN_BILLION  # noqa: E402
 from packtrain.schemas.rows import ROW_SIZES  # noqa: E402
 from packtrain.training import Balance, PackedLoader  # noqa: E402
-from packtrain.training.order.cost import row_costs  # noqa: E402
 from packtrain.training.shards.dataset_rows import PackedRows  # noqa: E402
 
 
@@ -24,9 +23,9 @@ def test_they_are_those_of_the_shards(folder: Path) -> None:
     found = [rows.row(index).seq_lengths for index in range(len(rows))]
     assert len(rows.shards) > 1
     assert rows.sizes.tokens(np.arange(len(rows))).tolist() == [int(one.sum()) for one in found]
-    offsets = np.cumsum([0, *map(len, found)])
-    expected = row_costs(np.concatenate(found), offsets, ONE_BILLION)
-    assert ONE_BILLION.weigh(*rows.sizes.of(np.arange(len(rows)))).tolist() == expected.tolist()
+    squares = np.array([int((one.astype(np.int64) ** 2).sum()) for one in found])
+    expected = SEVEN_BILLION.weigh(rows.sizes.tokens(np.arange(len(rows))), squares)
+    assert SEVEN_BILLION.weigh(*rows.sizes.of(np.arange(len(rows)))).tolist() == expected.tolist()
 
 
 def test_steps_are_ordered_balanced_and_counted_without_a_shard(folder: Path) -> None:

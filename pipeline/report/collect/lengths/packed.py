@@ -68,8 +68,6 @@ class Spreads:
     """Whether all lengths were read, not a sample."""
     exact_runs: bool = True
     """Whether all runs were read, not a sample."""
-    missing: str | None = None
-    """Why lengths are unknown, if they are."""
     missing_runs: str | None = None
     """Why prompts, completions and turns are unknown, if they are."""
 
@@ -126,7 +124,7 @@ def spreads_of(dataset: Finished, mask: Mask, most: int = MOST, looked_into: int
             out.sources[source].lengths.add(lengths)
     except (PacktrainError, OSError, KeyError) as error:
         out.sources = {name: Spread() for name in names}
-        out.missing = out.missing_runs = str(error)
+        out.missing_runs = str(error)
         return out
     try:
         cached = open_parts(dataset)

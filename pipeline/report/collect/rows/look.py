@@ -14,7 +14,7 @@ from .....schemas.errors import IntegrityError
 from .....schemas.manifest import ShardRecord, SplitRecord
 from .....schemas.ragged import offsets_of
 from .....schemas.rows import ROW_SIZES
-from .....stages.arrays import view
+from .....stages.arrays import list_lengths, view
 from ....dataset.open import Finished
 from ....pack.row_sizes import row_sizes_name
 from ....store.local import LocalStore
@@ -95,8 +95,7 @@ def look_at(dataset: Finished, split: SplitRecord) -> RowLook:
     for first, shard in some_shards(dataset, split):
         row = first
         for lengths, starts in _piece_columns(dataset, shard):
-            offsets = view(lengths.offsets).astype(np.int64)
-            sizes = offsets[1:] - offsets[:-1]
+            sizes = list_lengths(lengths)
             most = _greatest(lengths, sizes), _greatest(starts, sizes)
             found.append((np.arange(row, row + len(sizes), dtype=np.int64), sizes, *most))
             row += len(sizes)

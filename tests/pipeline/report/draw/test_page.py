@@ -16,7 +16,7 @@ from packtrain.pipeline.report.draw.blocks import Chart, Grid, Page, PageSection
 from packtrain.pipeline.report.draw.charts_flow import file_link, flow_blocks
 from packtrain.pipeline.report.draw.markup import escaped, plain_label
 from packtrain.pipeline.report.draw.page import report_page
-from packtrain.pipeline.report.draw.palette import KINDS, ROLES, STRATEGY_STYLES, contrast, scheme
+from packtrain.pipeline.report.draw.palette import KINDS, ROLES, STRATEGY_STYLES, scheme
 from packtrain.pipeline.report.draw.shell import render
 from packtrain.schemas.report import FORMAT, Flow, Histogram, Report, Training
 from packtrain.stages.forecast.sweep import STRATEGIES
@@ -214,6 +214,18 @@ def test_where_no_document_is_among_the_lengths_the_chart_says_so(report: Report
 
 
 # Colours
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours as WCAG 2 defines it, from 1 to 21."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    values = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in values)
+    return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
 
 
 @pytest.mark.parametrize("dark", [False, True])
