@@ -63,4 +63,5 @@ def view(array: pa.Array) -> NDArray[Any]:
 
 def list_lengths(column: pa.ListArray) -> NDArray[np.int64]:
     """(N,) the length of each list of an Arrow array."""
-    return np.diff(view(column.offsets).astype(np.int64))
+    offsets = view(column.offsets).astype(np.int64)
+    return offsets[1:] - offsets[:-1]
