@@ -74,7 +74,7 @@ def _print_steps(console: "Console", run: Path, steps: "list[StepLoss]", top: in
 
     from ..report.draw.printing import say
 
-    say(console, f"{plural(len(steps), 'step')}, those first whose loss rises most above the median of the ten before")
+    say(console, f"{plural(len(steps), 'step')}, sorted by how far the loss rises above the median of the ten before")
     table = Table(show_edge=False, pad_edge=False)
     for name in ("step", "loss", "rise", "highest document", "documents", "trained tokens"):
         table.add_column(name, justify="right")

@@ -114,7 +114,7 @@ def publish(
         str, typer.Argument(metavar="hf://OWNER/NAME", help="The repository; hf://OWNER/NAME@BRANCH for a branch.")
     ],
     private: Annotated[
-        bool, typer.Option("--private", help="Make the repository private, if it is made. Else everybody can read it.")
+        bool, typer.Option("--private", help="Make a new repository private. Otherwise everybody can read it.")
     ] = False,
     extras: Annotated[
         list[str] | None,
@@ -127,7 +127,7 @@ def publish(
         ),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Remove what else the repository holds, in the same commit.")
+        bool, typer.Option("--replace", help="Remove everything else from the repository, in the same commit.")
     ] = False,
     staging: Annotated[
         Path | None,
@@ -216,7 +216,10 @@ def export_model(
     file_size: Annotated[
         int,
         typer.Option(
-            parser=_bytes, metavar="SIZE", help="Most weights in one file, and in memory.", show_default="1GiB"
+            parser=_bytes,
+            metavar="SIZE",
+            help="Maximum size of a file of weights; so much is in memory.",
+            show_default="1GiB",
         ),
     ] = 1 << 30,
     as_json: Json = False,

@@ -54,7 +54,7 @@ def sample(
     top_p: Annotated[
         float, typer.Option(min=0, max=1, metavar="X", help="Draw from the likeliest tokens with this probability.")
     ] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 1024,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in an answer.")] = 1024,
     seed: Annotated[int, typer.Option(help="Other seeds draw other samples.")] = 0,
     shard: Annotated[
         str | None,

@@ -54,7 +54,7 @@ def padding_token(dataset: Finished) -> int:
     tokenizer = dataset.manifest.plan.get("tokenizer")
     pad_id = tokenizer.get("pad_id") if isinstance(tokenizer, dict) else None
     if pad_id is not None and not (type(pad_id) is int and 0 <= pad_id < 2**31):
-        said = f"its manifest has the padding token {str(pad_id)[:80]!r}, which is no id"
+        said = f"its manifest has the padding token {str(pad_id)[:80]!r}, which is not an id"
         raise InputError(f"{dataset.store.url}: {said}")
     return pad_id or 0
 

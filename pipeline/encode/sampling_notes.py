@@ -19,7 +19,7 @@ from .sampled import sampled_turns
 from .task import make_renderer, stop_tokens
 
 _SAID = {
-    Outcome.PREFIX: "another text stands before {} than the prompt that a model would be given",
+    Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
     Outcome.PAST_STOP: "{} more after a stop token, which a model would never be asked for",
     Outcome.NEXT_HEADER: "the stop token of {} begins the next message's header, and is not trained",
     Outcome.MISSING: "{} no stop token, so the model does not learn to stop there",

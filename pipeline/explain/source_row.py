@@ -106,7 +106,7 @@ class Inputs:
             rows = None
         if rows is None:
             said = f"{path} has changed since the run: {then}, and has {now.size:,} bytes now"
-            return SourceRow(State.CHANGED, path, f"{said}. Its present content is not shown")
+            return SourceRow(State.CHANGED, path, f"{said}. Its current content is not shown")
         said = "as the run read it"
         if now.size != file.size:
             said = (

@@ -97,7 +97,7 @@ def parse_target(text: str) -> Target:
     try:
         library.utils.validate_repo_id(match[1])
     except library.errors.HFValidationError as error:
-        raise ConfigError(f"{text}: the Hub accepts no such name ({error}); write hf://owner/name") from None
+        raise ConfigError(f"{text}: the Hub does not accept this name ({error}); write hf://owner/name") from None
     return Target(match[1], match[2])
 
 
@@ -253,14 +253,16 @@ def _refused(error: Any, target: Target) -> PacktrainError:
             f"{target}: the token may not write there ({said}); take a token with write access, or another owner"
         )
     if status == 404:
-        return ConfigError(f"{target}: the Hub knows no such owner or repository ({said}); check the name")
+        return ConfigError(f"{target}: the Hub has no such owner or repository ({said}); check the name")
     if status == 412:
-        return StoreError(f"{target}: another commit was quicker, and nothing was changed; {AGAIN}")
+        return StoreError(f"{target}: someone else committed first, and nothing was changed; {AGAIN}")
     if status == 429:
         return StoreError(f"{target}: the Hub limits how often it is asked ({said}); wait, and {AGAIN}")
     if status >= 500:
         return StoreError(f"{target}: the Hub failed with status {status} ({said}); {AGAIN}")
-    return OutputError(f"{target}: the Hub refused with status {status} ({said}); change what it names, or the place")
+    return OutputError(
+        f"{target}: the Hub refused with status {status} ({said}); fix that, or choose another repository"
+    )
 
 
 def _digest(content: Path | bytes, hash: Any) -> str:

@@ -117,7 +117,7 @@ def _compared(summary: Summary) -> PageSection:
     said = "The two have no problem in common."
     if first is not None:
         k, one = first
-        chance = "more than chance would give" if one.p < 0.05 else "no more than chance may give"
+        chance = "more than chance would give" if one.p < 0.05 else "no more than chance could give"
         said = (
             f"pass@{k} differs by {_points(one.value)} percentage points from {summary.compared_with} "
             f"(95 % interval {interval(one)}): {chance}, p = {one.p:.3g}."

@@ -142,7 +142,7 @@ class EndpointEngine:
             ) from None
         except (APIError, ValueError) as error:
             raise ServerError(
-                f"{self._shown} answers something else than completions: {self._clean(str(error))}"
+                f"{self._shown} answers with something other than completions: {self._clean(str(error))}"
             ) from None
         answer = _answer_in(made)
         if answer is None:
@@ -210,5 +210,5 @@ def _advice(status: int) -> str:
     if status in (401, 403):
         return f"; put the server's key into the environment variable {KEY}"
     if status == 404:
-        return "; check --endpoint, which mostly ends in /v1, and the model's name"
+        return "; check --endpoint, which usually ends in /v1, and the model's name"
     return ""

@@ -134,7 +134,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     seen: set[int] = set()
     for one in prompts:
         if one.row in seen:
-            raise InputError(f"--data: two prompts are of row {one.row}; give each row once")
+            raise InputError(f"--data: two prompts belong to row {one.row}; give each row once")
         seen.add(one.row)
     ends = [block.stop for block in rendered if block.stop] + [tokenizer.eos_token]
     data = files[0].hash if len(files) == 1 and not own_rows else None

@@ -50,7 +50,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     """The samples of a file, in its order. Blank lines are skipped, unknown keys ignored.
 
     Raises:
-        InputError: the file cannot be read; a line is no sample or is cut short; a sample stands twice; or the samples
+        InputError: the file cannot be read; a line is no sample or is cut short; a sample is there twice; or samples
             of one row have different ids. Names the line.
     """
     seen: set[tuple[int, int]] = set()
@@ -58,7 +58,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     for number, sample, _ in _lines(path):
         if sample.key in seen:
             raise InputError(
-                f"{path}, line {number:,}: sample {sample.sample} of row {sample.row} stands twice; keep one of them"
+                f"{path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; keep one of them"
             )
         if ids.setdefault(sample.row, sample.id) != sample.id:
             raise InputError(
@@ -227,12 +227,12 @@ class SamplesFile:
             for number, sample, size in _lines(self.path, cut=True):
                 if sample.key not in wanted:
                     raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is none that this "
-                        "command makes; choose another file"
+                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is not one that "
+                        "this command makes; choose another file"
                     )
                 if sample.key in self.done:
                     raise OutputError(
-                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} stands twice; "
+                        f"{self.path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; "
                         "remove one of them"
                     )
                 self._count(sample)

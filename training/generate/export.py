@@ -66,7 +66,7 @@ def export_checkpoint(
     if home is None:
         where = base or checkpoint
         raise ConfigError(
-            f"{where} has no config.json, without which weights are no model; give --base FOLDER, the model that the "
+            f"{where} has no config.json, which a model needs; give --base FOLDER, the model that the "
             "training started from"
         )
     if tokenizer is not None and not tokenizer.is_dir():

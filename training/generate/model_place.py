@@ -128,7 +128,7 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds no object; copy it again")
+        raise ConfigError(f"{path} is not a JSON object; copy it again")
     return found
 
 

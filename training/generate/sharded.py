@@ -143,7 +143,7 @@ def read_index(path: Path) -> Any:
         with path.open("rb") as file:
             found = _IndexReader(file).load()
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
-        raise IntegrityError(f"{path} cannot be read: {error}; it is damaged, or no index of a checkpoint") from None
+        raise IntegrityError(f"{path} cannot be read: {error}; it is damaged, or not a checkpoint's index") from None
     if not isinstance(found, Metadata):
         raise IntegrityError(f"{path} holds no index of a checkpoint; give the folder of a checkpoint")
     return found

@@ -100,7 +100,7 @@ def report(*, as_json: bool, width: int, say: Callable[[str], None]) -> bool:
         room = max(width, len(lead) + 20)
         say(textwrap.fill(text, room, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False))
     if broken:
-        say(f"\nBroken: {', '.join(broken)}. The fix stands beside each")
+        say(f"\nBroken: {', '.join(broken)}. The fix is beside each")
     else:
         say("\nNothing is broken" + (f". Worth fixing: {', '.join(slow)}" if slow else ""))
     return not broken

@@ -211,7 +211,7 @@ def _unpacked(path: Path, packing: Compression) -> Iterator[bytes]:
         while data := read(_CHUNK):
             done += len(data)
             if done > _LARGEST:
-                raise InputError(f"{path} is no MDS shard: it holds more than 4 GiB; copy it again, or write it again")
+                raise InputError(f"{path} is not an MDS shard: it has more than 4 GiB; copy or write it again")
             yield data
 
 

@@ -24,7 +24,7 @@ def padding_cost(
     more = None if without is None else max(rows - without, 0)
     if more is not None:
         before = "" if about == "at most " else about
-        words += f", and {before}{plural(more, 'row')} more than without it" if more else ", and no row more"
+        words += f", and {before}{plural(more, 'row')} more than without it" if more else ", and no more rows"
     return PaddingCost(f"{words}.", alignment.document, alignment.row, tokens, part, more)
 
 

@@ -158,7 +158,7 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
 
 _OUTCOMES = {
     "exact": "{} trained as a model would sample them",
-    "prefix_differs": "before {} other text stands than the prompt that a model would be given",
+    "prefix_differs": "the text before {} is not the prompt that a model would be given",
     "past_stop": "{} more after a stop token",
     "stop_in_next_header": "the stop token of {} begins the next message's header",
     "stop_missing": "{} no stop token",

@@ -28,7 +28,7 @@ _KINDS = (
 )
 """Text that explains the table of kinds."""
 _COUNTED = (
-    "From a turn without an end token the model does not learn to stop. A turn is cut if its example's length limit "
+    "A turn without an end token does not teach the model to stop. A turn is cut if its example's length limit "
     "falls inside it. Boundaries separate trained from untrained text; a token that lies across one is trained."
 )
 """Text that explains the columns of the table of counts."""

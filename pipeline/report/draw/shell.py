@@ -142,7 +142,7 @@ def _under(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 # HTML
 
 
-_FOOT = "<footer><p>Made by packtrain. This file loads nothing from anywhere.</p></footer>"
+_FOOT = "<footer><p>Made by packtrain. This page loads nothing from the network.</p></footer>"
 
 
 def _head(page: Page) -> str:

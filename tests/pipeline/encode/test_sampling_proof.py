@@ -88,7 +88,7 @@ def test_all_turns_are_counted(proved: Proved, policy: str, template: str, outco
 def test_what_a_run_says(proved: Proved) -> None:
     proved.run("out", COUNTING, {"policy": "assistant", "prove": "sampling"})
     (said,) = [one for one in proved.observer.notes if one.startswith("of ")]
-    assert said.startswith("of 3 turns of the assistant: another text stands before 3 turns than the prompt")
+    assert said.startswith("of 3 turns of the assistant: the text before 3 turns is not the prompt")
     assert "rows.jsonl, line 1, message 2: prefix_differs" in said
     assert "expand: per_turn" in said or "expand=per_turn" in said
     proved.run("unclosed", UNCLOSED, {"policy": "assistant", "prove": "sampling"})

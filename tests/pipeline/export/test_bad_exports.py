@@ -130,7 +130,7 @@ def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made:
         assert "\x1b" not in said
     plan = manifest.plan | {"tokenizer": {"pad_id": "7"}}
     (folder / "manifest.json").write_bytes(replace(manifest, plan=plan).to_bytes())
-    assert "its manifest has the padding token '7', which is no id" in refused(folder, "--to", "megatron-bridge")
+    assert "its manifest has the padding token '7', which is not an id" in refused(folder, "--to", "megatron-bridge")
     assert {path.name for path in tmp_path.iterdir()} == {"evil"}
 
 

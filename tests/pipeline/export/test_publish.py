@@ -225,7 +225,7 @@ def test_another_commit_was_quicker(made: Made, hub: HubStandIn) -> None:
             hub.add_commit(repository, "main", "mine", {"x": Blob(b"x", False)})
 
     hub.fault = fault
-    with pytest.raises(PacktrainError, match="another commit was quicker"):
+    with pytest.raises(PacktrainError, match="someone else committed first"):
         publish(made("bfd"), HERE, workers=1)
     assert hub.files("me/packed") == {"x": b"x"}
 
@@ -239,8 +239,8 @@ def test_another_commit_was_quicker(made: Made, hub: HubStandIn) -> None:
         ("me/packed", WRITER, 0, 2, "write hf://owner/name"),
         ("hf://packed", WRITER, 0, 2, "write hf://owner/name"),
         ("hf://me/a/b", WRITER, 0, 2, "write hf://owner/name"),
-        ("hf://me/..", WRITER, 0, 2, "accepts no such name"),
-        ("hf://me/a--b", WRITER, 0, 2, "accepts no such name"),
+        ("hf://me/..", WRITER, 0, 2, "does not accept this name"),
+        ("hf://me/a--b", WRITER, 0, 2, "does not accept this name"),
         (HERE, "", 0, 2, "there is no token; run `hf auth login`, or set HF_TOKEN"),
         (HERE, STRANGER, 0, 2, "the Hub does not accept the token"),
         (HERE, READER, 0, 2, "the token may only read"),

@@ -345,7 +345,7 @@ REFUSED: list[tuple[Spoil, dict[str, Any], type[PacktrainError], str]] = [
     (other_rows(lambda rows: [one.update(id="x") for one in rows[:4]]), {}, InputError, "'x', which .* does not have"),
     (other_rows(lambda rows: [one.update(row=17) for one in rows[:4]]), {}, InputError, "has no row 17"),
     (other_rows(lambda rows: [one.update(row=one["row"] + 1) for one in rows]), {}, InputError, "made from another"),
-    (other_rows(lambda rows: rows.append(rows[0])), {}, InputError, "stands twice"),
+    (other_rows(lambda rows: rows.append(rows[0])), {}, InputError, "is there twice"),
     (other_rows(lambda rows: rows[0].pop("text")), {}, InputError, "line 1.*`text`"),
     (cut, {}, InputError, "last line is cut short"),
     (holds("samples.jsonl", b"\x00\xff" * 50 + b"\n"), {}, InputError, "line 1: not JSON"),

@@ -231,7 +231,7 @@ def test_a_server_that_stumbles_is_asked_again(scripted: Any, monkeypatch: pytes
     ("answer", "what"),
     [
         ((401, {"error": {"message": f"Incorrect API key provided: {SECRET}"}}), "answers 401: .*OPENAI_API_KEY"),
-        ((404, {"error": "no model m"}), "answers 404: .*mostly ends in /v1, and the model's name"),
+        ((404, {"error": "no model m"}), "answers 404: .*usually ends in /v1, and the model's name"),
         ((400, {"error": "max_tokens is too large"}), "refuses the request: .*max_tokens is too large"),
         ((200, {"hello": 1}), "gave no completion"),
         ((200, {"choices": 5}), "gave no completion"),

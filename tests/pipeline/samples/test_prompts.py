@@ -170,7 +170,7 @@ def test_what_cannot_be_sampled_is_refused(make_tokenizer: Any, data: Write) -> 
         read(data([{"text": "a"}]), tokenizer, "text")
     with pytest.raises(ConfigError, match="per_turn gives several prompts"):
         read(data(CHATS), tokenizer, "messages", expand="per_turn")
-    with pytest.raises(InputError, match="two prompts are of row 4"):
+    with pytest.raises(InputError, match="two prompts belong to row 4"):
         read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": "b", "row": 4, "prompt": "y"}]), tokenizer)
     with pytest.raises(InputError, match="`id` must be a text, and `row` a whole number"):
         read(data([{"id": "a", "row": 4, "prompt": "x"}, {"id": None, "row": -1, "prompt": "y"}]), tokenizer)

@@ -67,7 +67,7 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
         SamplesFile(tmp_path / "mine.jsonl", OPTIONS, KEYS)
-    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is none that this command makes"):
+    with pytest.raises(OutputError, match="line 3: sample 0 of row 1 is not one that this command makes"):
         SamplesFile(tmp_path / "s.jsonl", OPTIONS, KEYS[:2])
     with pytest.raises(OutputError, match=r"s\.jsonl is a file, not a folder"):
         SamplesFile(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, KEYS)
@@ -111,7 +111,7 @@ GOOD = {"id": "a", "row": 0, "sample": 0, "text": "t"}
         ({**GOOD, "sample": 1, "row": "0"}, r"line 2: Expected `int`, got `str` - at `\$.row`; each line needs id"),
         ({"id": "a", "row": 0, "sample": 1}, "line 2: Object missing required field `text`"),
         ({**GOOD, "row": -1}, "line 2: row -1, sample 0: both count from 0"),
-        (GOOD, "line 2: sample 0 of row 0 stands twice"),
+        (GOOD, "line 2: sample 0 of row 0 is there twice"),
         ({**GOOD, "id": "b\x1b", "sample": 1}, r"line 2: row 0 has the id b\\x1b here, and a above"),
         ([], "line 2: Expected `object`, got `array`"),
     ],

@@ -55,7 +55,7 @@ def test_a_table_of_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         "                  room\n\n"
         "Nothing is broken. Worth fixing: /dev/shm",
     )
-    assert printed(monkeypatch, [broken], as_json=False)[1].endswith("Broken: driver. The fix stands beside each")
+    assert printed(monkeypatch, [broken], as_json=False)[1].endswith("Broken: driver. The fix is beside each")
     well, text = printed(monkeypatch, [torch, broken], as_json=True)
     assert not well
     assert json.loads(text) == {
