@@ -72,8 +72,8 @@ def contamination(
         print_json(_numbers(found, section))
         return
     from ..contamination.summary import TELLS_NOTHING
+    from ..report.draw.overlap import counts_grid
     from ..report.draw.printing import print_blocks, say
-    from .views.overlap import overlap_grid
 
     counts, summary = found.evaluation.counts, found.summary
     said = summary.sentence(found.examples, counts.rows)
@@ -85,7 +85,7 @@ def contamination(
     if left:
         say(console, f"not compared: {', '.join(left)}", "dim")
     if summary.totals:
-        print_blocks(console, [overlap_grid(summary)])
+        print_blocks(console, [counts_grid(summary.counts)])
         for line in summary.shown[:_SHOWN]:
             row = f"{line.evaluation}, line {line.evaluation_line:,}"
             say(
@@ -138,15 +138,15 @@ def _numbers(found: "Compared", section: "DecontaminateConfig") -> dict[str, obj
         },
         "sources": [
             {
-                "source": source,
-                "evaluation": file,
+                "source": one.source,
+                "evaluation": one.evaluation,
                 "examples": one.examples,
                 "whole": one.whole,
                 "near_whole": one.near_whole,
                 "ngram": one.ngram,
-                "evaluation_rows": len(one.rows),
+                "evaluation_rows": one.rows,
             }
-            for (source, file), one in summary.totals.items()
+            for one in summary.counts
         ],
         "hits": [{**msgspec.to_builtins(line), "texts": None} for line in summary.shown[:_SHOWN]],
     }

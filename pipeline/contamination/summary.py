@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ...schemas.report.overlap import OverlapCount
 from ...schemas.units import plural
 from ...stages.overlap.examples import NEARLY, PART, WHOLE
 from .hits_file import HitLine
@@ -39,6 +40,14 @@ class OverlapSummary:
     """By source and evaluation file."""
     shown: list[HitLine] = field(default_factory=list)
     """The hits with texts, the strongest first."""
+
+    @property
+    def counts(self) -> list[OverlapCount]:
+        """The totals, for tables."""
+        return [
+            OverlapCount(source, file, one.examples, one.whole, one.near_whole, one.ngram, len(one.rows))
+            for (source, file), one in self.totals.items()
+        ]
 
     @property
     def rows(self) -> int:

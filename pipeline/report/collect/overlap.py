@@ -8,7 +8,7 @@ import msgspec
 
 from ....schemas.errors import StoreError
 from ....schemas.ledger import Ledger
-from ....schemas.report import Overlap, OverlapCount, OverlapPiece, ShownOverlap
+from ....schemas.report import Overlap, OverlapPiece, ShownOverlap
 from ....schemas.units import plural
 from ....stages.overlap.pieces import Pieces
 from ...contamination.hits_file import NAME, HitLine
@@ -42,10 +42,7 @@ def overlap_of(lines: Iterable[HitLine], plan: Mapping[str, Any], ledger: Ledger
         action=section["action"],
         ngram=section["ngram"],
         examples=summary.examples,
-        counts=[
-            OverlapCount(source, file, one.examples, one.whole, one.near_whole, one.ngram, len(one.rows))
-            for (source, file), one in summary.totals.items()
-        ],
+        counts=summary.counts,
         shown=[_shown(line) for line in summary.shown[:MOST]],
         files=[str(one["file"]) for one in evaluation["files"]],
         ignored={what: number for what, number in ignored.items() if number},

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ....schemas.report import Overlap, OverlapPiece, ShownOverlap
+from ....schemas.report import Overlap, OverlapCount, OverlapPiece, ShownOverlap
 from ....schemas.units import share
 from .blocks import Block, Grid, Heading, Markup
 from .markup import escaped
@@ -14,16 +14,7 @@ def overlap_blocks(overlap: Overlap) -> list[Block]:
     """Return tables, and pairs of texts."""
     blocks: list[Block] = []
     if overlap.counts:
-        rows = [
-            [
-                one.source,
-                one.evaluation,
-                *(f"{value:,}" for value in (one.examples, one.whole, one.near_whole, one.ngram, one.rows)),
-            ]
-            for one in overlap.counts
-        ]
-        head = ["source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows"]
-        blocks.append(Grid("Examples that share text, by their strongest match", head, rows, text_columns=2))
+        blocks.append(counts_grid(overlap.counts))
     if overlap.ignored:
         ignored = [[what, f"{count:,}"] for what, count in overlap.ignored.items()]
         blocks.append(Grid("Left out of the comparison", ["what", "how many"], ignored, folded=True))
@@ -31,6 +22,20 @@ def overlap_blocks(overlap: Overlap) -> list[Block]:
         blocks.append(Heading("Both texts"))
         blocks.append(Markup(pairs_of_texts(overlap.shown)))
     return blocks
+
+
+def counts_grid(counts: Sequence[OverlapCount]) -> Grid:
+    """Return examples by source and evaluation file, as a table."""
+    rows = [
+        [
+            one.source,
+            one.evaluation,
+            *(f"{value:,}" for value in (one.examples, one.whole, one.near_whole, one.ngram, one.rows)),
+        ]
+        for one in counts
+    ]
+    head = ["source", "evaluation file", "examples", "whole", "near-whole", "n-gram", "evaluation rows"]
+    return Grid("Examples that share text, by their strongest match", head, rows, text_columns=2)
 
 
 def pairs_of_texts(shown: Sequence[ShownOverlap]) -> str:
