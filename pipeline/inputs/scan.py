@@ -16,7 +16,6 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Protocol
 
-import blake3
 import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
@@ -25,9 +24,9 @@ from ...stages.exchange.mds_samples import ShardFile
 from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
-from .blocks import ArrayReader, Block, BlockRows, InputFile, changed
+from .blocks import ArrayReader, Block, BlockRows, InputFile
 from .containers.detect import HEAD, Container, detect
-from .containers.lines import read_range, scan_lines, scan_text, split_lines
+from .containers.lines import read_block, scan_lines, scan_text, split_lines
 from .containers.parts import measure
 from .places.folders import irregular
 from .places.mosaic import check_shard
@@ -250,10 +249,7 @@ def read_rows(
         why = _too_long(block.end - block.start, max_row_bytes)  # plus or minus its line end
         return BlockRows(rejects=[(0, ROW_TOO_LONG, why)])
     if block.place is None:
-        data = read_range(path, block.start, block.end)
-        if blake3.blake3(data).hexdigest() != block.content_hash:
-            raise changed(path, block, False)
-        rows = BlockRows(lines=split_lines(data, block.take, limit))
+        rows = BlockRows(lines=split_lines(read_block(path, block), block.take, limit))
     elif arrays and limit is None and isinstance(block.place, ArrayReader):
         rows = block.place.array_rows(path, block, columns)
     else:

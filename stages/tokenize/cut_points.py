@@ -89,15 +89,13 @@ def token_bits(text: str) -> int:
     return white | LINE | (BLANK if blank else 0)
 
 
-def skip_white(
-    places: NDArray[np.int64], white: NDArray[np.bool_], limits: NDArray[np.int64], most: int = 2
-) -> NDArray[np.int64]:
-    """Move each place past at most `most` white tokens, staying below its limit.
+def skip_white(places: NDArray[np.int64], white: NDArray[np.bool_], limits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move each place past at most two white tokens, staying below its limit.
 
     A template writes a line end after the token that ends a turn; it belongs to that turn.
     """
     out = places.copy()
-    for _ in range(most):
+    for _ in range(2):
         moves = white[np.minimum(out, len(white) - 1)] & (out + 1 < limits)
         out[moves] += 1
     return out

@@ -221,10 +221,7 @@ class TextPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        data = read_range(path, block.start, block.end)
-        if self.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
-            raise changed(path, block, False)
-        return self.parse(path, block, data, limit)
+        return self.parse(path, block, read_block(path, block, self.hash), limit)
 
     def parse(self, path: Path, block: Block, data: bytes, limit: int | None) -> BlockRows:
         """The row of a block's bytes."""
@@ -232,17 +229,22 @@ class TextPlace:
         return BlockRows(records=[(0, {"text": data.decode("utf-8", "surrogateescape")})])
 
 
-def read_range(path: Path, start: int, end: int) -> bytes:
-    """Some bytes of a file.
+def read_block(path: Path, block: Block, key: Callable[[str], str] = str) -> bytes:
+    """The bytes of a block.
+
+    Args:
+        key: makes the block's hash of the hash of its bytes.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read, or has changed since the scan.
     """
     try:
         with path.open("rb", buffering=0) as file:
-            data = _pread(file.fileno(), start, end - start)
+            data = _pread(file.fileno(), block.start, block.end - block.start)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; fix that, and run again") from error
+    if key(blake3.blake3(data).hexdigest()) != block.content_hash:
+        raise changed(path, block, False)
     return data
 
 

@@ -162,17 +162,11 @@ class SpooledMds:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        return as_lists(_rows(self._payload(path, block), columns, block.take, limit))
+        return as_lists(_rows(unspool(path, block), columns, block.take, limit))
 
     def array_rows(self, path: Path, block: Block, columns: Sequence[str] | None) -> BlockRows:
         """See `ArrayReader`."""
-        return _rows(self._payload(path, block), columns, block.take)
-
-    def _payload(self, path: Path, block: Block) -> bytes:
-        payload = unspool(path, block)
-        if blake3.blake3(payload).hexdigest() != block.content_hash:
-            raise changed(path, block, True)
-        return payload
+        return _rows(unspool(path, block), columns, block.take)
 
 
 def scan_mds(path: Path, packing: Compression | None, size: int, max_row_bytes: int, cache: Path) -> list[Block]:

@@ -14,8 +14,8 @@ from typing import Any
 import blake3
 
 from ....schemas.errors import InputError
-from ..blocks import Block, BlockRows, changed
-from .lines import BOM, Read, cut, read_range
+from ..blocks import Block, BlockRows
+from .lines import BOM, Read, cut, read_block
 
 WRONG_COLUMNS = "wrong_columns"
 BAD_QUOTES = "bad_quotes"
@@ -87,10 +87,7 @@ class SeparatedPlace:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        data = read_range(path, block.start, block.end)
-        if self.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
-            raise changed(path, block, False)
-        return self.parse(path, block, data, limit)
+        return self.parse(path, block, read_block(path, block, self.hash), limit)
 
     def parse(self, path: Path, block: Block, data: bytes, limit: int | None) -> BlockRows:
         """The rows of a block's bytes."""

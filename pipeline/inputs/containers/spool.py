@@ -30,10 +30,7 @@ class SpooledLines:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        data = unspool(path, block)
-        if blake3.blake3(data).hexdigest() != block.content_hash:
-            raise changed(path, block, True)
-        return BlockRows(lines=split_lines(data, block.take, limit))
+        return BlockRows(lines=split_lines(unspool(path, block), block.take, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class SpooledSeparated:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        return _parsed(self.at, path, block, limit)
+        return self.at.parse(path, block, unspool(path, block, self.at.hash), limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +50,8 @@ class SpooledText:
 
     def rows(self, path: Path, block: Block, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
         """See `RowReader`."""
-        return _parsed(TextPlace(), path, block, limit)
-
-
-def _parsed(place: SeparatedPlace | TextPlace, path: Path, block: Block, limit: int | None) -> BlockRows:
-    data = unspool(path, block)
-    if place.hash(blake3.blake3(data).hexdigest()) != block.content_hash:
-        raise changed(path, block, True)
-    return place.parse(path, block, data, limit)
+        place = TextPlace()
+        return place.parse(path, block, unspool(path, block, place.hash), limit)
 
 
 def scan_spooled(
@@ -123,8 +114,11 @@ def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer", suffix: str =
     return store.path(name)
 
 
-def unspool(path: Path, block: Block) -> bytes:
+def unspool(path: Path, block: Block, key: Callable[[str], str] = str) -> bytes:
     """The bytes of a kept block.
+
+    Args:
+        key: makes the block's hash of the hash of its bytes.
 
     Raises:
         InputError: the file in the cache is missing or damaged.
@@ -136,6 +130,8 @@ def unspool(path: Path, block: Block) -> bytes:
         raise IntegrityError(f"{path} vanished from the cache; run again, and it will be made again") from None
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
         raise changed(path, block, True) from None
+    if key(blake3.blake3(out).hexdigest()) != block.content_hash:
+        raise changed(path, block, True)
     return out
 
 

@@ -6,7 +6,6 @@ more slowly.
 """
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,15 +46,15 @@ def plotly_script() -> str:
     raise PacktrainError("plotly's script was not found; install plotly>=6: pip install --force-reinstall plotly")
 
 
-def made_ready(text: str, traces: Sequence[str] = TRACES) -> str:
-    """Return the script with only these traces registered; unchanged if its form is unknown.
+def made_ready(text: str) -> str:
+    """Return the script with only `TRACES` registered; unchanged if its form is unknown.
 
-    1. Only `traces` are registered, so modules of the others (maps, 3D, …) never run.
+    1. Only these are registered, so modules of the others (maps, 3D, …) never run.
     2. The two outermost functions are put in brackets. This tells the engine that they are called at once, so it
     compiles them while parsing, instead of parsing five million characters twice.
     3. Modules become functions instead of arrow functions, because engines parse only functions lazily.
     """
-    modules = [_module(text, name) for name in traces]
+    modules = [_module(text, name) for name in TRACES]
     registered = list(_REGISTERED.finditer(text))
     helpers = {helper for _, helper in filter(None, modules)}
     if None in modules or len(helpers) != 1 or len(registered) != 1:

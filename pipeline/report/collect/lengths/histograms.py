@@ -115,9 +115,9 @@ class Tally:
         return dict(zip(QUANTILES, found.astype(float).tolist(), strict=True))
 
 
-def log_edges(most: int, bins: int = BINS) -> list[float]:
+def log_edges(most: int) -> list[float]:
     """Whole-number edges from 0 to above `most`, each larger than the one before by about the same factor."""
-    grown = np.unique(np.rint(np.geomspace(1, max(most + 1, 2), bins)).astype(np.int64))
+    grown = np.unique(np.rint(np.geomspace(1, max(most + 1, 2), BINS)).astype(np.int64))
     return [0.0, *grown.astype(float).tolist()]
 
 
