@@ -62,8 +62,6 @@ class ShardPlan:
     last_row: int
     first_piece: int
     last_piece: int
-    tokens: int
-    """Tokens of the shard, including alignment padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,14 +301,12 @@ def cut_shards(
         row_offsets: (R + 1,) first piece of each row, then the number of pieces.
     """
     if not len(ends):
-        return (ShardPlan(first_index, 0, 0, 0, 0, 0),)
+        return (ShardPlan(first_index, 0, 0, 0, 0),)
     cuts = cut_rows(ends, token_bytes, config.output.shard_bytes)
-    tokens = np.diff(ends[cuts[1:] - 1], prepend=0).tolist()
     pieces = row_offsets[cuts].tolist()
     rows = cuts.tolist()
     return tuple(
-        ShardPlan(first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1], tokens[i])
-        for i in range(len(tokens))
+        ShardPlan(first_index + i, rows[i], rows[i + 1], pieces[i], pieces[i + 1]) for i in range(len(rows) - 1)
     )
 
 

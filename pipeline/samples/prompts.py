@@ -64,8 +64,6 @@ class PromptSet:
     tokenizer: TokenizerSpec
     stop: tuple[str, ...]
     """Tokens that end an answer: the template's end of a turn if there are conversations, and the end of a sequence."""
-    filtered: Counter[str]
-    """Rows that were left out, by reason."""
     data: str | None = None
     """BLAKE3 of the data file; None for several files, and for prompts that say themselves which row each is of."""
 
@@ -125,8 +123,8 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
     if rejects:
         raise _refused(rejects, files[0])
     prompts = [one for block in rendered for one in block.prompts]
-    filtered = sum((block.filtered for block in rendered), Counter[str]())
     if not prompts:
+        filtered = sum((block.filtered for block in rendered), Counter[str]())
         raise InputError(
             f"--data {files[0].path}: no row gives a prompt ({dict(filtered) or 'no rows'}); check the file and "
             "--format"
@@ -138,7 +136,7 @@ def read_prompts(config: RunConfig, base: Path, observer: Observer) -> PromptSet
         seen.add(one.row)
     ends = [block.stop for block in rendered if block.stop] + [tokenizer.eos_token]
     data = files[0].hash if len(files) == 1 and not own_rows else None
-    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)), filtered, data)
+    return PromptSet(prompts, tokenizer, tuple(dict.fromkeys(one for one in ends if one)), data)
 
 
 @dataclass(frozen=True, slots=True)

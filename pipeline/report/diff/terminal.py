@@ -23,8 +23,6 @@ from .sections import (
     sides_grid,
 )
 
-LINES = 60
-"""Maximum number of lines of a brief diff; most have about 40."""
 _SETTINGS = 6
 _INPUTS = 3
 _LEDGER = 6
