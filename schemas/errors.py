@@ -47,6 +47,10 @@ class TemplateError(PacktrainError, ValueError):
     exit_code = 2
 
 
+class StoppedTemplateError(TemplateError):
+    """The chat template took too much time or memory, which depends on the machine: never a property of a row."""
+
+
 class OutputError(PacktrainError, ValueError):
     """The output folder holds something else, or another run."""
 

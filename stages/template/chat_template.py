@@ -15,7 +15,7 @@ import jinja2
 import numpy as np
 
 from ...schemas.config.hints import setting
-from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
+from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
 from .environment import BoundedEnvironment, compile_template, make_environment, written_text
 from .limits import MachineLimitError, TemplateLimitError, concat, limited
@@ -72,7 +72,7 @@ class ChatTemplate:
                 )
         try:
             made = make_environment(BoundedEnvironment, name, date)
-            self._template = limited(lambda: compile_template(made, source))  # jinja2 computes constants
+            self._template = limited(lambda: compile_template(made, source))
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
@@ -128,7 +128,7 @@ class ChatTemplate:
         except PacktrainError:
             raise
         except MachineLimitError as error:
-            raise TemplateError(
+            raise StoppedTemplateError(
                 f"chat template '{self.name}' was stopped: {error}. Fix the template, or leave the row out"
             ) from error
         except TemplateLimitError as error:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from ...schemas.errors import PacktrainError, RowRejectedError
+from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of, part_of
 from .chat_template import REASONING_KEYS, ChatTemplate
@@ -155,6 +155,8 @@ class TemplateCapabilities:
             ]
             try:
                 found = self._template.render(altered, own_tools)
+            except StoppedTemplateError:
+                raise
             except PacktrainError:
                 found = ""  # no evidence that they are written
             rest = found.replace(json.dumps(mark)[1:-1], "").replace(mark, "")
@@ -210,6 +212,8 @@ class TemplateCapabilities:
                 }
                 self._parts = len(texts) > 1
                 self._prints = any("'text'" in text or '"text"' in text for text in texts)
+            except StoppedTemplateError:
+                raise
             except PacktrainError:
                 self._parts = False
         return self._parts

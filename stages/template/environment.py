@@ -46,10 +46,13 @@ _MOST_COMPILED = 16
 
 
 class CountingCode(CodeGenerator):
-    """Generates code that counts the items of loops."""
+    """Generates code that counts the items of loops, and computes nothing while it does: `'a' | center(99)` is left to
+    the rendering, where errors of limits are not hidden and an endless step ends a worker, not the driver.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.optimizer = None
         self._iterated: set[int] = set()
         """Ids of the expression nodes that loops iterate over."""
 
@@ -66,6 +69,17 @@ class CountingCode(CodeGenerator):
         super().visit(node, *args, **kwargs)
         self.write(")")
         return None
+
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:  # noqa: N802
+        """See jinja2."""
+        if not all(isinstance(option.value, nodes.Const) for option in node.options):
+            self.fail("`autoescape` can only be true or false here", node.lineno)
+        super().visit_EvalContextModifier(node, frame)
+
+    def _output_child_to_const(self, node: nodes.Expr, *args: Any) -> str:
+        if not isinstance(node, (nodes.Const, nodes.TemplateData)):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, *args)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):

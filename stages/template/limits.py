@@ -96,6 +96,17 @@ def steps_left() -> int:
     return _steps[0]
 
 
+def take_products(size: int, *texts: Any) -> None:
+    """Count steps of comparing a text of `size` characters with others.
+
+    Raises:
+        TemplateLimitError: there were too many.
+    """
+    for text in texts:
+        if isinstance(text, str):
+            take_steps(size * str.__len__(text) >> _STEP_BITS)
+
+
 def counted(iterable: Any) -> Any:
     """The iterable of a loop, with its items counted as steps."""
     try:
@@ -154,6 +165,8 @@ METHODS: dict[type, frozenset[str]] = {
 }
 """Methods that a template may call on values of these types and their subclasses. `to_bytes(3 * 10**9)` makes
 gigabytes."""
+_COMPARING = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
+"""Methods that may compare each character of a text with each of an argument, without reacting to signals."""
 BINOPS = frozenset({"*", "**", "%"})
 """Operators that are checked before they run."""
 
@@ -206,12 +219,17 @@ def require_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         require_size(len(subject) * len(args[0]) + sum(len(item) for item in args[0] if isinstance(item, str)))
     elif name in ("format", "format_map"):
         _require_format(subject, args)
+    elif name in _COMPARING:
+        take_products(length, *args, *kwargs.values())
 
 
 def limited_filters(filters: dict[str, Any]) -> None:
     """Limit the filters that can make something huge from small values."""
     for name in ("center", "indent", "wordwrap", "batch", "slice", "truncate", "round", "urlize"):
         filters[name] = _narrow(filters[name])
+    filters["wordwrap"] = _by_word(filters["wordwrap"], width=79)
+    filters["urlize"] = _by_word(filters["urlize"], width=1)
+    filters["trim"] = _trimmed(filters["trim"])
     for name in ("list", "sort", "unique", "min", "max", "groupby", "sum"):
         filters[name] = _few(filters[name])
     filters["sum"] = _linear_sum(filters["sum"])
@@ -240,6 +258,30 @@ def _narrow(function: Callable[..., Any]) -> Callable[..., Any]:
         size = max([len(arg) for arg in args[:subjects] if isinstance(arg, str)], default=1)
         _require_widths(size, *args[subjects:], *kwargs.values())
         return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _by_word(function: Callable[..., Any], width: int) -> Callable[..., Any]:
+    """Counts the copies of a long word that are made to cut pieces of a width off it, one after another."""
+
+    @wraps(function)
+    def wrapper(first: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(value, str):
+            longest = max(map(len, str.split(value)), default=0)
+            piece = (args[0] if args else kwargs.get("width", width)) if width > 1 else 1
+            take_steps(longest * longest // (max(piece, 1) if isinstance(piece, int) else 1) >> _STEP_BITS)
+        return function(first, value, *args, **kwargs)
+
+    return wrapper
+
+
+def _trimmed(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(value: Any, chars: Any = None) -> Any:
+        if chars is not None and isinstance(value, str):
+            take_products(str.__len__(value), chars)
+        return function(value, chars)
 
     return wrapper
 

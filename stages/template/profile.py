@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...schemas.errors import PacktrainError
+from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, MESSAGE, REASONING, TemplateProfile, Word, common_prefix, stop_pattern
 from .chat_template import REASONING_KEYS, ChatTemplate
@@ -52,6 +52,8 @@ def learn_profile(
                 more = stop_pattern((*others, *stops, *special))
                 if more is not None and more.search(closing):
                     found = more
+    except StoppedTemplateError:
+        raise
     except PacktrainError:
         pass  # it refuses even a plain conversation, so only rows can show it
     if found is not None and closing:
@@ -71,6 +73,8 @@ def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
     try:
         marked = marker.render(marker.own([_ASKED, said]), None)
         opened = template.render([_ASKED], add_generation_prompt=True)
+    except StoppedTemplateError:
+        raise
     except PacktrainError:
         return ThoughtStyle()
     text, words = marked.text, [word for word in marked.words if word[2] >= 0]
@@ -87,6 +91,8 @@ def _rendered(
     """The text of messages and its words; None if the template refuses them."""
     try:
         marked = marker.render(marker.own(messages), marker.tools(tools))
+    except StoppedTemplateError:
+        raise
     except PacktrainError:
         return None
     return marked.text, [word for word in marked.words if word[2] >= 0]

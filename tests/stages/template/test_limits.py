@@ -65,6 +65,11 @@ ENDLESS = {
     "macros that branch": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "slices without end": "{% for s in [1] | slice(10**6) %}" + MANY + "{% endfor %}{% endfor %}",
     "counts in a long text": "{% set x = 'a' * 2**27 %}" + MANY + "{% if x.count('b') %}{% endif %}{% endfor %}",
+    "a long word, cut": "{{ ('a' * 10**6) | wordwrap(1) | length }}",
+    "parentheses of a link": "{{ ('a.com/' ~ '(' * 10**6 ~ ')' * 10**6) | urlize | length }}",
+    "trimmed": "{{ ('a' * 10**7) | trim('b' * 10**6 ~ 'a') | length }}",
+    "trimmed by the method": "{{ ('a' * 10**7).strip('b' * 10**6 ~ 'a') | length }}",
+    "searched from the end": "{% set x = 'a' * 10**6 %}{{ (x ~ x).rfind(x ~ 'b' ~ x) }}",
     "searches in a long text": "{% set x = 'a' * 2**27 %}" + MANY + "{% if 'b' in x %}{% endif %}{% endfor %}",
     "sorts": MANY + "{{ range(99999) | sort | length }}{% endfor %}",
     "a power": "{{ (9**99999999) % 2 }}",
@@ -137,6 +142,32 @@ def test_a_row_can_be_rejected_instead(source: str, monkeypatch: pytest.MonkeyPa
             assert "attack" in caught.value.detail
         else:
             assert renderer(chat, []).text == "abc"
+
+
+def test_nothing_is_computed_before_the_rendering() -> None:
+    """A constant would be computed by the driver, and jinja2 hides that it was stopped."""
+    wide = "'a' | center(999) | replace(' ', 'ab') | wordwrap(1)"
+    template = ChatTemplate(f"{{{{ {wide} }}}}{{% set x = {wide} %}}", {}, "attack")
+    assert limits.steps_left() == limits.MAX_STEPS
+    template.render(CHAT)
+    assert limits.steps_left() < limits.MAX_STEPS
+    with pytest.raises(TemplateError, match="`autoescape` can only be true or false"):
+        ChatTemplate(f"{{% autoescape {wide} %}}a{{% endautoescape %}}", {}, "attack")
+
+
+def test_a_template_that_is_slow_for_the_samples_too_is_stopped_once(hurry: Hurry) -> None:
+    """Or what it does with the samples would depend on the machine."""
+    renderer = Renderer(ChatTemplate(ENDLESS["sorts"], {}, "attack"))
+    hurry()
+    with pytest.raises(TemplateError, match="was stopped: it ran for more"):
+        _ = renderer.manner
+
+
+def test_long_texts_are_wrapped() -> None:
+    words = "{{ ('abcd ' * 200000) | wordwrap | length }} {{ ('a' * 100000) | wordwrap | length }}"
+    assert ChatTemplate(words + "{{ 'xyx' | trim('x') }}{{ 'a)' | urlize }}", {}, "t").render(CHAT) == (
+        "999999 101265ya)"
+    )
 
 
 @pytest.mark.parametrize("source", [HUGE["nested lists"], ENDLESS["searches in a long text"]])
