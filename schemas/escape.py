@@ -4,6 +4,7 @@ Everything that is printed passes through here: `print_line` escapes the lines o
 and the console of `pipeline.cli.views.console.make_console` escapes tables and the like.
 """
 
+import json
 import logging
 import re
 
@@ -25,6 +26,11 @@ def escape(text: str) -> str:
 def escape_line(text: str) -> str:
     """As `escape`, also for line ends, so that the result is one line."""
     return escape(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def escape_json(data: bytes) -> bytes:
+    """JSON in UTF-8 with those characters written as JSON escapes, so that a file can be looked at; its values stay."""
+    return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), data.decode()).encode()
 
 
 class EscapingFormatter(logging.Formatter):

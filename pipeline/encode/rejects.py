@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from ...schemas.escape import escape_json
 from ..inputs.blocks import InputFile
 from ..inputs.first_rows import what_it_is
 from .parts import PartRecord
@@ -30,7 +31,7 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
         if sub >= 0:
             entry["example"] = sub
         lines.append(msgspec.json.encode(entry) + b"\n")
-    return b"".join(lines)
+    return escape_json(b"".join(lines))
 
 
 def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:

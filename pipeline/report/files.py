@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from ...schemas.errors import OutputError, PacktrainError
+from ...schemas.escape import escape_json
 from ...schemas.report import Report
 from ..store.local import LocalStore
 from ..store.open import Store
@@ -22,7 +23,7 @@ def report_html(report: Report) -> bytes:
 
 def report_json(report: Report) -> bytes:
     """Return all numbers as JSON; NaN and infinity become null."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+    return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=1)) + b"\n"
 
 
 def write_report(report: Report, out: Store, html: str = HTML, json: str = JSON) -> tuple[str, str]:

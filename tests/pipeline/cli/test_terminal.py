@@ -15,7 +15,7 @@ from packtrain.pipeline.cli.views.console import EscapingConsole, make_console
 from packtrain.pipeline.cli.views.streams import print_line
 from packtrain.pipeline.report.draw.printing import say
 from packtrain.pipeline.run.driver import run
-from packtrain.schemas.escape import EscapingFormatter, escape
+from packtrain.schemas.escape import EscapingFormatter, escape, escape_json
 from rich.markup import escape as no_markup
 from rich.panel import Panel
 from rich.table import Table
@@ -93,6 +93,14 @@ def test_colours_are_still_written() -> None:
     assert not ACTIVE.search(re.sub("\x1b\\[[0-9;]*m", "", shown))
 
 
+def test_json_that_is_looked_at_keeps_its_values() -> None:
+    data = json.dumps({EVIL: "a\x7fb\U000e0001é"}, ensure_ascii=False).encode()
+    said = escape_json(data + b"\n")
+    assert json.loads(said) == json.loads(data)
+    assert not ACTIVE.search(said.decode())
+    assert said.endswith(b'\\u202eevil\\u009b31m[red]": "a\\u007fb\\udb40\\udc01\xc3\xa9"}\n')
+
+
 def test_a_log_without_a_handler_is_escaped() -> None:
     record = logging.LogRecord("x", logging.WARNING, "", 0, "%s is damaged", (EVIL,), None)
     assert EscapingFormatter().format(record) == f"{escape(EVIL)} is damaged"
@@ -103,6 +111,8 @@ def hostile(little: Any, tmp_path: Path) -> Path:
     """A folder whose inputs, output and cache have hostile names."""
     little.copy(tmp_path, cache=False, out=False)
     name = EVIL.replace("/", "")
+    with (tmp_path / "inputs" / "a.jsonl").open("a") as file:
+        file.write("no JSON\n")
     (tmp_path / "inputs" / "a.jsonl").rename(tmp_path / "inputs" / f"{name}.jsonl")
     config = json.loads((tmp_path / "run.yaml").read_text())
     config |= {"out": f"out {name}", "cache": f"cache {name}"}
@@ -154,6 +164,10 @@ def test_no_command_prints_what_a_name_holds(hostile: Path, packtrain: Callable[
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "\\u202eevil" in page
     assert not re.search("[\x07\x1b\u202e]", page)
+    for file in ("rejects.jsonl", "report.json"):
+        text = (out / file).read_text(encoding="utf-8")
+        assert "\\u202eevil" in text
+        assert not ACTIVE.search(text)
 
 
 def test_a_note_that_a_run_leaves_is_read_out_harmless(
