@@ -49,7 +49,8 @@ UNUSABLE = {
     "shows them, or `mask: completion`.",
     "unproved_parts": "The mask sets thoughts or tool calls of a turn apart, but they cannot be located in its text.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
-    "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`.",
+    "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), contradicts `train`, or is on "
+    "a part of a content.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",
     "wrong_type": "A value has the wrong type for the format; its message is beside the row.",
 }
@@ -71,7 +72,7 @@ DECISIONS = {
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
     "cut_untrained": "The limits leave nothing trained; raise `truncate.max_length`, or set `truncate.keep: end`.",
     "duplicate": "It is equal to an earlier one.",
-    "empty": "It has no text.",
+    "empty": "It has no text; remove such rows, or check the column's name.",
     "equal": "Both completions are the same tokens.",
     "holdout": "It is held out, and only the training documents are used.",
     "max_tokens": "It is longer than its filter allows.",

@@ -37,7 +37,7 @@ def reject_lines(files: Sequence[InputFile], records: Sequence[PartRecord], reas
 def first_reject(files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Collection[str]) -> str:
     """Describe the first reject in a sentence, for messages; "" if there is none."""
     for file, line, _, reason, detail in _refusals(files, records, reasons):
-        said = f" The first: {file.shown}, line {line}: {reason}: {detail}."
+        said = f" The first: {file.shown}, line {line}: {reason}: {detail.removesuffix('.')}."
         return said + what_it_is(file, reason)
     return ""
 

@@ -201,6 +201,7 @@ def named(error: Exception, task: object) -> Exception:
     if isinstance(error, PacktrainError):
         return error
     return TaskError(
-        f"{task}: {type(error).__name__}: {error}. This is a bug in packtrain, or a damaged file in its cache: delete "
-        "the cache and run again; if that does not help, please report it with the named input"
+        f"{task}: {type(error).__name__}: {str(error).removesuffix('.')}. This is a bug in packtrain, or a damaged "
+        "file in its cache: delete the cache and run again; if that does not help, please report it with the named "
+        "input"
     )

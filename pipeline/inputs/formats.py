@@ -107,7 +107,7 @@ def _check_columns(config: RunConfig, source: SourceConfig, form: SourceFormat, 
     file, line, reason, detail = first
     fix = what_fits(files, {source.name: form}) or _name_columns(config, source, detail)
     fits = "The only row does not fit" if looked == 1 else f"None of the {looked:,} rows looked at fits"
-    said = f"{reason}: {detail}.{what_it_is(file, reason)} {fits} format {form.name}. {fix}"
+    said = f"{reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)} {fits} format {form.name}. {fix}"
     raise NoRowsError(f"sources.{source.name}", file.origin or str(file.path), line, said)
 
 

@@ -21,6 +21,8 @@ from .task import PackResult
 
 _BY_LENGTH = ("cut_untrained", "cut_empty", "cut_equal", "overlong")
 """Reasons for dropped examples that a larger limit undoes."""
+_EMPTY = frozenset({"empty", "empty_completion"})
+"""Reasons for rejected rows that have the format's columns."""
 _BY_TEMPLATE = frozenset({"lost_content", "template_error"})
 """Reasons for rejected rows that another chat template undoes."""
 
@@ -55,6 +57,11 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
     too_short = sum(total.examples_dropped.get(reason, 0) for reason in _BY_LENGTH)
     if 2 * too_short > total.rows_read:
         return "A packed row is too short for them: raise truncate.max_length (--max-length), or the other limits"
+    if total.examples_dropped.get("untrained", 0) >= total.tokens_encoded + sum(total.tokens_created.values()) > 0:
+        return (
+            "They have one token each, and the first token of a document is never trained: check which column is read "
+            f"({setting('sources.0.keys.text', 'body')}), or pack them untrained ({setting('keep_untrained', 'true')})"
+        )
     if 2 * total.examples_dropped.get("untrained", 0) > total.examples_made > 0:
         return (
             "The mask trains nothing in them: check that conversations have messages of the assistant (mask completion "
@@ -64,6 +71,8 @@ def nothing_left(total: SourceLedger, rejects: str, fits: str = "") -> str:
         return "Check truncate.max_length, the mask, the filters and the limits"
     if fits:
         return f"All are in {rejects}. {fits}"
+    if _EMPTY.issuperset(total.rows_rejected):
+        return f"All are in {rejects}. Their columns are there but empty: check the program that wrote them"
     if _BY_TEMPLATE.issuperset(total.rows_rejected):
         return f"All are in {rejects}. Check tokenizer.chat_template"
     return f"All are in {rejects}. Check each source's format, and its keys ({setting('sources.0.keys.text', 'body')})"

@@ -70,12 +70,14 @@ def on_lost(config: RunConfig, total: SourceLedger) -> str | None:
     """
     asked = total.asked_encoded + total.asked_repeated
     exact = total.tokens_dropped.keys() <= _BY_LENGTH
-    lost = total.asked_truncated + (total.asked_dropped if exact else 0)
+    # Examples dropped as `untrained` have at most one such token each: the first, which no length would train.
+    first = min(total.asked_dropped, total.examples_dropped.get("untrained", 0))
+    lost = total.asked_truncated + (total.asked_dropped - first if exact else 0)
     if lost <= _MUCH * asked:
         return None
     limits = config.truncate.max_completion_length is not None or config.truncate.max_prompt_length is not None
     where = "with the configured limits" if limits else f"at max_length {config.truncate.max_length:,}"
-    least = "" if exact else "at least "
+    least = "" if exact and not first else "at least "
     return f"{where}, {least}{share(lost / asked)} of the trained tokens are lost ({lost:,} of {asked:,})"
 
 

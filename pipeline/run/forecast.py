@@ -166,7 +166,7 @@ def _first_of(sample: Sampled, seen: _Seen) -> str:
     lines = reject_lines(seen.prepared.joined, seen.encoded.records, mask_rejects(seen.config)).splitlines()
     for one in sample.true_rejects(rejects_among(lines[:1], files)).shown:
         is_none = what_it_is(files[0], one.reason, line=False)
-        return f" The first: {one.file}: {one.reason}: {one.detail}.{is_none}"
+        return f" The first: {one.file}: {one.reason}: {one.detail.removesuffix('.')}.{is_none}"
     return ""
 
 

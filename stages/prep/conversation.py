@@ -129,6 +129,10 @@ def _check_parts(content: list[Any], where: str) -> None:
             raise RowRejectedError("wrong_type", f"`{where}[{index}]` must be an object or a string, got {got}")
         if not isinstance(part.get("train"), bool | None):
             raise _wrong(part, f"{where}[{index}]", "train", "true or false")
+        if part.get("weight") is not None:
+            raise RowRejectedError(
+                "weight", f"`{where}[{index}].weight`: parts have no weight; give it to the message, or say `train`"
+            )
         kind = part.get("type", "text")
         if kind not in _TEXT_PARTS if isinstance(kind, str) else True:
             raise RowRejectedError("not_text", f"`{where}[{index}]` is of type {kind!r}: only text can be packed")

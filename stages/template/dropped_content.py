@@ -196,10 +196,12 @@ class TemplateCapabilities:
         return dropped
 
     def _rejected(self, where: str, what: str, kind: str | None) -> RowRejectedError:
-        allow = f", or allow it with tokenizer.allow_lost: [{kind}]" if kind else ""
+        other = f"allow it with tokenizer.allow_lost: [{kind}]"
+        if kind is None:
+            other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
+        name = self._template.name
         return RowRejectedError(
-            LOST,
-            f"{where}the chat template '{self._template.name}' does not write {what}; take a template that does{allow}",
+            LOST, f"{where}the chat template '{name}' does not write {what}; take a template that does, or {other}"
         )
 
     def _takes_parts(self) -> bool:

@@ -121,8 +121,8 @@ class _Gathering:
             return None
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException) as error:
             self.absent[name] = (
-                f"This section cannot be made: {type(error).__name__}: {error}. `packtrain verify "
-                f"{self.dataset.store.url}` says whether a file is damaged."
+                f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
+                f"`packtrain verify {self.dataset.store.url}` says whether a file is damaged."
             )
             return None
         if made is None:

@@ -421,8 +421,9 @@ def test_a_template_that_refuses_a_row(pack: Packer) -> None:
 
 
 def test_a_template_that_refuses_every_row(pack: Packer) -> None:
-    message = pack.refused(CHAT * 2, *with_template("{{ raise_exception('no') }}"), format="messages")
+    message = pack.refused(CHAT * 2, *with_template("{{ raise_exception('no.') }}"), format="messages")
     assert "nothing is left to pack: of 2 rows, 0 gave examples (template_error 2)" in message
+    assert "TemplateError: no. All are in" in message
     assert message.endswith("rejects.jsonl. Check tokenizer.chat_template\n")
 
 
@@ -437,6 +438,10 @@ def test_one_row_is_counted_as_one(pack: Packer) -> None:
     )
     message = pack.refused(asks * 3, format="messages")
     assert "of 3 rows, 3 gave examples; of 3 examples, all were left out (untrained 3). The mask" in message
+    message = pack.refused(b'{"input_ids": [5]}\n' * 3, format="tokenized")
+    assert "(untrained 3). They have one token each, and the first token of a document is never trained" in message
+    message = pack.refused(b'{"text": ""}\n' * 3)
+    assert message.endswith("rejects.jsonl. Their columns are there but empty: check the program that wrote them\n")
 
 
 def test_a_tokenizer_without_a_template(pack: Packer) -> None:

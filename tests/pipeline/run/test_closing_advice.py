@@ -154,6 +154,9 @@ def test_only_what_follows_from_the_length_is_counted_as_lost_to_it(reason: str,
     total = SourceLedger(asked_encoded=100, asked_truncated=10, asked_dropped=40, tokens_dropped={reason: 60})
     assert on_lost(config, total) == said
     assert on_lost(config, SourceLedger(asked_encoded=100, asked_truncated=1)) is None
+    single = {"untrained": 40}
+    total = SourceLedger(asked_encoded=100, asked_dropped=40, examples_dropped=single, tokens_dropped=single)
+    assert on_lost(config, total) is None
 
 
 def test_some_documents_of_a_part_are_read_as_among_all(packed: Callable[..., tuple[str, Any]], tmp_path: Path) -> None:

@@ -112,6 +112,11 @@ def content(value: Any) -> dict[str, Any]:
             "`messages[1].weight` is '1': a weight is 0 (not trained), or a number from 1e-06 to 1,000,000",
         ),
         (
+            content([{"type": "text", "text": "a", "weight": None}, {"type": "text", "text": "b", "weight": 0}]),
+            "weight",
+            "`messages[1].content[1].weight`: parts have no weight; give it to the message, or say `train`",
+        ),
+        (
             {"messages": [USER, ASSISTANT | {"weight": 1, "train": False}]},
             "weight",
             "`messages[1]` says train: false and weight: 1; say one",

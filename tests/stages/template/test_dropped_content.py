@@ -107,6 +107,7 @@ def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
     detail = lost(TEXTS_ONLY, messages)
     assert detail.startswith(f"message 2: the chat template 'mules' does not write what this '{role}' message says")
     assert ("allow_lost" in detail) == (role != "robot")
+    assert ("correct the role: common ones are system, developer, user, assistant, tool" in detail) == (role == "robot")
     for blank in ("", " \n\t", "\u00a0"):
         assert rendered(TEXTS_ONLY, [user("u"), {"role": role, "content": blank}, answer("a")]).dropped == ()
 
