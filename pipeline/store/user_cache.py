@@ -56,11 +56,8 @@ class UserCache:
             return None
         path = self._store.path(_name(about))
         try:
-            for place in (path.parent, path):
-                found = place.lstat()
-                if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
-                    return None
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            folder, found = path.parent.lstat(), path.lstat()
+            if not (_is_own(folder) and _is_own(found) and stat.S_ISREG(found.st_mode)) or found.st_size > _MOST_BYTES:
                 return None
             note = decode_note(unseal(path.read_bytes()), _Note)
         except (OSError, msgspec.MsgspecError):
@@ -68,12 +65,19 @@ class UserCache:
         return bytes(note.value) if note.about == about else None
 
     def keep(self, about: About, value: bytes) -> None:
-        """Store a JSON text, replacing the previous one."""
+        """Store a JSON text, replacing the previous one, unless the folder is a link or another user's."""
         if self._store is None:
             return
-        with suppress(StoreError):
+        with suppress(StoreError, OSError):
+            if os.path.lexists(self._store.root) and not _is_own(self._store.root.lstat()):
+                return
             note = _Note(dict(about), msgspec.Raw(value))
             self._store.replace_bytes(_name(about), seal(msgspec.json.encode(note)))
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether only this user may have made it; a link never is."""
+    return found.st_uid == os.geteuid() and not (stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH)
 
 
 def _name(about: About) -> str:

@@ -204,6 +204,14 @@ def test_what_others_may_have_written_is_not_believed(checks: Checks) -> None:
     assert path.read_bytes() == whole
 
 
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checks").symlink_to("elsewhere")
+    checks = Checks(tokenizer, tmp_path / "checks")
+    assert [checks(), checks()] == [1, 2]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     checks = Checks(tokenizer, tmp_path / "file" / "checks")
