@@ -73,10 +73,8 @@ def clean(
                         say(console, f"  {item.path} ({size(item.bytes)})")
                     if len(mine) > 3:
                         say(console, f"  and {len(mine) - 3:,} more")
-        agreed = yes or (
-            not as_json and bool(items) and sys.stdin.isatty() and _agrees(plural(len(items), "file"), total)
-        )
-        if agreed:
+        asks = not as_json and bool(items) and sys.stdin.isatty()
+        if agreed := yes or (asks and typer.confirm(f"Remove {plural(len(items), 'file')}, {size(total)}?")):
             cleaning.remove(items)
     if as_json:
         listed = [{"kind": item.kind, "path": str(item.path), "bytes": item.bytes} for item in items]
@@ -87,10 +85,6 @@ def clean(
         say(console, f"removed {plural(len(items), 'file')}, {size(total)}; a run rebuilds what it needs")
     else:
         say(console, f"nothing was removed: {plural(len(items), 'file')}, {size(total)}; --yes removes them")
-
-
-def _agrees(files: str, bytes: int) -> bool:
-    return typer.confirm(f"Remove {files}, {size(bytes)}?")
 
 
 def _places(config: Path | None, cache: str | None, outs: list[str]) -> "tuple[LocalStore | None, list[LocalStore]]":

@@ -105,7 +105,7 @@ def prepare_evaluation(
 
 def recall_evaluation(files: Sequence[EvaluationFile], ngram: int, cache: Store) -> Evaluation | None:
     """The evaluation data whose index the cache already has; else None."""
-    record = _record(_key(files, ngram))
+    record = f"evaluations/{_key(files, ngram)}.json"
     try:
         index = decode_note(unseal(cache.read(record), record), StoredFile)
     except msgspec.MsgspecError:
@@ -211,7 +211,3 @@ def _settings(ngram: int) -> dict[str, Any]:
 
 def _key(files: Iterable[EvaluationFile], ngram: int) -> str:
     return fingerprint({"hashes": [file.hash for file in files], **_settings(ngram)})
-
-
-def _record(key: str) -> str:
-    return f"evaluations/{key}.json"

@@ -155,7 +155,7 @@ def _publish(
     files = [Outgoing(file.name, folder and folder / file.name, file.bytes) for file in exported.files]
     files += [_small(NAME, exported.to_bytes()), _small(CARD, _card(source, exported, place, own)), *asked]
     names = {file.name for file in files}
-    removed = _unwanted(there, names) if there is not None else ()
+    removed = tuple(name for name in there.others if name not in names) if there is not None else ()
     kept = [name for extra in EXTRAS.values() for name in extra if name not in names and source.store.exists(name)]
     files.sort(key=lambda file: file.name)
     listing = Listing(place, source.manifest.hash, tuple(files), (*kept, "_run/"), removed)
@@ -233,10 +233,6 @@ def _check_repository(target: Target, there: _There, *, private: bool, replace: 
             f"{target} holds something else ({some}); name another repository, or add --replace, which removes that "
             "from the branch in the same commit (its history keeps it)"
         )
-
-
-def _unwanted(there: _There, names: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in there.others if name not in names)
 
 
 def _extras(source: Finished, extras: Sequence[str]) -> list[Outgoing]:

@@ -10,12 +10,12 @@ from ...schemas.jsontext import indented_json
 from ..observer import Observer, Silent
 from ..samples.samples_file import read_samples
 from ..store.local import LocalStore, hash_file
-from .attempts import Attempt, attempts_of_references, attempts_of_samples, check_ks, drawn_from
+from .attempts import attempts_of_references, attempts_of_samples, check_ks, drawn_from
 from .calibration import References, find_calibration, other_options, read_finished, references
 from .evaluation import CALIBRATION, PAGE, SUMMARY, Evaluation, check_out, evaluate
 from .judging import Judging
 from .page import evaluation_page
-from .problem_file import ProblemFile, open_problems
+from .problem_file import open_problems
 from .sandbox.open import open_sandbox
 from .summary import Results, Summary, summarise, summary_json
 
@@ -55,7 +55,8 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
     if request.calibration is not None:
         request = replace(request, calibration=find_calibration(request.calibration))
     with open_problems(request.data) as problems:
-        samples = _samples(request.samples, problems) if request.samples is not None else None
+        path = request.samples
+        samples = attempts_of_samples(read_samples(path), path, problems) if path is not None else None
         ks = check_ks(request.ks, samples) if samples is not None else ()
         own = attempts_of_references(problems) if request.calibrate else None
         other = calibrated = None
@@ -93,10 +94,6 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
         summary = summarise(main, results, ks, title, calibrated, other, name, notes, page)
         _write(main, summary, results)
         return summary
-
-
-def _samples(path: Path, problems: ProblemFile) -> list[Attempt]:
-    return attempts_of_samples(read_samples(path), path, problems)
 
 
 def _references_only(evaluation: Evaluation, observer: Observer) -> Summary:

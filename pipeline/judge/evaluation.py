@@ -86,7 +86,8 @@ def evaluate(evaluation: Evaluation, observer: Observer) -> dict[tuple[int, int]
         _claim(evaluation)
         found = read_results(evaluation.out, evaluation.problems.ids)
         keys = {one.key for one in evaluation.attempts}
-        done = {key: one for key, one in found.items() if key in keys and not _failed(one)}
+        failed = Verdict.machine_failure
+        done = {key: one for key, one in found.items() if key in keys and one.outcome.verdict is not failed}
         left = [one for one in evaluation.attempts if one.key not in done]
         observer.begin("judge", len(evaluation.attempts), "samples")
         observer.advance(len(evaluation.attempts) - len(left))
@@ -149,10 +150,6 @@ def _finished(running: dict[Future[Judgement], list[Attempt]]) -> list[tuple[lis
     """Wait for at least one program, and take out those that are done."""
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     return [(running.pop(job), job.result()) for job in done]
-
-
-def _failed(result: SampleResult) -> bool:
-    return result.outcome.verdict is Verdict.machine_failure
 
 
 # The folder

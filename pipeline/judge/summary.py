@@ -7,7 +7,7 @@ from typing import Any
 
 from ...stages.judge.comparators import Comparator
 from ...stages.judge.extraction import Extraction
-from ...stages.judge.passk import Estimate, PairedDifference
+from ...stages.judge.passk import PairedDifference
 from ...stages.judge.scores import ALL, GroupScore, ProblemTally, compare, difficulties, scores
 from ...stages.judge.verdicts import Rule, Verdict
 from .calibration import References
@@ -182,12 +182,11 @@ def _score(score: GroupScore) -> dict[str, Any]:
         "problems": score.problems,
         "samples": score.samples,
         "passed": score.passed,
-        "intervals": {f"pass@{k}": _interval(one) for k, one in score.estimates.items()},
+        "intervals": {
+            f"pass@{k}": {"low": one.low, "high": one.high, "problems": one.problems}
+            for k, one in score.estimates.items()
+        },
     }
-
-
-def _interval(one: Estimate) -> dict[str, Any]:
-    return {"low": one.low, "high": one.high, "problems": one.problems}
 
 
 def summary_json(summary: Summary) -> dict[str, Any]:

@@ -127,7 +127,8 @@ def select_alone(
     split = None
     labels = catalogue.supervised_kept - catalogue.head_kept
     if limits.overlong is Overlong.SPLIT:
-        split = _split(catalogue, np.flatnonzero(long & selection.stays), config, mask, tokenizer_json)
+        documents = np.flatnonzero(long & selection.stays)
+        split = split_documents(catalogue, documents, splitter_of(config, mask, tokenizer_json))
         labels[split.documents] = split.labels
     if not config.keep_untrained:
         selection.leave_out(labels <= 0, CUT_UNTRAINED)
@@ -175,12 +176,6 @@ def _effective(own: FilterConfig, general: FilterConfig) -> tuple[int | None, in
         own.min_tokens if own.min_tokens is not None else general.min_tokens,
         own.max_tokens if own.max_tokens is not None else general.max_tokens,
     )
-
-
-def _split(
-    catalogue: Catalogue, documents: NDArray[np.int64], config: RunConfig, mask: Mask, tokenizer_json: str
-) -> SplitDocuments:
-    return split_documents(catalogue, documents, splitter_of(config, mask, tokenizer_json))
 
 
 def splitter_of(config: RunConfig, mask: Mask, tokenizer_json: str) -> Splitter:

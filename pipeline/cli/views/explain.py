@@ -170,7 +170,7 @@ class Teller:
                 out.append(f"… {len(stretch) - _HEAD - _TAIL:,} more …  ", "italic")
                 continue
             out.append(f"{token.id} ", "cyan")
-            out.append(f"{_quoted(token.text)}  ", style)
+            out.append(f"'{escape_line(token.text)}'  ", style)
         return out
 
     def _outcome(self, story: Story) -> None:
@@ -322,11 +322,6 @@ def _word(kind: RunKind) -> str:
 
 def _quote(story: Story) -> str:
     return shlex.quote(story.folder)
-
-
-def _quoted(text: str) -> str:
-    """A token's text between quotes, on one line."""
-    return f"'{escape_line(text)}'"
 
 
 def _json(value: Any) -> str:

@@ -3,7 +3,6 @@
 Node names contain a space or a colon, which source names never do.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ....schemas.ledger import Ledger, SourceLedger
@@ -125,7 +124,8 @@ def _sentence(total: SourceLedger) -> str:
     lost = [*_lost("truncated", total.tokens_truncated), *_lost("dropped", total.tokens_dropped)]
     if lost and whole:
         sum_lost = sum(number for _, number in lost)
-        largest = ", ".join(f"{what} {share(number / whole)}" for what, number in _largest(lost))
+        most = sorted(lost, key=lambda one: -one[1])[:3]
+        largest = ", ".join(f"{what} {share(number / whole)}" for what, number in most)
         words.append(f"{share(sum_lost / whole)} of the encoded tokens are lost: {largest}.")
     elif whole:
         words.append("No token was lost.")
@@ -137,7 +137,3 @@ def _sentence(total: SourceLedger) -> str:
 
 def _lost(what: str, numbers: dict[str, int]) -> list[tuple[str, int]]:
     return [(f"{LOSSES.get(reason, what)} (`{reason}`)", number) for reason, number in numbers.items() if number]
-
-
-def _largest(lost: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    return sorted(lost, key=lambda one: -one[1])[:3]

@@ -45,7 +45,8 @@ def report_page(report: Report) -> Page:
         else:
             said = _said(content)
             sections.append(PageSection(name, title, said, _BLOCKS[name](content)))
-    return Page(_title(report), _lead(report), sections, _facts(report))
+    title = f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}"
+    return Page(title, _lead(report), sections, _facts(report))
 
 
 def questions_of(report: Report) -> dict[str, str]:
@@ -76,10 +77,6 @@ def _with_advice(choice: Choice) -> str:
         return choice.sentence
     how = f" with {strategy_words(advice.strategy)}" if advice.strategy != choice.strategy else ""
     return f"{choice.sentence} Advised: {advice.max_length:,}{how}."
-
-
-def _title(report: Report) -> str:
-    return f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}"
 
 
 def _lead(report: Report) -> str:
