@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import lcm
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from .parallel import Parallel
-from .ragged import sums_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,15 @@ class Alignment:
         """The shortest row that holds so many tokens and their padding."""
         return -(-tokens // self.row) * self.row
 
-    def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+    def padded(self, lengths: "NDArray[np.int32]", row_offsets: "NDArray[np.int64]") -> "NDArray[np.int32]":
         """(D,) tokens of each piece with its padding; no piece and no row is empty.
 
         Args:
             lengths: (D,) tokens of each piece.
             row_offsets: (R + 1,) row r holds pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`.
         """
+        from .ragged import sums_of  # late, as it imports numpy, which a configuration does not need
+
         if not self.pads:
             return lengths
         out = -(-lengths // self.document) * self.document

@@ -4,6 +4,8 @@ import re
 
 from .errors import IntegrityError
 
+MANIFEST = "manifest.json"
+"""The file that a dataset has if and only if it is finished."""
 _PART = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 _HASH = re.compile("[0-9a-f]{64}")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
+from ...schemas.names import MANIFEST
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, open_store, resolve_place
 
-MANIFEST = "manifest.json"
 _OWN = (MANIFEST, "_run", "export.json")
 """At least one of these is in each folder that packtrain has written to."""
 

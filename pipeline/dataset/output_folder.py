@@ -20,7 +20,6 @@ from ..inputs.scan import InputFile, find_inputs
 from ..inputs.user_reader import is_reader, reader_file
 from ..store.local import LocalStore, check_tree
 from ..store.open import Store, ask_all
-from .manifests import MANIFEST as MANIFEST
 from .manifests import read_manifest as read_manifest
 
 PLAN = "_run/plan.json"

@@ -7,13 +7,14 @@ import msgspec
 
 from ...schemas.errors import InputError, StoreError
 from ...schemas.jsontext import decode_note
+from ...schemas.names import MANIFEST
 from ...schemas.units import plural, size
 from ..execute.checking import CheckTask, check_files
 from ..pack.task import PackResult
 from ..store.checksummed import unseal
 from ..store.driver_lock import FAILED, Failure, Leases
 from ..store.open import Store, StoredFile
-from .manifests import MANIFEST, open_output
+from .manifests import open_output
 from .output_folder import PLAN
 
 EXPORT = "export.json"

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord, ShardRecord, SplitRecord
+from ...schemas.names import MANIFEST
 from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ...stages.arrays import list_lengths, view
@@ -19,7 +20,6 @@ from ..pack.preference_check import check_pairs, count_pairs, first_row
 from ..pack.row_sizes import row_sizes_name
 from ..store.open import Store
 from .open import Finished, open_dataset
-from .output_folder import MANIFEST
 from .padding_check import check_padding, first_token, padding_token
 from .unfinished import refuse_unfinished
 from .weight_check import check_weights, differing_sum, weight_sum

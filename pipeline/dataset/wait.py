@@ -10,11 +10,12 @@ import msgspec
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import Manifest
+from ...schemas.names import MANIFEST
 from ...schemas.units import duration
 from ..store.driver_lock import FAILED, Failure, Lease, Leases
 from ..store.local import LocalStore
 from ..store.open import Store, open_store, resolve_place
-from .manifests import MANIFEST, read_manifest
+from .manifests import read_manifest
 
 _POLL_SECONDS = 0.25
 _SLOWEST_SECONDS = 2.0

@@ -9,8 +9,8 @@ import pyarrow as pa
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, hash_bytes
 from ...schemas.manifest import FileRecord, Manifest
+from ...schemas.names import MANIFEST
 from ..dataset.huggingface import dataset_dict, dataset_info, dataset_state
-from ..dataset.output_folder import MANIFEST
 from ..observer import Observer
 from ..pack.driver import Packed
 from ..store.open import Store

@@ -11,8 +11,7 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.jsontext import decode_note
-from ...schemas.names import check_hash, check_name
-from ..dataset.manifests import MANIFEST
+from ...schemas.names import MANIFEST, check_hash, check_name
 from ..encode.tokenizer import ask_early
 from ..execute.checking import ALONE_BYTES, CheckAhead
 from ..execute.executor import EngineAhead

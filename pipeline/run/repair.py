@@ -14,9 +14,10 @@ from typing import Any
 from ...schemas.errors import ConfigError, InputError, IntegrityError
 from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
+from ...schemas.names import MANIFEST
 from ..configfile import load_config
 from ..dataset.manifests import open_output
-from ..dataset.output_folder import MANIFEST, PLAN, check_config, read_manifest
+from ..dataset.output_folder import PLAN, check_config, read_manifest
 from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent

@@ -4,8 +4,6 @@ Every client library has its own errors; they have the HTTP status in common. Th
 of the libraries.
 """
 
-import asyncio
-
 
 def cause_of(error: Exception) -> Exception:
     """The real error: over HTTP, fsspec reports every failed look-up as a missing file, and the cause says what
@@ -42,7 +40,7 @@ def is_refused(error: BaseException) -> bool:
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later. Unknown errors count as temporary, because attempts are limited."""
-    if isinstance(error, (asyncio.TimeoutError, ConnectionError)):
+    if isinstance(error, (TimeoutError, ConnectionError)):
         return True
     status = http_status(error)
     if status is not None and 400 <= status < 500:

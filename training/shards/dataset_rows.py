@@ -14,12 +14,12 @@ from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
+from ...schemas.names import MANIFEST
 from ...schemas.rows import ROW_SIZES_NAME
 from .arrow_shard import Chunk, PackedRow, RowSpan, Shard, open_shard
 from .row_sizes import RowSizes
 from .shard_files import CACHE_BYTES, CachedFile, LocalShardFiles, ShardFiles, Verify, open_shard_files
 
-MANIFEST = "manifest.json"
 DOCUMENTS = "documents.parquet"
 OPEN_SHARDS = 512
 """Maximum number of mapped shards. Systems allow a process about 65,000 mappings; reopening a shard takes a
