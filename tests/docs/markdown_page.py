@@ -73,7 +73,6 @@ STARTS = {
 """What a page may start with besides the inputs."""
 
 RUN = ("sh", "bash", "python")
-LANGUAGES = (*RUN, "yaml", "json", "text", "")
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})[ ]*(?P<language>[\w+-]*)[ ]*$")
 _COMMENT = re.compile(r"^ *<!-- (.*?) -->$")

@@ -17,7 +17,6 @@ from tests.support.terminal import in_terminal
 
 SGR = re.compile("\x1b\\[[0-9;]*m")
 """The escape sequences of colours, the only ones that may reach a terminal."""
-BIDI = ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI")
 HOSTILE = "\x1b]0;owned\x07 \x1b[2J \x9b31m \r over \x08\x08\x7f [red]no markup[/red] \u202ex :smile: \u2066x\u2069"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import packtrain
 import pytest
-from packtrain.pipeline.encode import task as encode_module
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.rows import IGNORE_INDEX
@@ -195,20 +194,6 @@ def test_the_same_text_with_another_prompt_is_no_duplicate(configure: Callable[.
     ledger = packtrain.run(config).ledger.sources
     assert ledger["texts"].examples_dropped == {}
     assert ledger["pairs"].examples_dropped == {"duplicate": 1}
-
-
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by every block that is encoded."""
-    seen: list[str] = []
-    honest = encode_module._encode_block
-
-    def watched(task: Any) -> Any:
-        seen.append(str(task))
-        return honest(task)
-
-    monkeypatch.setattr(encode_module, "_encode_block", watched)
-    return seen
 
 
 def test_limits_and_filters_tokenize_nothing_again(configure: Callable[..., Row], encoded: list[str]) -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.pipeline.encode import task as encode_module
 from packtrain.pipeline.pack import task as pack_task
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError
 from packtrain.schemas.manifest import Manifest
@@ -423,20 +422,6 @@ def test_repeats_and_holdout(configure: Configure, read_rows: ReadRows, tmp_path
 
 
 # --- once, and the same everywhere ---
-
-
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by every block that is encoded."""
-    seen: list[str] = []
-    honest = encode_module._encode_block
-
-    def watched(task: Any) -> Any:
-        seen.append(str(task))
-        return honest(task)
-
-    monkeypatch.setattr(encode_module, "_encode_block", watched)
-    return seen
 
 
 def test_limits_and_seed_tokenize_nothing_again(configure: Configure, encoded: list[str]) -> None:

@@ -1,7 +1,8 @@
 """A whole report made by hand, and a browser to look at pages."""
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,12 +269,6 @@ def report() -> Report:
 
 
 @pytest.fixture
-def fill() -> "Fill":
+def fill() -> Callable[[Any, str], Any]:
     """See `with_text`."""
     return with_text
-
-
-class Fill(Protocol):
-    """Puts a text in place of every string."""
-
-    def __call__(self, value: Any, text: str) -> Any: ...

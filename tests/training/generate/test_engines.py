@@ -20,7 +20,6 @@ from packtrain.training.generate.model_place import find_model  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
 
-WARM = SampleSettings(0.9, 1.0, 16, (5, 11))
 Answers = dict[tuple[int, int], SampleAnswer]
 REQUESTS = [
     SampleRequest(row, number, tuple((7 * at + row) % 97 for at in range(4 + 5 * row)), 1000 * row + number)
