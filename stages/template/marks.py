@@ -283,6 +283,7 @@ def _all(value: Any, code: int) -> Any:
     if type(value) is dict:
         made = OwnedDict(code)
         for key, item in value.items():
-            made[_all(key, code)] = _all(item, code)
+            own = owned(item, code) if type(item) is str else _all(item, code)
+            made[owned(key, code) if type(key) is str else _all(key, code)] = own
         return made
     return plain(value)

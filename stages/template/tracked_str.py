@@ -6,9 +6,11 @@ gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, SupportsIndex
 
 from .assistant_turns import Word
+from .limits import require_size
 
 
 class TrackedStr(str):
@@ -150,16 +152,21 @@ def words_of(text: str) -> tuple[Word, ...]:
 
 
 def join(pieces: Iterable[Any], separator: str = "") -> str:
-    """`separator.join` that keeps the words."""
+    """`separator.join` that keeps the words, and refuses results that are too long."""
     parts = list(pieces)
+    gap = len(separator)
+    places = [0, *accumulate(map(len, parts) if not gap else [len(part) + gap for part in parts])]
+    require_size(places[-1])
     text = separator.join(parts)
-    words: list[Word] = []
-    place, gap = 0, len(separator)
-    for part in parts:
-        if type(part) is TrackedStr:
-            words += [(low + place, high + place, code) for low, high, code in part._words]
-        place += len(part) + gap
-    return tracked(text, tuple(words)) if words else text
+    words = tuple(
+        [
+            (low + place, high + place, code)
+            for part, place in zip(parts, places, strict=False)
+            if type(part) is TrackedStr
+            for low, high, code in part._words
+        ]
+    )
+    return tracked(text, words) if words else text
 
 
 def _whole(name: str) -> Callable[..., str]:

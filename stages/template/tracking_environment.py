@@ -17,7 +17,7 @@ from jinja2.utils import missing
 
 from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
 from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, template_of, tojson
-from .limits import MAX_CHARACTERS, require_call, require_size
+from .limits import require_call
 from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
 
 _DICT_NAMES = frozenset(dir(dict))
@@ -60,14 +60,6 @@ def _owner(value: Any) -> int | None:
     if all(type(item) is OwnedDict and item._code == code for item in value):
         return code
     return code_of(code >> MESSAGE, 0, CALL)
-
-
-def _concat(pieces: Any) -> str:
-    parts = list(pieces)
-    size = sum(map(len, parts))
-    if size > MAX_CHARACTERS:
-        require_size(size)
-    return join(parts)
 
 
 class QuickLoop(LoopContext):
@@ -256,7 +248,7 @@ class TrackingEnvironment(BoundedEnvironment):
     """The sandbox with faster look-ups and tracked strings."""
 
     code_generator_class = _QuickCode
-    concat = staticmethod(_concat)
+    concat = staticmethod(join)
     blocks: int
     stop: Any = None
     """See `SharedPrompt`."""
@@ -351,7 +343,6 @@ def _joined(inner: Callable[..., Any]) -> Callable[..., Any]:
             value = value if isinstance(value, (list, tuple, str)) else list(value)
             if type(d) is str and isinstance(value, (list, tuple)) and any(type(item) is TrackedStr for item in value):
                 texts = [item if isinstance(item, str) else str(item) for item in value]
-                require_size(sum(map(len, texts)) + len(d) * len(texts))
                 return join(texts, d)
         return inner(context, value, d, attribute)
 

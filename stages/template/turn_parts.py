@@ -112,23 +112,32 @@ def divided(
     Returns:
         The runs, and why the first mixed turn is mixed, or "".
     """
-    out: list[tuple[int, int, int, float]] = []
-    done, mixed, before = 0, "", (-1, -1)
-    tag = style.first_tag(text)
-    for end, kind, turn, train in zip(*runs, strict=True):
-        kinds = _KINDS.get(kind)
+    split: list[tuple[int, list[tuple[int, Part]]]] = []
+    mixed, tag = "", style.first_tag(text)
+    ends, kinds, turns, _ = runs
+    for place, kind in enumerate(kinds):
+        if kind not in _KINDS:
+            continue
+        begin, end, turn = ends[place - 1] if place else 0, ends[place], turns[place]
         # What follows an end-of-turn token in a generation block has no parts.
-        if kinds is None or end <= done or (before[0] in _ENDS and before[1] == turn):
-            out.append((end, kind, turn, train))
-        elif _is_answer(messages[turn], style) and (end <= tag or not style.within(text, done, end)):
-            out.append((end, kinds[0], turn, train))
-        else:
-            found, why = _stretches(text, done, end, words, messages[turn], turn, style, source, written)
-            mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
-            for stop, part in found:
-                out.append((stop, kinds[part], turn, train))
-        done, before = max(done, end), (kind, turn)
-    return Runs(*zip(*out, strict=True)), mixed
+        if end <= begin or (place and kinds[place - 1] in _ENDS and turns[place - 1] == turn):
+            continue
+        if _is_answer(messages[turn], style) and (end <= tag or not style.within(text, begin, end)):
+            continue
+        found, why = _stretches(text, begin, end, words, messages[turn], turn, style, source, written)
+        mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
+        split.append((place, found))
+    if not split:
+        return runs, mixed
+    whole_runs = list(zip(*runs, strict=True))
+    out: list[tuple[int, int, int, float]] = []
+    done = 0
+    for place, found in split:
+        _, kind, turn, train = whole_runs[place]
+        out += whole_runs[done:place]
+        out += [(end, _KINDS[kind][part], turn, train) for end, part in found]
+        done = place + 1
+    return Runs(*zip(*out, *whole_runs[done:], strict=True)), mixed
 
 
 def whole(runs: Runs) -> Runs:
