@@ -7,7 +7,7 @@ On a sample of rows the result is compared with plain jinja2, as for traces.
 """
 
 import marshal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -62,20 +62,25 @@ class Marker:
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
-        self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False, cut: int = 0
+        self,
+        chat: Messages,
+        tools: list[dict[str, Any]] | None,
+        *,
+        add_generation_prompt: bool = False,
+        cuts: Sequence[int] = (),
     ) -> Marked:
         """Render messages that `own` made; return the text and its words.
 
         Args:
-            cut: how many of them are the prompt that `prompt` will be asked for; 0: it will not be asked for one.
+            cuts: how many of them are each prompt that `prompt` will be asked for, ascending.
 
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         environment = self._environment
-        shared = self._shared if 0 < cut < len(chat) and self.divided else None
+        shared = self._shared if cuts and 0 < cuts[0] and cuts[-1] < len(chat) and self.divided else None
         if shared is not None:
-            shared.begin(chat, cut)
+            shared.begin(chat, cuts)
         compiled = self._compiled if shared is None else shared.whole
         text = self._rendered(compiled, chat, tools, add_generation_prompt=add_generation_prompt)
         if type(text) is not TrackedStr:
@@ -97,16 +102,16 @@ class Marker:
         return self._shared is not None
 
     def prompt(self, chat: Messages, tools: list[dict[str, Any]] | None) -> str | None:
-        """The text that a model continues after the prompt of a conversation, if it takes less than to render it.
+        """The text that a model continues after a prompt of a conversation, if it takes less than to render it.
 
         Args:
-            chat: the first messages of those that were rendered last with `cut`: as many, and the same objects.
+            chat: the first messages of those that were rendered last with `cuts`: as many as one of these.
             tools: as there.
 
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
-        if self._shared is None or not self._shared.knows(chat):
+        if self._shared is None or not self._shared.resume(chat):
             return None
         try:
             return str.__str__(self._rendered(self._shared.rest, chat, tools, add_generation_prompt=True))

@@ -221,7 +221,7 @@ class Renderer:
         truth = self.template.render(messages, tools) if exact else ""
         chat = marker.own(messages, joined_words(given, messages, flagged) if flagged else None)
         own_tools = marker.tools(tools)
-        marked = marker.render(chat, own_tools, cut=0 if exact else len(prompt))
+        marked = marker.render(chat, own_tools, cuts=() if exact else (len(prompt),))
         text, words = truth if exact else marked.text, marked.words
         if marked.text == text:
             dropped = self._keeper.check(messages, tools, text, words, marked.tools)

@@ -10,11 +10,17 @@ whole conversation, up to the message that the prompt lacks, provided that
   and items of `messages` that both have. A template whose loop uses other attributes of `loop`, `messages` otherwise,
   or `add_generation_prompt`, is not divided.
 
+The loop may call macros, if they use none of these, and have `{% generation %}` blocks. What macros read counts as read
+by the loop.
+
 So the loop's text is copied, namespaces get the values that they had at that message, and only what comes before and
-after the loop is rendered. If a condition does not hold, the prompt is rendered as usual.
+after the loop is rendered. If a condition does not hold, the prompt is rendered as usual. One rendering of the
+conversation serves the prompts of several of its turns.
 """
 
 import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -33,13 +39,13 @@ from .tracking_environment import REACHED_TEST, TrackingEnvironment, quick_templ
 _ENTERED = -(1 << 40)
 """The code of the empty word where the loop begins; less than the codes of tools."""
 _REACHED = _ENTERED - 1
-"""The code of the empty word before the text of the first message that the prompt lacks."""
+"""The code of the empty word before the text of the first message that a prompt lacks."""
 _SAME = frozenset({"first", "index", "index0", "previtem"})
 """Attributes of `loop` that are the same in the prompt."""
 _LATE = frozenset({"last", "nextitem"})
 """Attributes of `loop` that may differ at the last message of the prompt."""
 _WHOLE_ONLY = (
-    *(nodes.Macro, nodes.CallBlock, nodes.Block, nodes.Extends, nodes.Import, nodes.FromImport, nodes.Include),
+    *(nodes.Block, nodes.Extends, nodes.Import, nodes.FromImport, nodes.Include),
     *(nodes.EvalContextModifier, nodes.ScopedEvalContextModifier, nodes.FilterBlock),
 )
 """What a template that is divided does not have: code that may see more than the names that stand in it."""
@@ -58,6 +64,18 @@ class _UndividedError(Exception):
     """The loop may depend on more than `SharedPrompt` compares."""
 
 
+@dataclass(slots=True)
+class _Reached:
+    """What the rendering of a conversation showed where one of its prompts ends."""
+
+    namespaces: list[dict[str, Any] | None]
+    """The attributes of each namespace among the variables of the loop."""
+    steps: int
+    """Steps that the loop took."""
+    fits: bool
+    """Whether the loop took the same steps as for the prompt alone, if it begins alike."""
+
+
 class SharedPrompt:
     """The two parts of a template, and what the last conversation showed.
 
@@ -70,14 +88,17 @@ class SharedPrompt:
         self.whole = whole
         self.rest = rest
         self._environment = environment
-        self._cut = 0
-        self._first: Any = None
-        self._late = self._fits = False
-        self._items: Any = None
+        self._chat: Messages = []
+        self._cuts: list[int] = []
+        self._late = False
+        self._furthest = 0
+        self._items: list[Any] | None = None
         self._entry: list[Any] = []
-        self._namespaces: list[dict[str, Any] | None] | None = None
+        self._reached: list[_Reached] = []
         self._steps = 0
         self._text = ""
+        self._places: list[int] = []
+        self._number = 0
         for name in _HOOKS:
             setattr(environment, name, getattr(self, name))
 
@@ -87,16 +108,26 @@ class SharedPrompt:
         codes = _codes(source, environment)
         return codes and cls(environment, *(quick_template(environment, code) for code in codes))
 
-    def begin(self, chat: Messages, cut: int) -> None:
-        """Begin the rendering of a whole conversation, whose prompt is its first `cut` messages."""
-        self._environment.stop = chat[cut]
-        self._cut, self._first = cut, chat[0]
-        self._late = self._fits = False
-        self._namespaces = None
+    def begin(self, chat: Messages, cuts: Iterable[int]) -> None:
+        """Begin the rendering of a whole conversation.
 
-    def knows(self, prompt: Messages) -> bool:
-        """Whether these are the first messages of the conversation that was rendered last."""
-        return self._namespaces is not None and len(prompt) == self._cut and prompt[0] is self._first
+        Args:
+            chat: every message is an object of its own.
+            cuts: numbers of messages that prompts have: ascending, from 1 to one less than all.
+        """
+        self._chat, self._cuts = chat, list(cuts)
+        self._environment.stop = chat[self._cuts[0]]
+        self._late, self._furthest = False, 0
+        self._reached = []
+
+    def resume(self, prompt: Messages) -> bool:
+        """Begin the rendering of a prompt. Returns False if it is none of those of the conversation rendered last, or
+        the loop did not go so far.
+        """
+        if len(prompt) not in self._cuts[: len(self._reached)] or prompt[0] is not self._chat[0]:
+            return False
+        self._number = self._cuts.index(len(prompt))
+        return True
 
     def end(self, text: str, words: list[Word]) -> list[Word]:
         """Take note of the whole text. Returns its words without the hooks'.
@@ -104,35 +135,37 @@ class SharedPrompt:
         Args:
             words: sorted.
         """
-        places = [begin for begin, _, code in words if code <= _ENTERED]
-        self._text = text[places[0] : places[1]] if len(places) > 1 else ""
+        self._text, self._places = text, [begin for begin, _, code in words if code <= _ENTERED]
         return [word for word in words if word[2] > _ENTERED]
 
     def entered(self, items: Any, state: tuple[Any, ...]) -> TrackedStr:
         """Called before the loop, with the list that it goes through, and the variables that it reads."""
-        self._items = items
+        once = type(items) is list and len(set(map(id, items))) == len(items)
+        self._items = items if once else None
         self._entry = [dict(one.__dict__) if type(one) is GuardedNamespace else one for one in state]
         self._steps = steps_left()
         return tracked("", ((0, 0, _ENTERED),))
 
     def reached(self, state: tuple[Any, ...]) -> TrackedStr:
-        """Called in the loop, at the first message that the prompt lacks, with the same variables."""
-        if self._namespaces is None:
-            self._namespaces = [dict(one.__dict__) if type(one) is GuardedNamespace else None for one in state]
-            self._steps -= steps_left()
-            self._fits = not self._late
+        """Called in the loop, at the first message that a prompt lacks, with the same variables."""
+        number = len(self._reached)
+        held = [dict(one.__dict__) if type(one) is GuardedNamespace else None for one in state]
+        fits = not self._late and self._furthest < self._cuts[number]
+        self._reached.append(_Reached(held, self._steps - steps_left(), fits))
+        self._late = False
+        rest = self._cuts[number + 1 :]
+        self._environment.stop = self._chat[rest[0]] if rest else self  # which is no item of a list
         return tracked("", ((0, 0, _REACHED),))
 
     def late(self, loop: LoopContext, name: str) -> Any:
-        """An attribute of `loop` that differs at the last message of the prompt."""
+        """An attribute of `loop` that differs at the last message of a prompt."""
         if loop.nextitem is self._environment.stop:
             self._late = True
         return self._environment.getattr(loop, name)
 
     def item(self, messages: Any, index: Any) -> Any:
-        """An item of `messages`, which the prompt has too, or it is noted."""
-        if type(index) is not int or not 0 <= index < self._cut:
-            self._late = True
+        """An item of `messages`, which a prompt has too, or it is noted."""
+        self._furthest = max(self._furthest, index if type(index) is int and index >= 0 else len(self._chat))
         return self._environment.getitem(messages, index)
 
     def resumed(self, items: Any, state: tuple[Any, ...]) -> str:
@@ -141,20 +174,20 @@ class SharedPrompt:
         Raises:
             CannotShareError: the loop may take other steps than it took there.
         """
-        whole, kept = self._items, self._namespaces
-        if kept is None or not self._fits or type(items) is not list or type(whole) is not list:
+        whole, reached = self._items, self._reached[self._number]
+        if whole is None or not reached.fits or type(items) is not list:
             raise CannotShareError
-        size = len(items)
-        if len(whole) <= size or whole[size] is not self._environment.stop or not all(map(operator.is_, items, whole)):
+        size, stop = len(items), self._chat[self._cuts[self._number]]
+        if len(whole) <= size or whole[size] is not stop or not all(map(operator.is_, items, whole)):
             raise CannotShareError
         for one, before in zip(state, self._entry, strict=True):
             if not _alike(one.__dict__ if type(one) is GuardedNamespace else one, before, top=True):
                 raise CannotShareError
-        for one, values in zip(state, kept, strict=True):
+        for one, values in zip(state, reached.namespaces, strict=True):
             if values is not None:
                 object.__setattr__(one, "__dict__", dict(values))
-        take_steps(self._steps)
-        return self._text
+        take_steps(reached.steps)
+        return self._text[self._places[0] : self._places[self._number + 1]]
 
 
 def _alike(one: Any, other: Any, *, top: bool = False) -> bool:
@@ -212,17 +245,18 @@ def _parts(environment: TrackingEnvironment, source: str) -> tuple[nodes.Templat
     if not places:
         raise _UndividedError
     place = places[-1]
-    loop = whole.body[place]
+    loop, macros = whole.body[place], _macros(whole)
     assert isinstance(loop, nodes.For)
     if loop.recursive or loop.test is not None or loop.else_ or not isinstance(loop.target, nodes.Name):
         raise _UndividedError
     stored = _stored(whole)
-    if stored & _RESERVED:
+    if stored & (_RESERVED | {macro.name for macro in macros}):
         raise _UndividedError
-    read = {name.name for node in loop.body for name in node.find_all(nodes.Name)}
-    read |= {name.name for node in loop.body for name in node.find_all(nodes.NSRef)}
+    read = {name.name for node in (*loop.body, *macros) for name in node.find_all((nodes.Name, nodes.NSRef))}
     before = set[str]().union(*map(_stored, whole.body[:place]))
     state = nodes.Tuple([nodes.Name(name, "load") for name in sorted(read & before)], "load")
+    for macro in macros:
+        _Watch(plain=True, within=False).visit(macro)
     watch = _Watch(plain="messages" in stored)
     body = [watch.visit(node) for node in loop.body]
     target = nodes.Name(loop.target.name, "load")
@@ -236,6 +270,21 @@ def _parts(environment: TrackingEnvironment, source: str) -> tuple[nodes.Templat
         tree.set_lineno(1)
         tree.set_environment(environment)
     return whole, rest
+
+
+def _macros(tree: nodes.Template) -> list[nodes.Macro]:
+    """The macros of a template, each of which is the same whenever it is called.
+
+    Raises:
+        _UndividedError: one may not be, or there is a call block other than `{% generation %}`.
+    """
+    macros = [node for node in tree.body if isinstance(node, nodes.Macro)]
+    if len({macro.name for macro in macros}) < len(list(tree.find_all(nodes.Macro))):
+        raise _UndividedError
+    blocks = tree.find_all(nodes.CallBlock)
+    if not all(isinstance(block.call.node, nodes.ExtensionAttribute) for block in blocks):
+        raise _UndividedError
+    return macros
 
 
 def _goes(iterated: nodes.Node) -> bool:
@@ -259,10 +308,12 @@ class _Watch(NodeTransformer):
 
     Args:
         plain: whether the template sets `messages` itself; the body must then not name it.
+        within: whether the nodes stand in the loop; else they must not name its `loop`.
     """
 
-    def __init__(self, *, plain: bool) -> None:
+    def __init__(self, *, plain: bool, within: bool = True) -> None:
         self._plain = plain
+        self._within = within
         self._nested = 0
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2 asks for this name
@@ -281,9 +332,9 @@ class _Watch(NodeTransformer):
         """An attribute, perhaps of `loop`."""
         if not isinstance(node.node, nodes.Name) or node.node.name != "loop" or self._nested:
             return self.generic_visit(node)
-        if node.attr in _LATE:
+        if node.attr in _LATE and self._within:
             return _hook("late", node.node, nodes.Const(node.attr))
-        if node.attr not in _SAME:
+        if node.attr not in _SAME or not self._within:
             raise _UndividedError
         return node
 

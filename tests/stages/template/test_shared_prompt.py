@@ -42,6 +42,12 @@ SHARED = {
         "rest",
     ),
     "skips": around("{% if m.content == 'b' %}{% continue %}{% endif %}" + SAID),
+    "macro": "{% macro say(m, end='') %}{% for c in m.content %}{{ c if not loop.last else c + '|' }}{% endfor %}"
+    "{% set ns.n = ns.n + 1 %}{{ ns.n }}{{ end }}{% endmacro %}" + around("<{{ m.role }}>{{ say(m, end='!') }}"),
+    "generation": around(
+        "<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ ns.n }}{% endgeneration %}"
+        "{% set ns.n = ns.n + 1 %}{% else %}{{ m.content }}{% endif %}"
+    ),
     "inner loop": around(SAID + "{% for c in m.content %}{{ loop.last }}{{ loop.length }}{{ loop }}{% endfor %}"),
 }
 """Templates whose prompts are shared in every conversation below."""
@@ -59,6 +65,8 @@ SOMETIMES = {
     "in a namespace": around(
         "{{ ns.last }}" + SAID, "{% if messages[-1].role == 'user' %}{% set ns.last = 2 %}{% endif %}"
     ),
+    "macro": "{% macro say(m) %}{{ m.content }}{{ long }}{% endmacro %}"
+    + around("<{{ m.role }}>{{ say(m) }}", "{% set long = messages|length > 3 %}"),
     "stops": around("{% if m.content == 'b' %}{% break %}{% endif %}" + SAID),
 }
 """Templates whose loop may look at what the prompt does not have."""
@@ -70,6 +78,13 @@ NEVER = {
     "changed": around(SAID + "{{ loop.changed(m.role) }}"),
     "generation prompt": around(SAID + "{% if loop.last and add_generation_prompt %}<a>{% endif %}"),
     "macro": "{% macro say(m) %}" + SAID + "{{ messages|length }}{% endmacro %}" + around("{{ say(m) }}"),
+    "macro that takes all": "{% macro say(n) %}" + SAID + "{{ messages[n + 1].role }}{% endmacro %}"
+    + around("{{ say(loop.index0) }}"),
+    "macro with the prompt": "{% macro say(m) %}{{ m.content }}{{ add_generation_prompt }}{% endmacro %}"
+    + around("{{ say(m) }}"),
+    "two macros": "{% if messages|length > 3 %}{% macro say(m) %}a{% endmacro %}{% else %}"
+    "{% macro say(m) %}b{% endmacro %}{% endif %}" + around("{{ say(m) }}"),
+    "call": "{% macro say() %}{{ caller() }}{% endmacro %}" + around("{% call say() %}{{ m.content }}{% endcall %}"),
     "filtered": "{% for m in messages if m.role != 'tool' %}" + SAID + "{% endfor %}" + OPEN,
     "hidden name": around(SAID + "{{ self }}"),
     "hidden loop": around(SAID + "{% for c in 'ab' if loop.last %}{{ c }}{% endfor %}"),
@@ -90,8 +105,8 @@ def others() -> Iterator[str]:
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> tuple[Messages, int, Any]:
-    """Messages, how many of them are the prompt, and tools."""
+def conversations(draw: st.DrawFn) -> tuple[Messages, list[int], Any]:
+    """Messages, how many of them each prompt has, and tools."""
     texts = st.sampled_from(["a", "b", "", " c\n", "<think>d</think>e", "<tool_response>f</tool_response>"])
     messages: Messages = []
     if draw(st.booleans()):
@@ -104,7 +119,8 @@ def conversations(draw: st.DrawFn) -> tuple[Messages, int, Any]:
             messages.append({"role": "tool", "name": "f", "tool_call_id": "call00000", "content": draw(texts)})
         messages.append({"role": "assistant", "content": draw(texts)})
     tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]
-    return messages, draw(st.integers(1, len(messages) - 1)), tools if draw(st.booleans()) else None
+    cuts = draw(st.sets(st.integers(1, len(messages) - 1), min_size=1, max_size=3))
+    return messages, sorted(cuts), tools if draw(st.booleans()) else None
 
 
 def prompts(source: str, examples: int) -> list[bool]:
@@ -121,26 +137,27 @@ def prompts(source: str, examples: int) -> list[bool]:
         derandomize=True,
     )
     @given(conversations())
-    def compare(row: tuple[Messages, int, Any]) -> None:
-        messages, cut, tools = row
+    def compare(row: tuple[Messages, list[int], Any]) -> None:
+        messages, cuts, tools = row
         chat, own_tools = marker.own(messages), marker.tools(tools)
         try:
-            marked = marker.render(chat, own_tools, cut=cut)
+            marked = marker.render(chat, own_tools, cuts=cuts)
         except RowRejectedError:
             return
         plain = marker.render(chat, own_tools)
         assert (marked.text, marked.words) == (plain.text, plain.words)
         assert marked.text == template.render(messages, tools)
-        marker.render(chat, own_tools, cut=cut)
-        try:
-            text = marker.prompt(chat[:cut], own_tools)
-        except RowRejectedError:
-            with pytest.raises(RowRejectedError):
-                template.render(messages[:cut], tools, add_generation_prompt=True)
-            return
-        shared.append(text is not None)
-        if text is not None:
-            assert text == template.render(messages[:cut], tools, add_generation_prompt=True)
+        marker.render(chat, own_tools, cuts=cuts)
+        for cut in cuts:
+            try:
+                text = marker.prompt(chat[:cut], own_tools)
+            except RowRejectedError:
+                with pytest.raises(RowRejectedError):
+                    template.render(messages[:cut], tools, add_generation_prompt=True)
+                continue
+            shared.append(text is not None)
+            if text is not None:
+                assert text == template.render(messages[:cut], tools, add_generation_prompt=True)
 
     compare()
     return shared
@@ -180,7 +197,7 @@ def test_a_prompt_of_another_conversation_is_not_taken() -> None:
     rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": "x"}] for text in ("a", "b")]
     chats = [marker.own(row) for row in rows]
     for chat in chats:
-        marker.render(chat, None, cut=1)
+        marker.render(chat, None, cuts=[1])
     assert marker.prompt(chats[0][:1], None) is None
     assert marker.prompt(chats[1], None) is None
     text = marker.prompt(chats[1][:1], None)
@@ -193,7 +210,7 @@ def test_shared_text_counts_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(source, VARIABLES, "t", on_limit="reject")
     marker = Marker(template)
     chat = marker.own([{"role": "user", "content": "a"}] * 9 + [{"role": "assistant", "content": "b"}])
-    marker.render(chat, None, cut=9)
+    marker.render(chat, None, cuts=[9])
     monkeypatch.setattr(limits, "MAX_STEPS", 800)
     with pytest.raises(RowRejectedError, match="steps"):
         template.render([{"role": "user", "content": "a"}] * 9, None, add_generation_prompt=True)
