@@ -8,10 +8,12 @@ On a sample of rows the result is compared with plain jinja2, as for traces.
 
 import marshal
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jinja2
 
+from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
@@ -29,6 +31,8 @@ TOOL_KEYS = ("name", "description")
 """Keys of a tool whose words a template always writes if it writes the tool."""
 _REASONING_TYPES = ("thinking", "reasoning")
 _MAX_KEPT = 1024
+_ALONE = 4
+"""So many prompts of a conversation are rendered alone, which takes less than to render the whole for them."""
 
 
 class Marked:
@@ -59,6 +63,8 @@ class Marker:
         self._compiled = quick_template(environment, environment.compile(template.source))
         self._shared: SharedPrompt | None = None
         self._asked = False
+        self._pays = True
+        """Whether most prompts of the conversation that was tried last were shared. Decides time, not texts."""
         self._tools: dict[bytes, list[dict[str, Any]]] = {}
 
     def render(
@@ -78,7 +84,7 @@ class Marker:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         environment = self._environment
-        shared = self._shared if cuts and 0 < cuts[0] and cuts[-1] < len(chat) and self.divided else None
+        shared = self._shared if cuts and cuts[0] > 0 and cuts[-1] < len(chat) and self.divided else None
         if shared is not None:
             shared.begin(chat, cuts)
         compiled = self._compiled if shared is None else shared.whole
@@ -118,6 +124,41 @@ class Marker:
         except CannotShareError:
             return None
 
+    def texts_before(
+        self, messages: Messages, indices: Sequence[int], tools: list[dict[str, Any]] | None
+    ) -> list[str | None]:
+        """The texts that a model continues at some messages of a conversation, ascending; None where the template
+        refuses those before it.
+
+        Args:
+            tools: made by `tools`.
+
+        Raises:
+            RowRejectedError: a message is not a JSON object.
+            TemplateError: as `ChatTemplate.render`.
+        """
+        # Plain strings render quicker than tracked ones.
+        chat = [one if is_plain(one) else self._message(one, index) for index, one in enumerate(messages)]
+        several = self._pays and len(indices) > _ALONE
+        if several:
+            chat = self.own(messages)
+            with suppress(RowRejectedError):
+                self.render(chat, tools, cuts=[index for index in indices if index])
+        out: list[str | None] = []
+        shared = 0
+        for index in indices:
+            text = None
+            if index:
+                with suppress(RowRejectedError):
+                    text = self.prompt(chat[:index], tools) if several else None
+                    shared += text is not None
+                    if text is None:
+                        text = self.render(chat[:index], tools, add_generation_prompt=True).text
+            out.append(text)
+        if several:
+            self._pays = 2 * shared > len(indices)
+        return out
+
     def _rendered(self, compiled: jinja2.Template, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> str:
         environment = self._environment
         inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
@@ -143,15 +184,6 @@ class Marker:
         for index, several in (words or {}).items():
             made[index] = {**made[index], "content": tracked(messages[index]["content"], several)}
         return made
-
-    def bare(self, messages: Messages) -> Messages:
-        """Messages as the template sees them, for a rendering without words: plain contents are not tracked, and render
-        twice as fast.
-
-        Raises:
-            RowRejectedError: a message is not a JSON object.
-        """
-        return [one if is_plain(one) else self._message(one, index) for index, one in enumerate(messages)]
 
     def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         """Tool schemas as the template sees them. Equal ones share one object, whose JSON is made once.

@@ -67,6 +67,15 @@ def learn_profile(
     return TemplateProfile(opening, closing, found, marks, thoughts, call_stop, header_stops, ending)
 
 
+def ending_tokens(manner: TemplateProfile) -> tuple[str, ...]:
+    """The special tokens with which a template ends the assistant's turns, wherever they stand."""
+    own = set(manner.header_stops)
+    if (stops := manner.stops) is not None:
+        for ending in (manner.ending, manner.call_stop):
+            own.update([found.group() for found in stops.finditer(ending)][-1:])
+    return tuple(sorted(own))
+
+
 def _thoughts(template: ChatTemplate, marker: Marker) -> ThoughtStyle:
     """How the template writes a thought, from a last answer that has one."""
     said: Message = _SAID | dict.fromkeys(REASONING_KEYS, "c")

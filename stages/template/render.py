@@ -11,7 +11,9 @@ A row's result depends only on the row and the template, never on the rows befor
 earlier rows are kept between rows: traces, and the JSON of tools.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any, TypeAlias
 
 import xxhash
@@ -23,9 +25,9 @@ from .chat_template import ChatTemplate
 from .completion_start import completion_start
 from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
-from .marks import Marker, is_plain
-from .profile import learn_profile
-from .rendered import Rendered, locate, prompt_apart, runs_of, solid, unproved_runs
+from .marks import Marked, Marker
+from .profile import ending_tokens, learn_profile
+from .rendered import Rendered, locate, prompt_apart, runs_of, same, unproved_runs
 from .symbolic_str import TraceAbortedError
 from .trace import Trace, Tracer
 from .train_flags import PartFlag, flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
@@ -116,7 +118,7 @@ class Renderer:
         if not self._trace:
             self.rendered += 1
             return self.exact(prompt, completion, tools)
-        result = self._traced(prompt, completion) if self._traceable and tools is None else None
+        result = self._traced(prompt + completion, len(prompt)) if tools is None else None
         if result is not None:
             self.traced += 1
         else:
@@ -155,37 +157,42 @@ class Renderer:
         self._keeper.check(joined, tools, text, marked.words if followed else (), marked.tools if followed else ())
         return text
 
-    def before(self, messages: Messages, index: int, tools: list[dict[str, Any]] | None = None) -> str:
-        """The text that a model continues at message `index`: the messages before it, and the template's opening of an
-        assistant's turn. Unlike `prompt`, it does not ask whether the text holds all of them.
+    def before(
+        self, messages: Messages, indices: Sequence[int], tools: list[dict[str, Any]] | None = None
+    ) -> list[str | None]:
+        """The texts that a model continues at some messages, ascending: the messages before each, and the template's
+        opening of an assistant's turn; None where the template refuses them. Unlike `prompt`, it does not ask whether
+        the text holds all of them.
 
         Raises:
-            RowRejectedError, TemplateError: see `ChatTemplate.render`.
+            TemplateError: see `ChatTemplate.render`.
         """
-        given = self._keeper.joined(messages)[:index]
-        if self._trace and given:
-            marker = self._marker
-            try:
-                text = marker.render(marker.bare(given), marker.tools(tools), add_generation_prompt=True).text
-            except RowRejectedError:
-                pass  # the exact way decides which are refused
-            else:
-                if not _chosen(text):
-                    return text
-                truth = self.template.render(given, tools, add_generation_prompt=True)
-                self.mismatches += truth != text
-                return truth
-        return self.template.render(given, tools, add_generation_prompt=True)
+        marker = self._marker
+        try:
+            given = self._keeper.joined(messages)
+            texts: list[str | None] = []
+            for index in indices:
+                found = self._followed(given[: index + 1], index) if tools is None and index else None
+                texts.append(found[0].prompt(found[1]) if found is not None else None)
+            if self._trace and None in texts:
+                rest = [index for index, text in zip(indices, texts, strict=True) if text is None]
+                made = iter(marker.texts_before(given, rest, marker.tools(tools)))
+                texts = [next(made) if text is None else text for text in texts]
+        except RowRejectedError:
+            return [None] * len(indices)
+        for number, (index, text) in enumerate(zip(indices, texts, strict=True)):
+            if text is None or _chosen(text):  # the exact way decides which are refused
+                truth = None
+                with suppress(RowRejectedError):
+                    truth = self.template.render(given[:index], tools, add_generation_prompt=True)
+                self.mismatches += text is not None and truth != text
+                texts[number] = truth
+        return texts
 
     @property
     def stop_tokens(self) -> tuple[str, ...]:
         """The tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
-        manner = self.manner
-        own = set(manner.header_stops)
-        if (stops := manner.stops) is not None:
-            for ending in (manner.ending, manner.call_stop):
-                own.update([found.group() for found in stops.finditer(ending)][-1:])
-        return tuple(sorted(own))
+        return ending_tokens(self.manner)
 
     @property
     def stop(self) -> str | None:
@@ -236,28 +243,21 @@ class Renderer:
                 if message.get("tool_calls") or message.get("function_call"):
                     calls.append(index)
         cut, count = len(prompt), len(messages)
-        heads: dict[int, str] = {}
 
+        @cache
+        def followed(index: int) -> Marked:
+            return marker.render(chat[:index], own_tools, add_generation_prompt=True)
+
+        @cache
         def head(index: int) -> str:
-            if index not in heads:
-                if exact:
-                    heads[index] = self.template.render(messages[:index], tools, add_generation_prompt=True)
-                else:
-                    own = marker.prompt(chat[:cut], own_tools) if index == cut else None
-                    if own is None:
-                        own = marker.render(bare(index), own_tools, add_generation_prompt=True).text
-                    heads[index] = own
-            return heads[index]
-
-        def bare(index: int) -> Messages:
-            """Return the messages with plain strings instead of tracked ones if all contents are texts; plain strings
-            render twice as fast.
-            """
-            return [one if is_plain(one) else owned for one, owned in zip(messages[:index], chat, strict=False)]
+            if exact:
+                return self.template.render(messages[:index], tools, add_generation_prompt=True)
+            own = marker.prompt(chat[:index], own_tools)
+            return followed(index).text if own is None else own
 
         def head_words(index: int) -> list[Word] | None:
             try:
-                made = marker.render(chat[:index], own_tools, add_generation_prompt=True)
+                made = followed(index)
             except RowRejectedError:
                 return None
             return made.words if made.text == head(index) else None
@@ -318,11 +318,15 @@ class Renderer:
             runs = flag_parts(text, runs, words, flags, flagged, self.template.name)
         return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten, mixed)
 
-    def _traced(self, prompt: Messages, completion: Messages) -> Rendered | None:
-        """The rendering by a trace, or None if the row cannot be traced."""
+    def _followed(self, messages: Messages, cut: int) -> tuple[Trace, list[str]] | None:
+        """The trace of a conversation whose prompt is its first `cut` messages, and its values; None if it cannot be
+        traced.
+        """
+        if not self._traceable or not messages:
+            return None
         roles: list[str] = []
         contents: list[str] = []
-        for message in prompt + completion:
+        for message in messages:
             if type(message) is not dict:
                 return None
             role, content = message.get("role"), message.get("content")
@@ -333,14 +337,23 @@ class Renderer:
             roles.append(role)
             contents.append(content)
         try:
-            trace, values = self._path((len(prompt), tuple(roles)), contents) if roles else (None, None)
-            if trace is None or values is None or trace.why_not:
-                return None
+            trace, values = self._path((cut, tuple(roles)), contents)
+        except TemplateLimitError:
+            return None
+        return (trace, values) if trace is not None and values is not None and not trace.why_not else None
+
+    def _traced(self, messages: Messages, cut: int) -> Rendered | None:
+        """The rendering by a trace, or None if the row cannot be traced."""
+        found = self._followed(messages, cut)
+        if found is None:
+            return None
+        trace, values = found
+        try:
             rendered = trace.rendered(values)
             parts = trace.parts or self.manner.thoughts.in_any(values)
             if trace.complete and not parts:
                 return rendered
-            messages, words = prompt + completion, trace.words(values)
+            words = trace.words(values)
             if not trace.complete:
                 dropped = self._keeper.check(messages, None, rendered.text, words, ())
                 rendered = rendered._replace(dropped=dropped)
@@ -385,10 +398,3 @@ def _chosen(text: str) -> bool:
     size = len(text)
     looked = text[size >> 1 : (size >> 1) + _LOOKED].encode("utf-8", "surrogatepass")
     return xxhash.xxh3_64_intdigest(looked, seed=size) & CHECK == 0
-
-
-def same(first: Rendered, second: Rendered) -> bool:
-    """Whether two renderings are equal."""
-    if first._replace(runs=second.runs) != second:
-        return False
-    return solid(first.runs) == solid(second.runs)

@@ -71,6 +71,13 @@ def solid(runs: Runs) -> Runs:
     return Runs(ends, kinds, turns, trains)
 
 
+def same(first: Rendered, second: Rendered) -> bool:
+    """Whether two renderings are equal."""
+    if first._replace(runs=second.runs) != second:
+        return False
+    return solid(first.runs) == solid(second.runs)
+
+
 def locate(
     text: str,
     words: Sequence[Word],

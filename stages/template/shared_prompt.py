@@ -118,13 +118,14 @@ class SharedPrompt:
         self._chat, self._cuts = chat, list(cuts)
         self._environment.stop = chat[self._cuts[0]]
         self._late, self._furthest = False, 0
-        self._reached = []
+        self._reached, self._places = [], []
 
     def resume(self, prompt: Messages) -> bool:
         """Begin the rendering of a prompt. Returns False if it is none of those of the conversation rendered last, or
         the loop did not go so far.
         """
-        if len(prompt) not in self._cuts[: len(self._reached)] or prompt[0] is not self._chat[0]:
+        known = self._cuts[: len(self._reached)] if self._places else ()  # there are none of a rendering that failed
+        if len(prompt) not in known or prompt[0] is not self._chat[0]:
             return False
         self._number = self._cuts.index(len(prompt))
         return True
@@ -252,7 +253,8 @@ def _parts(environment: TrackingEnvironment, source: str) -> tuple[nodes.Templat
     stored = _stored(whole)
     if stored & (_RESERVED | {macro.name for macro in macros}):
         raise _UndividedError
-    read = {name.name for node in (*loop.body, *macros) for name in node.find_all((nodes.Name, nodes.NSRef))}
+    read = {name.name for node in (*loop.body, *macros) for name in node.find_all(nodes.Name)}
+    read |= {name.name for node in (*loop.body, *macros) for name in node.find_all(nodes.NSRef)}
     before = set[str]().union(*map(_stored, whole.body[:place]))
     state = nodes.Tuple([nodes.Name(name, "load") for name in sorted(read & before)], "load")
     for macro in macros:

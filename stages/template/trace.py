@@ -86,6 +86,7 @@ class Trace:
         skeleton: str,
         runs: Runs,
         begin: int,
+        own: int,
         words: Sequence[Word],
         values: int,
         *,
@@ -95,6 +96,7 @@ class Trace:
         """Set the text and runs of the path's rows: places in the skeleton become places in their texts.
 
         Args:
+            own: where the prompt's own text ends, with a generation prompt, if the skeleton begins with it; else 0.
             values: how many values the program computes, with the contents.
             complete, parts: see the class.
         """
@@ -106,13 +108,14 @@ class Trace:
         # The text is cut into values, and literals that end where a run ends or the completion begins: so a row needs
         # only the sums of their lengths.
         stands = [at for at, one in enumerate(skeleton) if VALUE.match(one)]
-        cuts = sorted({0, begin, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
+        cuts = sorted({0, begin, own, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
         pieces = [skeleton[low:high] for low, high in pairwise(cuts)]
         self._literals = [piece for piece in pieces if not VALUE.match(piece)]
         literals = count(values)
         self._order = _items([number_of(one) if VALUE.match(one) else next(literals) for one in pieces])
         self._ends = _items([cuts.index(end) for end in runs.ends])
         self._begin = cuts.index(begin)
+        self._own = cuts.index(own)
         self._words = [(low - places[low], places[low], places[high], code) for low, high, code in words]
 
     def values(self, contents: list[str]) -> list[str] | None:
@@ -137,6 +140,14 @@ class Trace:
         require_size(places[-1])
         _, kinds, turns, trains = self._runs
         return Rendered("".join(pieces), places[self._begin], Runs(self._ends(places), kinds, turns, trains), "")
+
+    def prompt(self, values: list[str]) -> str | None:
+        """Return the text of the prompt alone with a generation prompt, of a row whose guards hold; None if it is not
+        the beginning of the row's text.
+        """
+        pieces = self._order(values + self._literals)[: self._own]
+        require_size(sum(map(len, pieces)))
+        return "".join(pieces) or None
 
     def words(self, values: list[str]) -> list[Word]:
         """Return the words of the rendering of a row whose guards hold."""
@@ -224,8 +235,10 @@ class Tracer:
         silent: Messages = [{"role": role, "content": ""} for role in roles]
         style = self._manner.thoughts
         split, _ = divided(text, runs, words, silent, style, self._template.source, lambda *_: False)
+        own = head(prompt)[0] if 0 < prompt < len(roles) else ""
+        alone = len(own) if text.startswith(own) else 0
         size = len(record.values)
-        trace.write(text, runs, begin, words, size, complete=len(sure) == len(roles), parts=split != runs)
+        trace.write(text, runs, begin, alone, words, size, complete=len(sure) == len(roles), parts=split != runs)
 
     def _render(self, record: Record, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word], int]:
         """Return the skeleton, its words, and how many generation blocks ran."""

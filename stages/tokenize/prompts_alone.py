@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from ..template.assistant_turns import ASSISTANT
 from ..template.render import Renderer
@@ -84,29 +83,20 @@ def prompts_alone(
         TemplateError: see `Renderer.before`.
     """
     out: list[PromptAlone] = []
-    texts: list[str] = []
+    texts: list[str | None] = []
     chosen = range(len(examples)) if every else np.flatnonzero(digest_bits(digests, 2) & SAMPLE == 0).tolist()
     for document in chosen:
         example = examples[document]
-        for message in chosen_turns(example, digests[document], every=every):
+        if turns := list(chosen_turns(example, digests[document], every=every)):
             prompt, completion = example.prompt or [], example.completion or []
             assert not isinstance(prompt, str)
             assert not isinstance(completion, str)
-            text = _before(renderer, example, message)
-            out.append(PromptAlone(document, message, message < len(prompt), None))
-            texts.append(text or "")
+            texts += renderer.before([*prompt, *completion], turns, example.tools)
+            out += [PromptAlone(document, message, message < len(prompt), None) for message in turns]
     if not texts:
         return out
-    ids, offsets = engine.encode(texts)
+    ids, offsets = engine.encode([text or "" for text in texts])
     return [
         one._replace(ids=ids[offsets[number] : offsets[number + 1]].astype(np.int32)) if texts[number] else one
         for number, one in enumerate(out)
     ]
-
-
-def _before(renderer: Renderer, example: Example, message: int) -> str | None:
-    messages = [*(example.prompt or []), *(example.completion or [])]
-    try:
-        return renderer.before(messages, message, example.tools)
-    except RowRejectedError:
-        return None

@@ -8,8 +8,8 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.dropped_content import LOST, TemplateCapabilities
-from packtrain.stages.template.render import Renderer, same
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered, same
 
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
 TEXTS_ONLY = (

@@ -12,8 +12,8 @@ from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template import render, trace
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import MAX_PATHS, Renderer, same
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.render import MAX_PATHS, Renderer
+from packtrain.stages.template.rendered import Rendered, same
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA", "")
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")

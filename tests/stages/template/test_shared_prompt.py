@@ -78,7 +78,9 @@ NEVER = {
     "changed": around(SAID + "{{ loop.changed(m.role) }}"),
     "generation prompt": around(SAID + "{% if loop.last and add_generation_prompt %}<a>{% endif %}"),
     "macro": "{% macro say(m) %}" + SAID + "{{ messages|length }}{% endmacro %}" + around("{{ say(m) }}"),
-    "macro that takes all": "{% macro say(n) %}" + SAID + "{{ messages[n + 1].role }}{% endmacro %}"
+    "macro that takes all": "{% macro say(n) %}"
+    + SAID
+    + "{{ messages[n + 1].role }}{% endmacro %}"
     + around("{{ say(loop.index0) }}"),
     "macro with the prompt": "{% macro say(m) %}{{ m.content }}{{ add_generation_prompt }}{% endmacro %}"
     + around("{{ say(m) }}"),
@@ -202,6 +204,31 @@ def test_a_prompt_of_another_conversation_is_not_taken() -> None:
     assert marker.prompt(chats[1], None) is None
     text = marker.prompt(chats[1][:1], None)
     assert text == "<user>b<a>0T"
+
+
+def test_a_conversation_that_was_refused_gives_no_prompt() -> None:
+    source = around(SAID, "") + "{% if messages|length > 3 %}{{ raise_exception('long') }}{% endif %}"
+    marker = Marker(ChatTemplate(source, VARIABLES, "t"))
+    row = [{"role": "user", "content": text} for text in "abcd"]
+    marker.render(marker.own(row[2:]), None, cuts=[1])
+    chat = marker.own(row)
+    with pytest.raises(RowRejectedError):
+        marker.render(chat, None, cuts=[1])
+    assert marker.prompt(chat[:1], None) is None
+    assert marker.texts_before(row * 2, [0, 1, 2, 3, 4, 5], None) == [
+        *(None, "<user>a<a>0T", "<user>a<user>b<a>0T", "<user>a<user>b<user>c<a>0T", None, None)
+    ]
+
+
+@pytest.mark.parametrize("name", ["counts", "last question"])
+def test_the_prompts_of_all_turns(name: str) -> None:
+    template = ChatTemplate((SHARED | SOMETIMES)[name], VARIABLES, "t")
+    marker = Marker(template)
+    row: Messages = [{"role": role, "content": "ab"[n % 2]} for n, role in enumerate(["user", "assistant"] * 5)]
+    for _ in range(2):
+        assert marker.texts_before(row, range(1, 10, 2), None) == [
+            template.render(row[:index], None, add_generation_prompt=True) for index in range(1, 10, 2)
+        ]
 
 
 def test_shared_text_counts_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.assistant_turns import TemplateProfile, common_prefix
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer, same
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered, same
 from packtrain.stages.template.symbolic_str import MARK, TraceAbortedError
 from packtrain.stages.template.trace import Trace, Tracer
 
@@ -27,6 +27,8 @@ def each(body: str) -> str:
 TRACEABLE = {
     "chatml": each("{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}")
     + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "no thought": each("{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}")
+    + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{% endif %}",
     "llama 3": "{{ bos_token }}{{ 'Today: ' + strftime_now('%d %b %Y') }}"
     + each("{{ '<|h|>' ~ message.role ~ '<|/h|>\n\n' + message.content | trim + '<|eot|>' }}")
     + "{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}",
@@ -213,7 +215,8 @@ def run(trace: Trace, contents: list[str]) -> Rendered | None:
 @pytest.mark.parametrize("name", [*TRACEABLE, *UNTRACEABLE])
 def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
     source = TRACEABLE.get(name) or UNTRACEABLE[name]
-    renderer = Renderer(ChatTemplate(source, VARIABLES, name, "2024-07-26"), allow_lost=LOSABLE)
+    template = ChatTemplate(source, VARIABLES, name, "2024-07-26")
+    renderer, plain = Renderer(template, allow_lost=LOSABLE), Renderer(template, trace=False)
 
     @examples(30, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
@@ -224,6 +227,8 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         got = answer(renderer, prompt, completion)
         wanted = answer(renderer.exact, prompt, completion)
         assert got == wanted or same(got, wanted)
+        whole, places = prompt + completion, range(len(prompt + completion))
+        assert renderer.before(whole, places) == plain.before(whole, places)
 
     compare()
     for said, answered in (("", ""), ("", "b"), ("a", "")):

@@ -8,8 +8,8 @@ import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages, RunKind
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer, same
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered, same
 
 from tests.support.examples import FULL
 

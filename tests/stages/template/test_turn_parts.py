@@ -17,8 +17,8 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import PART_KINDS, Messages, RunKind
 from packtrain.stages.mask.policy import Mask, Policy, Thoughts, supervised_runs
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer, same
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.template.render import Renderer
+from packtrain.stages.template.rendered import Rendered, same
 from packtrain.stages.template.thought_style import THINK, ThoughtStyle
 from packtrain.stages.template.turn_parts import whole
 
