@@ -7,30 +7,22 @@ Legend: `C` capacity.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
-from .bin_slack import Work, fill_rows
+from .bin_slack import Pattern, Work, fill_rows
 from .dual_bounds import DualBound
 from .relaxation import Relaxation
 from .rows import Rows
 
 _SEEDS = 4_000
 """The most rows to take patterns from."""
-_KNOTS, _MOST_KNOTS = 48, 300
-"""Sizes that have a price of their own, at first and at last."""
-_FEW_SIZES, _MOST_SIZES = 400, 1000
-"""With more different sizes than the first, a bound is looked for with few knots before. With more than the second
-the relaxation is not solved with a price for each, and rows are not looked for.
-"""
-_BOUND_SHARE, _ALL_SHARE = 0.2, 0.7
-"""Shares of the work that is left."""
-_CLOSEST, _NEARLY = 0.001, 0.1
-"""Where the best prices lack so little of one row more, and that would prove the rows, more work is spent on them."""
-_PROOF_WORK, _PROOF_SIZES = 32_000_000, 600
-"""For more sizes, so much work does not suffice."""
+_ALL_SHARE = 0.7
+"""Share of the work for the relaxation of all pieces."""
 _ROUNDS, _LATER_ROUNDS = 200, 4
 """Rounds of column generation: for all pieces, and for those left in a dive."""
 _DIVES = (0.1, 0.02, 0.3)
@@ -43,38 +35,31 @@ _FILL = 200_000
 """The most work of filling what a dive leaves, each way."""
 
 
-def improved(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
+def improved(
+    rows: Rows, bound: DualBound, capacity: int, work: Work, tried: Sequence[Pattern] = ()
+) -> tuple[Rows, DualBound]:
     """Look for fewer rows and a better bound.
 
     Args:
         bound: a bound for the pieces of these rows.
+        tried: what other rows may hold, to begin with.
     """
     counts = np.bincount(rows.sizes, minlength=capacity + 1)
     step = 1 + len(rows) // _SEEDS
     ends = zip(rows.offsets[:-1:step], rows.offsets[1::step], strict=True)
     seeds = [rows.sizes[a:b].tolist() for a, b in ends]
-    number = int(np.count_nonzero(counts))
-    if number > _FEW_SIZES:
-        relaxed = Relaxation(counts, seeds, bound, _KNOTS)
-        with work.share(_BOUND_SHARE):
-            relaxed.solve(_ROUNDS, _MOST_KNOTS, len(rows), work)
-        if number <= _PROOF_SIZES and len(rows) == relaxed.bound.rows + 1 and _CLOSEST < relaxed.lacks < _NEARLY:
-            more = Work(_PROOF_WORK)
-            relaxed.solve(_ROUNDS, _MOST_KNOTS, len(rows), more)
-            work.left = max(0, work.left - _PROOF_WORK + max(0, more.left))
-        bound = relaxed.bound
-        seeds += relaxed.patterns()
-        if len(rows) <= bound.rows or number > _MOST_SIZES or work.left <= 0:
-            return rows, bound
-    relaxed = Relaxation(counts, seeds, bound, number)
+    seeds += [list(Counter(held).elements()) for held, _ in tried[: max(0, _SEEDS - len(seeds))]]
+    relaxed = Relaxation(counts, seeds, bound)
     with work.share(_ALL_SHARE):
-        relaxed.solve(_ROUNDS, number, len(rows), work)
+        relaxed.solve(_ROUNDS, len(rows), work)
     best, bound = rows, relaxed.bound
     for share in _DIVES:
         if len(best) <= bound.rows or work.left <= 0:
             break
         best = _dive(relaxed, best, bound, share, work)
-    return best, bound
+    if len(best) > bound.rows and len(best) <= ceil(relaxed.rows):
+        relaxed.solve(_ROUNDS, len(best), work)
+    return best, relaxed.bound
 
 
 def _dive(relaxed: Relaxation, best: Rows, bound: DualBound, share: float, work: Work) -> Rows:
@@ -95,8 +80,8 @@ def _dive(relaxed: Relaxation, best: Rows, bound: DualBound, share: float, work:
         if len(best) <= bound.rows or not left.any():
             break
         start = DualBound(0, "", bound.values, bound.full)
-        relaxed = Relaxation(left, relaxed.patterns(), start, relaxed.knots)
-        relaxed.solve(_LATER_ROUNDS, len(relaxed.knots), len(best), work)
+        relaxed = Relaxation(left, relaxed.patterns(), start)
+        relaxed.solve(_LATER_ROUNDS, len(best), work)
     return best
 
 

@@ -61,7 +61,7 @@ class Knapsack:
         held = np.zeros((small, wide), np.min_scalar_type(int(self._most[:small].max(initial=0))))
         now, more, better = np.zeros(wide, np.int64), np.empty(wide, np.int64), np.empty(wide, np.bool_)
         listed = zip(self.sizes.tolist(), self._most.tolist(), self.prices.tolist(), strict=True)
-        each = _OPERATION + wide // 16
+        each = _OPERATION + wide // 40
         for row, (size, left, price) in zip(held, listed, strict=False):
             copies, begun = 1, False
             while left > 0 and price > 0:  # 1, 2, 4, … and the rest make every number of copies

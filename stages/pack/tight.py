@@ -24,7 +24,7 @@ from .limited import fill_limited, fill_pairs, limited_bound, spread, spread_and
 from .reduction import reduced
 from .rows import Rows
 
-TIGHT_VERSION = 3
+TIGHT_VERSION = 4
 """Which search this is. Part of what a dataset is made from, so that no run is finished with rows of another search."""
 WORK = 4_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
@@ -60,8 +60,8 @@ _FAR, _ALIKE, _ROWS_SHARE, _BOUND_SHARE = 0.02, 1024, 0.5, 0.9
 """Where best-fit-decreasing needs such a share more than the bound, the relaxation is first solved for sizes rounded to
 so many units, with these shares of the work for the rows and for the bound.
 """
-_PART, _PARTS = 150, 40
-"""Rows whose relaxation is solved at once else, and how often others are chosen."""
+_PART, _PARTS, _PART_WORK = 150, 40, 400_000
+"""Rows whose relaxation is solved at once else, how often others are chosen, and the work of choosing them."""
 
 
 def tight_rows(
@@ -120,9 +120,9 @@ def _unlimited(first: Rows, bound: DualBound, counts: NDArray[np.int64], work: i
         rest, found = _rounded(rest, found, capacity, prices)
         begin = 0
     if found.rows < len(rest):
-        rest = _search(rest, found, capacity, limit, begin)
+        rest, tried = _search(rest, found, capacity, limit, begin)
     if found.rows < len(rest):
-        rest, found = _refined(rest, found, capacity, prices)
+        rest, found = _refined(rest, found, capacity, prices, tried)
     best = rest.with_more(fixed)
     return best if len(best) < len(first) else first, replace(found, rows=found.rows + len(fixed))
 
@@ -171,14 +171,17 @@ def _relaxed(counts: NDArray[np.int64], work: Work) -> tuple[Rows, DualBound]:
     return (rows, bound) if bound.rows >= len(rows) else improved(rows, bound, len(counts) - 1, work)
 
 
-def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[Rows, DualBound]:
-    """Improve rows and bound by column generation: of all rows where their sizes are few enough, then of some."""
-    best = rows
+def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work, tried: list[Pattern]) -> tuple[Rows, DualBound]:
+    """Improve rows and bound by column generation: of all rows where their sizes are few enough, else of some.
+
+    Args:
+        tried: what other rows may hold, to begin with.
+    """
     if np.count_nonzero(np.bincount(rows.sizes)) <= _MOST_SIZES:
-        best, bound = improved(best, bound, capacity, work)
-    step = 0
+        return improved(rows, bound, capacity, work, tried)
+    best, step = rows, 0
     while work.left > 0 and len(best) > bound.rows and step < _PARTS:
-        work.left -= len(best.sizes) // 2 + 3 * len(best)
+        work.left -= len(best.sizes) // 2 + 3 * len(best) + _PART_WORK
         worth = sums_of(bound.values[best.sizes], best.offsets)
         index = _chosen(bound.full - worth, 1 if not step else 0.5, step, _PART)
         least = -(-int(worth[index].sum()) // bound.full)
@@ -191,13 +194,17 @@ def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work) -> tuple[R
     return best, bound
 
 
-def _search(rows: Rows, bound: DualBound, capacity: int, work: Work, begin: int = 0) -> Rows:
+def _search(rows: Rows, bound: DualBound, capacity: int, work: Work, begin: int = 0) -> tuple[Rows, list[Pattern]]:
     """Fill rows again, those that waste most first, while that needs no more rows.
 
     Args:
         begin: work that only the first step may do.
+
+    Returns:
+        The rows, and what was tried with each floor.
     """
     best = rows
+    tried: list[Pattern] = []
     share, each = work.left // _SHARE, 30 + 16 * (1 + (capacity >> 12))
     rest = work.left
     work.left += begin
@@ -208,12 +215,13 @@ def _search(rows: Rows, bound: DualBound, capacity: int, work: Work, begin: int 
         work.left -= len(best.sizes) // 4 + len(best) // 4 + capacity // 100 + 1500
         patterns = fill_rows(counts, max(1, int(floor * capacity)), work, apart)
         number = sum(many for _, many in patterns)
+        tried += patterns if chosen == 1 else []
         if number < len(index) or (chosen < 1 and number == len(index)):
             best = best.replaced(index, patterns)
         if len(best) <= bound.rows:
             break
         work.left = min(work.left, rest)
-    return best
+    return best, tried
 
 
 def _steps(work: Work, capacity: int) -> Iterator[tuple[float, bool, float]]:

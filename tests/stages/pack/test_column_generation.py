@@ -14,7 +14,6 @@ from packtrain.stages.pack.dual_bounds import dual_bound
 from packtrain.stages.pack.knapsack import Knapsack
 from packtrain.stages.pack.master_problem import Master
 from packtrain.stages.pack.plan import plan_rows
-from packtrain.stages.pack.price_knots import Knots
 from packtrain.stages.pack.reduction import full_pairs, reduced
 from packtrain.stages.pack.relaxation import Relaxation
 from packtrain.stages.pack.rows import Rows
@@ -80,39 +79,62 @@ def test_full_pairs_of_a_few() -> None:
     assert np.flatnonzero(left).tolist() == [2, 5, 7]
 
 
-def three_halves(work: int) -> Master:
-    """Three sizes of one piece each, of which any two fit; the last constraint has prices of half a row each."""
-    master = Master(np.array([1.0, 1, 1, 1.5]), np.array([1.0, 1, 1, 0.5]))
-    sizes, numbers = np.array([[0, 1, 3], [0, 2, 3], [1, 2, 3]]), np.ones((3, 3))
-    master.add((np.arange(4) * 3, sizes.ravel(), numbers.ravel()))
+def three_pairs(work: int) -> Master:
+    """Two pieces of each of three sizes, of which two fit into a row, but not two of the largest."""
+    master = Master(np.array([2, 2, 2]))
+    master.add([((1, 1),), ((2, 1),), ((0, 1), (1, 1)), ((0, 1), (2, 1)), ((1, 1), (2, 1)), ((1, 2),)])
     master.solve(Work(work))
     return master
 
 
-def test_the_relaxation_of_three_halves() -> None:
-    """Each pair is used half, so 1.5 rows, which any prices of the optimum add up to."""
-    master = three_halves(1_000_000)
+def test_the_relaxation_of_three_pairs() -> None:
+    """Six pieces, two to a row."""
+    master = three_pairs(1_000_000)
     assert master.solved
-    assert master.rows == pytest.approx(1.5)
-    assert float((master.prices * [1, 1, 1, 1.5]).sum()) == pytest.approx(1.5)
-    assert sorted(often for often, _ in master.used()) == pytest.approx([0.5, 0.5, 0.5])
-    master = three_halves(0)
-    assert (master.solved, master.rows) == (False, 6)
+    assert master.rows == pytest.approx(3)
+    assert master.prices.tolist() == pytest.approx([0.5, 0.5, 0.5])
+    assert sum(often for often, _ in master.used()) == pytest.approx(3)
+    assert (master.reduced() > -1e-6).all()
+    master = three_pairs(0)
+    assert (master.solved, master.rows, master.used()) == (False, 6, [(6, 0)])
 
 
-def test_prices_between_knots() -> None:
-    """Knots at 9, 5 and 1: size 6 counts as a quarter 9 and three quarters 5, beside half of its base price."""
-    sizes = np.array([9, 6, 5, 2, 1])
-    knots = Knots.among(sizes, np.array([2]), np.full(5, 0.5))
-    assert knots.at.tolist() == [0, 2, 4]
-    assert knots.at_sizes(np.array([0.9, 0.5, 0.1, 1.0])).tolist() == pytest.approx([1.4, 1.1, 1.0, 0.7, 0.6])
-    assert knots.shared(np.array([1, 2, 0, 4, 0])).tolist() == pytest.approx([1.5, 2.5, 3, 3.5])
-    offsets, index, held = knots.columns([((1, 1), (3, 2)), ((0, 1),)])
-    assert (offsets.tolist(), index.tolist()) == ([0, 4, 6], [0, 1, 2, 3, 0, 3])
-    assert held.tolist() == pytest.approx([0.25, 1.25, 1.5, 1.5, 1, 0.5])
-    # All of size 6 is left and none of size 2 is: a price for 6 would change more.
-    assert knots.with_more(np.array([0, 2.0, 0, -1, 0]), 1).tolist() == [0, 1, 2, 4]
-    assert knots.with_more(np.zeros(5), 1).tolist() == [0, 2, 4]
+def test_prices_fall_in_steps() -> None:
+    """One piece of each of five sizes: the largest alone, the next with the smallest, the others together."""
+    master = Master(np.array([1, 1, 1, 1, 1]))
+    master.add([((1, 1), (4, 1)), ((2, 1), (3, 1))])
+    master.solve(Work(1_000_000))
+    assert master.rows == pytest.approx(3)
+    prices = master.prices
+    assert (np.diff(prices) <= 1e-9).all()
+    assert prices.sum() == pytest.approx(3)
+    # A pattern that is better changes the prices: two of its rows hold all five.
+    master.add([((0, 1), (3, 1), (4, 1)), ((1, 1), (2, 1))])
+    assert not master.solved
+    master.solve(Work(1_000_000))
+    assert master.rows == pytest.approx(2)
+    assert sorted(pattern for _, pattern in master.used()) == [3, 4]
+
+
+@examples(150)
+@given(problems(12), st.integers(0, 3))
+def test_the_relaxation_is_an_optimum(problem: tuple[list[int], int], more: int) -> None:
+    """Over any patterns: no pattern is worth more than its row, and all pieces are worth the rows that hold them."""
+    sizes, capacity = problem
+    counts = size_counts(np.array(sizes), capacity)
+    numbers = counts[np.flatnonzero(counts)[::-1]]
+    random = np.random.default_rng(len(sizes) + more)
+    master = Master(numbers)
+    master.add([((index, 1),) for index in range(1, len(numbers))] or [((0, 1),)])
+    for _ in range(more):
+        drawn = [np.unique(random.integers(0, len(numbers), 3)).tolist() for _ in range(4)]
+        master.add([tuple((index, int(random.integers(1, 3))) for index in one) for one in drawn])
+        master.solve(Work(1_000_000))
+        assert master.solved
+        assert (master.reduced() > -1e-6).all()
+        assert (np.diff(master.prices) <= 1e-6).all()
+        assert float((master.prices * numbers).sum()) == pytest.approx(master.rows, abs=1e-6)
+        assert sum(often for often, _ in master.used()) == pytest.approx(master.rows, abs=1e-4)
 
 
 @examples(200)
@@ -138,14 +160,13 @@ def test_rows_that_are_fixed() -> None:
 
 
 @examples(100)
-@given(problems(9), st.integers(2, 4), st.sampled_from([3_000, 1_000_000]))
-def test_few_knots_give_a_bound(problem: tuple[list[int], int], knots: int, work: int) -> None:
+@given(problems(9), st.sampled_from([3_000, 1_000_000]))
+def test_any_work_gives_a_bound(problem: tuple[list[int], int], work: int) -> None:
     sizes, capacity = problem
     counts = size_counts(np.array(sizes), capacity)
-    relaxed = Relaxation(counts, [[size] for size in sizes], dual_bound(counts, len(sizes)), knots)
-    relaxed.solve(50, 100, len(sizes) + 1, Work(work))
+    relaxed = Relaxation(counts, [[size] for size in sizes], dual_bound(counts, len(sizes)))
+    relaxed.solve(50, len(sizes) + 1, Work(work))
     assert relaxed.bound.rows <= fewest_rows(sizes, capacity)
-    assert relaxed.lacks >= 0
 
 
 def test_prices_prove_what_fixed_functions_do_not() -> None:
@@ -155,6 +176,14 @@ def test_prices_prove_what_fixed_functions_do_not() -> None:
     assert (plan_rows(lengths, 1024).rows, certificate.rows, certificate.bound) == (1003, 1001, 1001)
     assert certificate.bound_by == "prices"
     assert dual_bound(size_counts(lengths, 1024), 1003).rows == 999
+
+
+def test_prices_of_nearly_2000_different_lengths() -> None:
+    """Uniform lengths, two to a row: only prices prove that best-fit-decreasing is optimal."""
+    lengths = np.random.default_rng([2000, 32_768]).integers(1, 32_769, 2000)
+    certificate = plan_rows(lengths, 32_768, "tight").certificate
+    assert (certificate.rows, certificate.bound, certificate.bound_by) == (1005, 1005, "prices")
+    assert dual_bound(size_counts(lengths, 32_768), 1005).rows == 1004
 
 
 def test_the_same_sizes_give_the_same_rows_in_any_order() -> None:
