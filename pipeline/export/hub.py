@@ -97,7 +97,9 @@ def parse_target(text: str) -> Target:
     try:
         library.utils.validate_repo_id(match[1])
     except library.errors.HFValidationError as error:
-        raise ConfigError(f"{text}: the Hub does not accept this name ({error}); write hf://owner/name") from None
+        raise ConfigError(
+            f"{text}: the Hub does not accept this name ({str(error).rstrip('.')}); write hf://owner/name"
+        ) from None
     return Target(match[1], match[2])
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from ...schemas.config.hints import setting
 from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateError, TemplateError
 from ...schemas.rows import Message, Messages
-from .environment import BoundedEnvironment, compile_template, make_environment, written_text
-from .limits import MachineLimitError, TemplateLimitError, concat, limited
+from .environment import BoundedEnvironment, compile_template, make_environment
+from .limits import MachineLimitError, TemplateLimitError, limited
 
 REASON = "template_error"
 """The ledger's reason for rows that the template refused."""
@@ -82,9 +82,6 @@ class ChatTemplate:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error}; fix the template, or name another one"
             ) from error
-        written = self._template.root_render_func.__globals__
-        written["str"] = written_text
-        written["str_join"] = lambda pieces: concat(map(written_text, pieces))
 
     def __reduce__(self) -> tuple[type["ChatTemplate"], tuple[Any, ...]]:
         return type(self), (self.source, self.variables, self.name, self.date, self.on_limit)

@@ -143,8 +143,9 @@ def template_of(environment: BoundedEnvironment, code: Any) -> jinja2.Template:
     """The template of generated code; see `compile_template`."""
     # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
     template = jinja2.Template.from_code(environment, code, dict(environment.make_globals(None)))
-    template.root_render_func.__globals__["_counted"] = counted
-    template.root_render_func.__globals__["str_join"] = lambda pieces: environment.concat(map(str, pieces))
+    written = template.root_render_func.__globals__
+    written["_counted"], written["str"] = counted, written_text
+    written["str_join"] = lambda pieces: environment.concat(map(written_text, pieces))
     return template
 
 

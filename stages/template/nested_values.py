@@ -18,9 +18,12 @@ _NESTING_NAMES = frozenset({"dict", "varargs", "kwargs"})
 def nests_values(source: str) -> bool:
     """Whether a template may put a computed value into a list, a tuple or a dictionary. May give false positives."""
     try:
-        tree = make_environment(BoundedEnvironment, "", None).parse(source)
-    except TemplateSyntaxError:
+        return _nests(make_environment(BoundedEnvironment, "", None).parse(source))
+    except (TemplateSyntaxError, RecursionError):
         return False  # does not compile; `ChatTemplate` reports that
+
+
+def _nests(tree: nodes.Template) -> bool:
     for literal in tree.find_all((nodes.List, nodes.Tuple, nodes.Dict)):
         if getattr(literal, "ctx", "load") == "load" and not _is_constant(literal):
             return True

@@ -234,7 +234,7 @@ class _QuickCode(CountingCode):
 
     def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         if self._writes_plainly(frame, finalize):
-            self.write(").__class__ is _TrackedStr else str(_s))")
+            self.write(").__class__ is _TrackedStr or _s.__class__ is _text else str(_s))")
         else:
             super()._output_child_post(node, frame, finalize)
 

@@ -160,7 +160,7 @@ def hash_groups(path: Path, file: Any, first: int, last: int) -> str:
 
 
 def _damaged(path: Path, error: Exception, what: str) -> InputError:
-    said = str(error).rstrip(".")
+    said = str(error).rstrip(". ")
     return InputError(
         f"{path} is damaged or cut short: {what} cannot be read as Parquet ({said}); copy it again, or write it again"
     )

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate, plain
+from packtrain.stages.template.nested_values import nests_values
+from packtrain.stages.template.render import Renderer
 
 from tests.support.examples import FULL
 
@@ -184,6 +186,17 @@ def test_a_date_that_is_not_pinned_is_a_mistake_of_the_configuration() -> None:
 def test_addresses_in_memory_are_never_written(source: str) -> None:
     with pytest.raises(TemplateError, match="by its address in memory"):
         ChatTemplate(source, {}, "t").render([{"role": "user", "content": "hi"}])
+    renderer = Renderer(ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}" + source, {}, "t"))
+    for trace in range(3):  # the quick way first makes a trace
+        with pytest.raises(TemplateError, match="by its address in memory"):
+            renderer([{"role": "user", "content": f"hi {trace}"}], [{"role": "assistant", "content": "a"}])
+
+
+def test_a_template_that_nests_without_end_does_not_compile() -> None:
+    deep = "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"
+    assert not nests_values(deep)
+    with pytest.raises(TemplateError, match="does not compile: it nests too deeply"):
+        ChatTemplate(deep, {}, "t")
 
 
 def test_addresses_that_the_row_itself_writes_are_text() -> None:
