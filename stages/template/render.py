@@ -13,7 +13,6 @@ earlier rows are kept between rows: traces, and the JSON of tools.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, TypeAlias
 
 import xxhash
@@ -243,24 +242,26 @@ class Renderer:
                 if message.get("tool_calls") or message.get("function_call"):
                     calls.append(index)
         cut, count = len(prompt), len(messages)
+        heads: dict[int, str] = {}
+        marked_heads: dict[int, Marked] = {}
 
-        @cache
-        def followed(index: int) -> Marked:
-            return marker.render(chat[:index], own_tools, add_generation_prompt=True)
-
-        @cache
         def head(index: int) -> str:
-            if exact:
-                return self.template.render(messages[:index], tools, add_generation_prompt=True)
-            own = marker.prompt(chat[:index], own_tools)
-            return followed(index).text if own is None else own
+            if index not in heads and exact:
+                heads[index] = self.template.render(messages[:index], tools, add_generation_prompt=True)
+            elif index not in heads:
+                heads[index] = marker.prompt(chat[:index], own_tools) or followed(index).text
+            return heads[index]
+
+        def followed(index: int) -> Marked:
+            if index not in marked_heads:
+                marked_heads[index] = marker.render(chat[:index], own_tools, add_generation_prompt=True)
+            return marked_heads[index]
 
         def head_words(index: int) -> list[Word] | None:
-            try:
+            with suppress(RowRejectedError):
                 made = followed(index)
-            except RowRejectedError:
-                return None
-            return made.words if made.text == head(index) else None
+                return made.words if made.text == head(index) else None
+            return None
 
         def checked_head(index: int) -> tuple[str, Callable[[], list[Word]]]:
             try:
@@ -319,9 +320,7 @@ class Renderer:
         return Rendered(text, begin, prompt_apart(runs, begin, cut, words), "", dropped, rewritten, mixed)
 
     def _followed(self, messages: Messages, cut: int) -> tuple[Trace, list[str]] | None:
-        """The trace of a conversation whose prompt is its first `cut` messages, and its values; None if it cannot be
-        traced.
-        """
+        """The trace of a conversation with a prompt of `cut` messages, and its values; None if it cannot be traced."""
         if not self._traceable or not messages:
             return None
         roles: list[str] = []
