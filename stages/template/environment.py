@@ -6,6 +6,7 @@ Tags, filters and globals are those of transformers. Results that depend on anyt
 
 import datetime as dt
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import jinja2
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
@@ -39,6 +40,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 """What `json.dumps` would make for every call of `tojson` without options."""
 _ADDRESS = " at 0x"
 """Matches the default text of a Python object: `<generator object at 0x7f...>`."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 _COMPILED: dict[tuple[type, str], Any] = {}
@@ -104,6 +106,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 _COMPILED.clear()
             _COMPILED[type(self), source] = code
         return code
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        for node in source.find_all((nodes.Const, nodes.TemplateData)):
+            text = node.value if isinstance(node, nodes.Const) else node.data
+            if isinstance(text, str) and _SURROGATE.search(text):
+                raise TemplateSyntaxError(
+                    "\\ud83d and its like are no characters; write the character itself", node.lineno
+                )
+        return super()._generate(source, *args, **kwargs)
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """See jinja2."""

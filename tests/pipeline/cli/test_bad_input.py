@@ -396,6 +396,7 @@ BAD_TEMPLATES = [
     ("{{ 1 | nosuch }}", "does not compile: No filter named 'nosuch'"),
     ("{{ strftime_now('%Y') }}{{ messages[0].content }}", "such as --set tokenizer.date=2024-07-26"),
     ("no.jinja", "tokenizer.chat_template: cannot read"),
+    (r"{{ '\ud83d' }}", r"does not compile: \ud83d and its like are no characters"),
 ]
 
 
