@@ -108,12 +108,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return code
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-        for node in source.find_all((nodes.Const, nodes.TemplateData)):
-            text = node.value if isinstance(node, nodes.Const) else node.data
+        texts = [(one.value, one.lineno) for one in source.find_all(nodes.Const)]
+        texts += [(one.data, one.lineno) for one in source.find_all(nodes.TemplateData)]
+        for text, line in texts:
             if isinstance(text, str) and _SURROGATE.search(text):
-                raise TemplateSyntaxError(
-                    "\\ud83d and its like are no characters; write the character itself", node.lineno
-                )
+                raise TemplateSyntaxError("\\ud83d and its like are no characters; write the character itself", line)
         return super()._generate(source, *args, **kwargs)
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
