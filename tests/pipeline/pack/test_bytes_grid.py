@@ -1,7 +1,7 @@
 """Datasets keep their bytes: 70 configurations, each against the digest that `bytes_grid.json` recorded.
 
 A change that moves code must leave every digest as it is. A change that alters what is packed on purpose records them
-again, in a commit of its own: `PACKTRAIN_REWRITE_GRID=1 python -m pytest tests/pipeline/test_bytes_grid.py`.
+again, in a commit of its own: `PACKTRAIN_REWRITE_GRID=1 python -m pytest tests/pipeline/pack/test_bytes_grid.py`.
 
 A digest covers the rows of every split in order, `documents.parquet`, the ledger and the certificates, so it is the
 same for other versions of pyarrow or tokenizers. Manifest hashes cover versions, so they are only compared where the
