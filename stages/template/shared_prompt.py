@@ -155,7 +155,7 @@ class SharedPrompt:
         self._reached.append(_Reached(held, self._steps - steps_left(), fits))
         self._late = False
         rest = self._cuts[number + 1 :]
-        self._environment.stop = self._chat[rest[0]] if rest else self  # which is no item of a list
+        self._environment.stop = self._chat[rest[0]] if rest else self  # self is in no chat, so no loop stops
         return tracked("", ((0, 0, _REACHED),))
 
     def late(self, loop: LoopContext, name: str) -> Any:
