@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from json import dumps
 from pathlib import Path
@@ -134,9 +135,10 @@ class Process:
         return said["out"], said["err"]
 
     def send_signal(self, number: int) -> None:
-        """To this process alone."""
+        """To this process alone. Nothing happens where it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended, and its server has not said so yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""
