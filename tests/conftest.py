@@ -20,7 +20,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.encode.parts import PartPlace
-from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
 from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.pack.planning import WindowPlan, plan_window
 from packtrain.pipeline.pack.windows import WINDOW_TOKENS, Window, compose

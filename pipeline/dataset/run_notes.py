@@ -22,7 +22,7 @@ from ...schemas.names import part_record
 from ...stages.prep import FORMATS
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PARTS, PartList, PartPlace
-from ..encode.tokenizer import TokenizerSpec
+from ..encode.tokenizer.load import TokenizerSpec
 from ..inputs.blocks import Block, InputFile
 from ..inputs.format_options import SourceFormat
 from ..inputs.joined import join_small

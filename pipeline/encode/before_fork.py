@@ -17,7 +17,7 @@ from ...stages.tokenize.likely_json import likely_json
 from ..execute.executor import EngineAhead
 from ..execute.fork_server import IN_FORK_SERVER, TASK_MODULES, asked_engine
 from ..execute.interrupts import ignore_interrupts
-from .tokenizer import stored_answer
+from .tokenizer.load import stored_answer
 
 _LOOK = 0.1
 """Seconds between two looks at whether the driver still runs."""

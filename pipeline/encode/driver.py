@@ -13,7 +13,7 @@ from ..store.open import Store, StoredFile
 from .cache_misses import FOLDER as HISTORY
 from .cache_misses import note_parts
 from .encode_spec import EncodeSpec
-from .engine_trust import DistrustedError, fall_back
+from .engine.trust import DistrustedError, fall_back
 from .known_parts import KnownParts
 from .parts import PartPlace, PartRecord
 from .prepared import Prepared

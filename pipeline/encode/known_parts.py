@@ -17,7 +17,7 @@ from ..store.checksummed import seal, unseal
 from ..store.local import LocalStore
 from ..store.open import Store, StoredFile, ask_all
 from .encode_spec import EncodeSpec
-from .engine_trust import REFERENCE, DistrustedError
+from .engine.trust import REFERENCE, DistrustedError
 from .parts import PartRecord
 from .task import EncodeResult, EncodeTask
 

@@ -14,7 +14,7 @@ from ..inputs.scan import InputFile
 from ..store.open import Store
 from .encode_spec import EncodeSpec
 from .task import EncodeTask
-from .tokenizer import TokenizerSpec
+from .tokenizer.load import TokenizerSpec
 
 
 @dataclass(frozen=True, slots=True)

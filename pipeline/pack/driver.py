@@ -24,7 +24,7 @@ from ...stages.arrays import booleans
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PARTS, PartList
-from ..encode.tokenizer import TokenizerSpec
+from ..encode.tokenizer.load import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
 from ..store.local import LocalStore
@@ -34,7 +34,7 @@ from .documents import DocumentsPart, DocumentsTask
 from .finished import FinishedShards
 from .planned import FLAGS, NotedRowPlanner, key_of, put_planned, read_planned
 from .planning import TOKEN_BYTES, WEIGHT_BYTES, WindowPlan, inner_cuts, plan_window, put_batches
-from .preference import PairRowPlanner, survey_pairs
+from .preference.pairs import PairRowPlanner, survey_pairs
 from .row_sizes import RowWeights
 from .survey import Survey, Surveyor, cuts_by_packing, split_names
 from .task import PackResult, PackTask

@@ -19,7 +19,7 @@ from ..store.checksummed import seal, unseal
 from ..store.open import Store
 from .packed_task import packed_batches
 from .planning import ShardPlan
-from .preference_task import pair_batches
+from .preference.task import pair_batches
 from .segments import Account, segments_of
 
 

@@ -12,7 +12,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.jsontext import decode_note
 from ...schemas.names import MANIFEST, check_hash, check_name
-from ..encode.tokenizer import ask_early
+from ..encode.tokenizer.load import ask_early
 from ..execute.checking import ALONE_BYTES, CheckAhead
 from ..execute.executor import EngineAhead
 from ..execute.fork_server import start_fork_server

@@ -8,12 +8,12 @@ from ...stages.template.nested_values import nests_values
 from ...stages.tokenize.engines import guess_engine, reference_tokenizer
 from ..contamination.driver import check_text
 from ..contamination.evaluation import Evaluation, prepare_evaluation
-from ..encode.engine_choice import warm_up
-from ..encode.engine_trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
+from ..encode.engine.choice import warm_up
+from ..encode.engine.trust import REFERENCE, choose_on_first_rows, distrusted_engines, trusted_trace
 from ..encode.prepared import Prepared, make_spec
 from ..encode.sampling_notes import compile_early
-from ..encode.tokenizer import TokenizerLoading
-from ..encode.tokenizer_place import find_tokenizer
+from ..encode.tokenizer.load import TokenizerLoading
+from ..encode.tokenizer.place import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.format_options import SourceFormat, needs_template

@@ -14,7 +14,7 @@ from ...schemas.errors import ConfigError, PacktrainError
 from ...schemas.escape import escape_line
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
-from ..encode.tokenizer import TokenizerSpec
+from ..encode.tokenizer.load import TokenizerSpec
 
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""

@@ -29,8 +29,8 @@ from ...stages.tokenize.engines import reference_tokenizer
 from ..encode.encode_spec import EncodeSpec
 from ..encode.prepared import make_spec
 from ..encode.task import make_renderer
-from ..encode.tokenizer import TokenizerLoading, TokenizerSpec
-from ..encode.tokenizer_place import find_tokenizer
+from ..encode.tokenizer.load import TokenizerLoading, TokenizerSpec
+from ..encode.tokenizer.place import find_tokenizer
 from ..execute.local import LocalExecutor
 from ..execute.rendering_note import note, rows_of
 from ..inputs.blocks import Block, InputFile

@@ -30,7 +30,7 @@ from ...schemas.versions import version
 from ..configfile import load_config
 from ..dataset.output_folder import plan_inputs
 from ..encode.driver import Encoded, encode_missing
-from ..encode.engine_trust import DistrustedError, fall_back
+from ..encode.engine.trust import DistrustedError, fall_back
 from ..encode.known_parts import KnownParts
 from ..encode.prepared import Prepared
 from ..encode.unproved import check_parts, check_proved

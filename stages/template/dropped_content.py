@@ -14,7 +14,7 @@ from ...schemas.errors import PacktrainError, RowRejectedError, StoppedTemplateE
 from ...schemas.rows import Message, Messages
 from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of, part_of
 from .chat_template import REASONING_KEYS, ChatTemplate
-from .marks import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
+from .tracking.marks import CALL_KEYS, PART_KEYS, TOOL_KEYS, is_reasoning_part
 
 LOST = "lost_content"
 """The ledger's reason for rows with lost content."""

@@ -24,11 +24,11 @@ from .chat_template import ChatTemplate
 from .completion_start import completion_start
 from .dropped_content import TemplateCapabilities
 from .limits import TemplateLimitError
-from .marks import Marked, Marker
 from .profile import ending_tokens, learn_profile
 from .rendered import Rendered, locate, prompt_apart, runs_of, same, unproved_runs
 from .symbolic_str import TraceAbortedError
 from .trace import Trace, Tracer
+from .tracking.marks import Marked, Marker
 from .train_flags import PartFlag, flag_parts, flags_among, joined_words, loss_weight, part_flags, without_flags
 from .turn_parts import divided, has_parts
 

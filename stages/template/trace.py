@@ -41,7 +41,7 @@ from .symbolic_str import (
     require_literal,
     split_skeleton,
 )
-from .tracked_str import tracked, words_of
+from .tracking.tracked_str import tracked, words_of
 from .turn_parts import divided
 
 # Filters that pass contents on, and inspect them at most through methods of SymbolicStr.

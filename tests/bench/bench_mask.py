@@ -28,7 +28,7 @@ from typing import Any
 
 from packtrain.pipeline.encode.prepared import make_spec
 from packtrain.pipeline.encode.task import make_renderer
-from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
 from packtrain.schemas.config.config import TokenizerConfig
 from packtrain.stages.prep import MessagesOptions, make_format
 from packtrain.stages.template import render as render_module

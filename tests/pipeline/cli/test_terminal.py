@@ -63,7 +63,7 @@ def test_there_is_one_way_to_print() -> None:
     assert makes == [], "make_console makes them"
 
 
-PARENTS = ("pipeline/encode/tokenizer_child.py", "pipeline/execute/local_worker.py")
+PARENTS = ("pipeline/encode/tokenizer/child.py", "pipeline/execute/local_worker.py")
 """They hold no text: they write JSON and pickles for their own parent."""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline.encode.before_fork import load
-from packtrain.pipeline.encode.tokenizer import TokenizerLoading, TokenizerSpec
+from packtrain.pipeline.encode.tokenizer.load import TokenizerLoading, TokenizerSpec
 from packtrain.pipeline.execute.executor import EngineAhead
 from packtrain.pipeline.execute.fork_server import IN_FORK_SERVER
 from packtrain.pipeline.execute.local import LocalExecutor

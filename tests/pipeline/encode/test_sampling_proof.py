@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.decode import load_decoder
-from packtrain.pipeline.encode.generation_stops import NAME, generation_stops
+from packtrain.pipeline.encode.tokenizer.generation_stops import NAME, generation_stops
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.manifest import Manifest

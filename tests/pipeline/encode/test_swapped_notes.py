@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline import demo
-from packtrain.pipeline.encode.engine_choice import EngineChoice
+from packtrain.pipeline.encode.engine.choice import EngineChoice
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.store.checksummed import seal, unseal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.encode.tokenizer import load_tokenizer
+from packtrain.pipeline.encode.tokenizer.load import load_tokenizer
 from packtrain.stages.tokenize.likely_json import likely_json
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 

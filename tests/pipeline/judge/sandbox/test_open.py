@@ -23,7 +23,8 @@ PATHS = f"{ROOT / '.types'}:{Path(pytest.__file__).parents[1]}"
 SHOW = """
 import sys, time
 from packtrain.pipeline.judge.sandbox.open import open_sandbox
-from packtrain.pipeline.judge.sandbox.programs import Program, ProgramLimits
+from packtrain.pipeline.judge.sandbox.programs import Program
+from packtrain.pipeline.judge.sandbox.programs import ProgramLimits
 sandbox = open_sandbox(sys.argv[1])
 print(sandbox.name, "|", sandbox.note, flush=True)
 code = "import os\\nprint(os.getuid())\\nfor n in range(99):\\n  if not os.fork(): import time; time.sleep(9)"

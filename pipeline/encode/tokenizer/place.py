@@ -4,8 +4,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import TokenizerError
+from ....schemas.config.hints import did_you_mean
+from ....schemas.errors import TokenizerError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")

@@ -29,12 +29,12 @@ from jinja2 import nodes
 from jinja2.runtime import LoopContext, Undefined
 from jinja2.visitor import NodeTransformer
 
-from ...schemas.rows import Messages
-from .assistant_turns import Word
-from .environment import GuardedNamespace
-from .limits import steps_left, take_steps
+from ....schemas.rows import Messages
+from ..assistant_turns import Word
+from ..environment import GuardedNamespace
+from ..limits import steps_left, take_steps
+from .environment import REACHED_TEST, TrackingEnvironment, quick_template
 from .tracked_str import TrackedStr, tracked
-from .tracking_environment import REACHED_TEST, TrackingEnvironment, quick_template
 
 _ENTERED = -(1 << 40)
 """The code of the empty word where the loop begins; less than the codes of tools."""

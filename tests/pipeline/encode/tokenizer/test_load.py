@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.encode import tokenizer as module
-from packtrain.pipeline.encode import tokenizer_process
-from packtrain.pipeline.encode.tokenizer import TokenizerLoading, TokenizerSpec, load_tokenizer
-from packtrain.pipeline.encode.tokenizer_place import find_tokenizer, tokenizer_name
+from packtrain.pipeline.encode.tokenizer import load as module
+from packtrain.pipeline.encode.tokenizer import process as tokenizer_process
+from packtrain.pipeline.encode.tokenizer.load import TokenizerLoading, TokenizerSpec, load_tokenizer
+from packtrain.pipeline.encode.tokenizer.place import find_tokenizer, tokenizer_name
 from packtrain.schemas.errors import TaskError, TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 
@@ -322,7 +322,7 @@ def test_a_child_that_is_killed_is_tried_again_once(folder: Path, monkeypatch: p
 
 def test_transformers_is_not_imported_here(folder: Path, cache: Path, spec: TokenizerSpec) -> None:
     code = (
-        "import sys; from pathlib import Path; from packtrain.pipeline.encode.tokenizer import load_tokenizer;"
+        "import sys; from pathlib import Path; from packtrain.pipeline.encode.tokenizer.load import load_tokenizer;"
         "from packtrain.stages.tokenize.engines import make_engine;"
         f"s = load_tokenizer(Path({str(folder)!r}), cache=Path({str(cache)!r}));"
         "make_engine('tokenizers', s.json).encode(['a']);"
@@ -396,7 +396,7 @@ def test_a_folder_that_changes_after_an_early_question_is_asked_again(folder: Pa
 @pytest.mark.slow
 def test_what_makes_the_import_quick_changes_no_name_of_transformers() -> None:
     code = (
-        "import json, sys\nfrom packtrain.pipeline.encode import tokenizer_child as child\n"
+        "import json, sys\nfrom packtrain.pipeline.encode.tokenizer import child\n"
         "child._hasten() if sys.argv[1:] else sys.modules.update(torch=None)\n"
         "import transformers, transformers.models\n"
         "for one in (transformers, transformers.models):\n"

@@ -13,14 +13,14 @@ from typing import Any
 
 import jinja2
 
-from ...schemas.errors import RowRejectedError
-from ...schemas.rows import Message, Messages
-from .assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
-from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
-from .environment import make_environment
+from ....schemas.errors import RowRejectedError
+from ....schemas.rows import Message, Messages
+from ..assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
+from ..chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
+from ..environment import make_environment
+from .environment import OwnedDict, TrackingEnvironment, quick_template
 from .shared_prompt import CannotShareError, SharedPrompt
 from .tracked_str import TrackedStr, owned, tracked, words_of
-from .tracking_environment import OwnedDict, TrackingEnvironment, quick_template
 
 _WORDS_KEYS = ("content", *REASONING_KEYS)
 PART_KEYS = ("text", "refusal", *_WORDS_KEYS)

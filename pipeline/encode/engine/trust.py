@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import msgspec
 
-from ...schemas.config.hints import setting
-from ...schemas.errors import IntegrityError
-from ...schemas.jsontext import decode_note
-from ...stages.tokenize.engines import ENGINES, NOT_INSTALLED, guess_engine
-from ..execute.executor import Executor
-from ..inputs.elsewhere import origin_of
-from ..observer import Observer
-from ..store.checksummed import seal, unseal
-from ..store.open import Store
-from .encode_spec import EncodeSpec
-from .engine_choice import EngineChoice, SampleSource, choice_key, choose_engine
-from .prepared import Prepared
+from ....schemas.config.hints import setting
+from ....schemas.errors import IntegrityError
+from ....schemas.jsontext import decode_note
+from ....stages.tokenize.engines import ENGINES, NOT_INSTALLED, guess_engine
+from ...execute.executor import Executor
+from ...inputs.elsewhere import origin_of
+from ...observer import Observer
+from ...store.checksummed import seal, unseal
+from ...store.open import Store
+from ..encode_spec import EncodeSpec
+from ..prepared import Prepared
+from .choice import EngineChoice, SampleSource, choice_key, choose_engine
 
 REFERENCE = "tokenizers"
 """The engine that all others are compared with."""

@@ -15,9 +15,9 @@ from jinja2.compiler import Frame
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.utils import missing
 
-from .assistant_turns import CALL, GENERATION, MESSAGE, code_of
-from .environment import BoundedEnvironment, CountingCode, GuardedNamespace, template_of, tojson
-from .limits import require_call
+from ..assistant_turns import CALL, GENERATION, MESSAGE, code_of
+from ..environment import BoundedEnvironment, CountingCode, GuardedNamespace, template_of, tojson
+from ..limits import require_call
 from .tracked_str import TrackedStr, join, owned, owner_of, tracked, words_of
 
 _DICT_NAMES = frozenset(dir(dict))

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of
-from ...schemas.rows import PREFERENCE
-from ...stages.arrays import lists, view
-from ..store.open import Store
-from .planning import ShardPlan
-from .segments import Account, Segments, chunks, mapped
+from ....schemas.ragged import offsets_of
+from ....schemas.rows import PREFERENCE
+from ....stages.arrays import lists, view
+from ...store.open import Store
+from ..planning import ShardPlan
+from ..segments import Account, Segments, chunks, mapped
 
 _INT = pa.int32()
 LAYOUT = pa.schema(

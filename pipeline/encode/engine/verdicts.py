@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from ...schemas.fingerprint import hash_bytes
-from ...schemas.jsontext import decode_note
-from ...stages.tokenize import engines
-from ...stages.tokenize.engine_check import FUZZ_SET, CheckFuzz, FuzzVerdict, check_fuzz
-from ...stages.tokenize.engines import Engine
-from ..store.user_cache import About, UserCache
+from ....schemas.fingerprint import hash_bytes
+from ....schemas.jsontext import decode_note
+from ....stages.tokenize import engines
+from ....stages.tokenize.engine_check import FUZZ_SET, CheckFuzz, FuzzVerdict, check_fuzz
+from ....stages.tokenize.engines import Engine
+from ...store.user_cache import About, UserCache
 
 _FORMAT = 2
 """Version of the comparison; increase it when `check_fuzz` compares differently. Other fuzz texts have another

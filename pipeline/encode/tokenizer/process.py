@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import tokenizer_child
+from . import child
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -30,7 +30,7 @@ def start_child(folder: Path, key: str | None = None) -> "subprocess.Popen[bytes
         return early
     # -P prevents the import of a folder called transformers in the working directory.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", tokenizer_child.__name__, str(folder.absolute())],
+        [sys.executable, "-P", "-m", child.__name__, str(folder.absolute())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,6 +49,6 @@ def start_early(folder: Path, key: str) -> None:
 def end_early() -> None:
     """End the processes that nothing wanted."""
     while _early:
-        _, child = _early.popitem()
-        child.kill()
-        child.communicate()
+        _, process = _early.popitem()
+        process.kill()
+        process.communicate()

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...schemas.config.hints import setting
-from ...schemas.errors import StoreError, TaskError, TokenizerError
-from ...schemas.jsontext import decode_note
-from ...schemas.versions import version
-from ..execute.child_exit import exit_reason, out_of_memory_kills
-from ..store.checksummed import seal, unseal
-from ..store.local import LocalStore
+from ....schemas.config.hints import setting
+from ....schemas.errors import StoreError, TaskError, TokenizerError
+from ....schemas.jsontext import decode_note
+from ....schemas.versions import version
+from ...execute.child_exit import exit_reason, out_of_memory_kills
+from ...store.checksummed import seal, unseal
+from ...store.local import LocalStore
+from .child import FORMAT, Answer
 from .generation_stops import generation_stops
-from .tokenizer_child import FORMAT, Answer
-from .tokenizer_place import find_tokenizer, tokenizer_name
-from .tokenizer_process import start_child, start_early
+from .place import find_tokenizer, tokenizer_name
+from .process import start_child, start_early
 
 if TYPE_CHECKING:
     import subprocess
 
-    from ..store.user_cache import UserCache
+    from ...store.user_cache import UserCache
 
 # A model's folder also holds weights: many gigabytes that do not affect the tokenizer.
 _NOT_TOKENIZER = {
@@ -366,7 +366,7 @@ def _whole_answer(content: bytes | None) -> Answer | None:
 
 
 def _user_cache() -> "UserCache":
-    from ..store.user_cache import UserCache  # the child does not need it
+    from ...store.user_cache import UserCache  # the child does not need it
 
     return UserCache("tokenizers")
 

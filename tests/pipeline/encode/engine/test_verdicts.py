@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.encode.engine_verdicts import UserVerdicts
+from packtrain.pipeline.encode.engine.verdicts import UserVerdicts
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize import engines
 from packtrain.stages.tokenize.engine_check import Resolution, check_texts, resolve_engine

@@ -14,7 +14,7 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template import limits
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.marks import Marker
+from packtrain.stages.template.tracking.marks import Marker
 
 REALDATA = os.environ.get("PACKTRAIN_REALDATA")
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}

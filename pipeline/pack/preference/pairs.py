@@ -11,27 +11,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
-from ...schemas.config.hints import setting
-from ...schemas.errors import InputError
-from ...schemas.ledger import Ledger
-from ...schemas.rows import PREFERENCE
-from ...schemas.units import plural
-from ...stages.arrays import numbers, view
-from ...stages.mask.policy import Mask
-from ...stages.select.preference_limits import PairCut, PairLengths, PairLimits
-from ...stages.select.selection import Selection
-from ...stages.select.truncate import Keep, Limits, Overlong
-from ..encode.parts import EncodedPart, PartPlace
-from ..store.open import Store
-from .decide import Repeats, decide
-from .document_index import Catalogue, Holdout, read_catalogue
-from .planning import WindowPlan, cut_shards, pairs_layout, put_arrow
-from .preference_task import LAYOUT
-from .row_sizes import RowWeights
-from .select import Chosen, leave_out_contaminated, leave_out_lengths, where_from
-from .survey import Survey, split_names, splits_of
-from .windows import DocumentChunk, mix64, window_seed
+from ....schemas.config.config import RunConfig
+from ....schemas.config.hints import setting
+from ....schemas.errors import InputError
+from ....schemas.ledger import Ledger
+from ....schemas.rows import PREFERENCE
+from ....schemas.units import plural
+from ....stages.arrays import numbers, view
+from ....stages.mask.policy import Mask
+from ....stages.select.preference_limits import PairCut, PairLengths, PairLimits
+from ....stages.select.selection import Selection
+from ....stages.select.truncate import Keep, Limits, Overlong
+from ...encode.parts import EncodedPart, PartPlace
+from ...store.open import Store
+from ..decide import Repeats, decide
+from ..document_index import Catalogue, Holdout, read_catalogue
+from ..planning import WindowPlan, cut_shards, pairs_layout, put_arrow
+from ..row_sizes import RowWeights
+from ..select import Chosen, leave_out_contaminated, leave_out_lengths, where_from
+from ..survey import Survey, split_names, splits_of
+from ..windows import DocumentChunk, mix64, window_seed
+from .task import LAYOUT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

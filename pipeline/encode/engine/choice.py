@@ -10,22 +10,22 @@ from pathlib import Path
 
 import msgspec
 
-from ...schemas.errors import RowRejectedError
-from ...schemas.fingerprint import fingerprint
-from ...schemas.rows import Example
-from ...schemas.versions import version
-from ...stages.prep import Options, make_format
-from ...stages.template.render import Renderer
-from ...stages.tokenize.engine_check import resolve_engine
-from ...stages.tokenize.engines import ENGINES, EngineTokens, load_engine
-from ..execute.executor import Executor, never, perform
-from ..execute.rendering_note import note, rows_of
-from ..inputs.elsewhere import InputOrigin, here
-from ..inputs.scan import Block, columns_of, read_rows
-from ..store.open import Store, scratch_of
-from .encode_spec import EncodeSpec
-from .engine_verdicts import UserVerdicts
-from .task import load_encoder, load_spec, make_renderer
+from ....schemas.errors import RowRejectedError
+from ....schemas.fingerprint import fingerprint
+from ....schemas.rows import Example
+from ....schemas.versions import version
+from ....stages.prep import Options, make_format
+from ....stages.template.render import Renderer
+from ....stages.tokenize.engine_check import resolve_engine
+from ....stages.tokenize.engines import ENGINES, EngineTokens, load_engine
+from ...execute.executor import Executor, never, perform
+from ...execute.rendering_note import note, rows_of
+from ...inputs.elsewhere import InputOrigin, here
+from ...inputs.scan import Block, columns_of, read_rows
+from ...store.open import Store, scratch_of
+from ..encode_spec import EncodeSpec
+from ..task import load_encoder, load_spec, make_renderer
+from .verdicts import UserVerdicts
 
 SAMPLE_ROWS = 64
 """First rows of every source that the engine check encodes twice."""

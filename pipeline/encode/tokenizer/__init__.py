@@ -1,0 +1,1 @@
+"""Finds a tokenizer, and learns from transformers what it is."""

@@ -1,0 +1,1 @@
+"""Preference pairs: chooses, checks and writes them."""

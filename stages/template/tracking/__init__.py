@@ -1,0 +1,1 @@
+"""Strings that know which message they came from, and templates rendered with them."""
