@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention import BLOCK_NAME, NAME, use_packed
 from packtrain.training.loader.collate import flatten
@@ -20,6 +21,7 @@ torch.set_num_threads(1)
 logging.set_verbosity_error()
 warnings.filterwarnings("ignore", module="transformers")
 
+_FROM_5_24 = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24)
 _LAYERS = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}
 
 
@@ -72,7 +74,7 @@ ARCHITECTURES = [
     Architecture("deepseek_v32", I, I),
     Architecture("glm_moe_dsa", I, I),
     Architecture("doge", I, I),
-    Architecture("falcon", L, R),
+    Architecture("falcon", I if _FROM_5_24 else L, R),
     Architecture("bloom", L, R),
     Architecture("mpt", L, R),
     Architecture("gpt_neo", I, R),
