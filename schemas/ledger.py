@@ -9,7 +9,7 @@ from .errors import IntegrityError
 
 _LATER = (
     *("template_dropped", "prompts_rewritten", "examples_contaminated"),
-    *("turns_sampled", "turns_stop_next", "weight_trained"),
+    *("turns_sampled", "turns_stop_next", "weight_trained", "unknown_roles", "control_tokens"),
 )
 """Counters of `SourceLedger` that manifests of the first version lack."""
 
@@ -78,6 +78,10 @@ class SourceLedger:
     `tokenizer.allow_lost`. An example may count under several."""
     prompts_rewritten: int = 0
     """Examples whose prompt the chat template renders differently alone than within the conversation."""
+    unknown_roles: dict[str, int] = field(default_factory=dict)
+    """Conversations with a role that is not a usual one and that the template does not compare with, by role."""
+    control_tokens: dict[str, int] = field(default_factory=dict)
+    """Conversations that hold special tokens of the tokenizer in their contents, by token."""
     turns_sampled: dict[str, int] = field(default_factory=dict)
     """Assistant turns that the sampling proof tried, by outcome (`stages.mask.sampling.Outcome`): a sample of the turns
     that the mask's policy selects, or all with `mask.prove`. Empty if only a sample was tried and all of it is `exact`.

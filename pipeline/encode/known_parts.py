@@ -126,7 +126,9 @@ class KnownParts:
             return None
         # Leave out the key's payload, which would take gigabytes for a million parts.
         try:
-            record = PartRecord.from_json({**decode_note(data, dict[str, Any]), "payload": {}})
+            noted = decode_note(data, dict[str, Any])
+            noted["roles"], noted["control"]  # earlier versions did not count these: the block is encoded again
+            record = PartRecord.from_json({**noted, "payload": {}})
         except (ValueError, KeyError, TypeError):
             return None
         return record if part_record(record.part) == record_name(key) else None

@@ -66,6 +66,10 @@ class PartRecord:
     """Examples whose prompt alone is rendered differently than within the conversation."""
     rewritten_rows: list[tuple[int, int]] = field(default_factory=list)
     """(line in the block, example of the row or -1) of the first examples with rewritten prompts."""
+    roles: dict[str, list[int]] = field(default_factory=dict)
+    """Unknown role → [conversations with it, line in the block of the first]."""
+    control: dict[str, list[int]] = field(default_factory=dict)
+    """Special token in contents of messages → the same."""
     sampled: dict[str, int] = field(default_factory=dict)
     """Turns of completions that the sampling proof tried, by outcome."""
     sampled_earlier: dict[str, int] = field(default_factory=dict)

@@ -214,7 +214,8 @@ def make_encoder(spec: EncodeSpec, engine: Engine) -> Encoder:
 
     renderer = make_renderer(spec, spec.template) if spec.template is not None else None
     table = ByteLengths.from_json(spec.tokenizer_json)
-    return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove)
+    special = [token.content for token in tokenizer_head(spec.tokenizer_json).added_tokens if token.special]
+    return Encoder(engine, renderer, table, spec.around, reference, prove=spec.prove, special=special)
 
 
 @lru_cache(maxsize=2)
@@ -306,6 +307,8 @@ def _record(
         dropped=dict(sorted(counts.dropped.items())),
         rewritten=counts.rewritten,
         rewritten_rows=counts.rewritten_rows,
+        roles=dict(sorted(counts.roles.items())),
+        control=dict(sorted(counts.control.items())),
         unproved=counts.unproved,
         unproved_rows=counts.unproved_rows,
         mixed=counts.mixed,

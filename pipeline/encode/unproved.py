@@ -1,12 +1,14 @@
 """Reports conversations to which a mask cannot be applied, or ends the run."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from ...schemas.config.config import MaskConfig
 from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
+from ...stages.tokenize.content_check import MOST
 from ..inputs.scan import InputFile
 from .driver import Encoded
 
@@ -66,6 +68,30 @@ def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) 
     if mask.on_unproved == "error":
         raise InputError(f"{what}. To leave them out: {setting('mask.on_unproved', 'reject')}; to use them, {fix}")
     return f"{what}. They are left out; to use them, {fix}"
+
+
+def check_contents(files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:
+    """Say which unknown roles conversations have, and which special tokens their contents hold.
+
+    Args:
+        files: the files as they were encoded, in order.
+    """
+    blocks = [(file, block) for file in files for block in file.blocks]
+    for field, what, then in (
+        ("roles", "an unknown role", "The template writes it as it stands; only assistant is the assistant's"),
+        ("control", "special tokens in contents", "These become real special tokens (docs/masks.md)"),
+    ):
+        counts, first = Counter[str](), ""
+        for (file, block), record in zip(blocks, encoded.records, strict=True):
+            found: dict[str, list[int]] = getattr(record, field)
+            for name, (rows, _) in found.items():
+                counts[name] += rows
+            if found and not first:
+                file, line = file.at(block, min(row for _, row in found.values()))
+                first = f"{file.shown}, line {line}"
+        if counts:
+            names = ", ".join(f"{name} ({rows:,})" for name, rows in counts.most_common(MOST))
+            yield f"conversations with {what}: {names}. The first: {first}. {then}"
 
 
 def check_rewritten(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:

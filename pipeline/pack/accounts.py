@@ -12,6 +12,7 @@ from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.ragged import sums_of
 from ...schemas.units import plural
 from ...stages.mask.sampling import Outcome
+from ...stages.tokenize.content_check import MOST, OTHERS
 from ..encode.parts import PartRecord
 from ..encode.sampled import sampled_turns
 from ..inputs.scan import NOT_TAKEN
@@ -109,6 +110,8 @@ def open_ledger(
         _add(entry.tokens_created, {"end_of_sequence": record.end_of_sequence, "special": record.special})
         _add(entry.template_dropped, record.dropped)
         entry.prompts_rewritten += record.rewritten
+        _add(entry.unknown_roles, {role: rows for role, (rows, _) in record.roles.items()}, MOST)
+        _add(entry.control_tokens, {token: rows for token, (rows, _) in record.control.items()}, MOST)
         _add(entry.turns_sampled, sampled_turns(record, mask))
         entry.straddles += record.straddles
         entry.boundaries += record.boundaries
@@ -261,7 +264,10 @@ def account_cuts(ledger: Ledger, names: Sequence[str], cuts: Sequence[int]) -> N
         ledger.sources[name].turns_cut += count
 
 
-def _add(totals: dict[str, int], more: dict[str, int]) -> None:
+def _add(totals: dict[str, int], more: dict[str, int], most: int | None = None) -> None:
+    """Add counts; beyond `most` keys, to those of `OTHERS`."""
     for key, count in more.items():
+        if most is not None and key not in totals and len(totals) >= most:
+            key = OTHERS
         if count:
             totals[key] = totals.get(key, 0) + count

@@ -24,6 +24,7 @@ from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs
 from ..template.turn_parts import whole
 from .byte_lengths import ByteLengths
+from .content_check import ContentCheck
 from .encode_counts import EncodeCounts
 from .encoded_rows import BATCH_CHARACTERS, BATCH_EXAMPLES, TokenBatch, encoded_batch
 from .engines import Engine, EngineTokens
@@ -82,6 +83,7 @@ class Encoder:
         table: how many bytes of text each token stands for.
         reference: returns the reference tokenizer, needed for the few texts whose boundaries only it can find.
         prove: whether the prompts of all turns are rendered alone too, not only those of a sample.
+        special: the tokenizer's special tokens, to count those in contents.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Encoder:
         reference: Callable[[], Any],
         *,
         prove: bool = False,
+        special: Iterable[str] = (),
     ) -> None:
         self.engine = engine
         self.renderer = renderer
@@ -100,6 +103,7 @@ class Encoder:
         self.around = around
         self.reference = reference
         self.prove = prove
+        self._contents = ContentCheck(special, renderer.template.source if renderer is not None else "")
 
     def encode(
         self,
@@ -178,6 +182,7 @@ class Encoder:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         prompt, completion = example.prompt or [], example.completion or []
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
+        self._contents.count(example.line, prompt + completion, example.tools, counts.roles, counts.control)  # type: ignore[arg-type, operator]
         for what in rendered.dropped:
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
         if rendered.rewritten:

@@ -37,6 +37,11 @@ class EncodeCounts:
     mixed_rows: list[tuple[int, int, str]] = field(default_factory=list)
     """(line, example of the row or -1, why) of the first of them."""
 
+    roles: dict[str, list[int]] = field(default_factory=dict)
+    """Unknown role → [conversations with it, row of the first]; see `ContentCheck`."""
+    control: dict[str, list[int]] = field(default_factory=dict)
+    """Special token in contents → the same."""
+
     def given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Count a batch of examples that were given as tokens, and return it."""
         self.examples += batch.num_rows

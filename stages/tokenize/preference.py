@@ -22,6 +22,7 @@ from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import ENCODED, Example, RunKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered, Runs
+from .content_check import count_names
 from .encode import NO_TURN, Batch, Encoder, EngineSample, Refused
 from .encode_counts import EncodeCounts
 from .run_kinds import completion_starts
@@ -87,6 +88,8 @@ class PairEncoder:
             out.append((side, rendered._replace(runs=_two_runs(begin, len(text)))))
         for what in unused.dropped:  # located with either completion
             counts.dropped[what] = counts.dropped.get(what, 0) + 1
+        for counted, found in ((counts.roles, unused.roles), (counts.control, unused.control)):
+            count_names(counted, found, example.line)
         return out
 
     def _finish(self, batch: Batch, counts: EncodeCounts, samples: list[EngineSample]) -> pa.RecordBatch:

@@ -78,6 +78,8 @@ TOLD = {
     "weight_trained",
     "turns_sampled",
     "turns_stop_next",
+    "unknown_roles",
+    "control_tokens",
 }
 
 

@@ -149,6 +149,11 @@ def _sentence(total: SourceLedger, spreads: Spreads | None, heads: Heads, policy
             "conversation, so training starts there at the assistant's own words. TRL would mask as many tokens as the "
             "prompt has alone, whatever their text."
         )
+    odd = {"an unknown role": total.unknown_roles, "special tokens in contents": total.control_tokens}
+    for what, counts in odd.items():
+        if counts:
+            names = ", ".join(f"{name} ({number:,})" for name, number in counts.items())
+            words.append(f"Conversations with {what}: {names}.")
     if total.turns_sampled:
         words.append(_proof(total.turns_sampled))
     if spreads is not None and spreads.missing_runs is not None:

@@ -42,6 +42,8 @@ LABELS = {
     "boundaries": "boundaries",
     "template_dropped": "left out by the template",
     "prompts_rewritten": "prompts rendered differently alone",
+    "unknown_roles": "unknown role",
+    "control_tokens": "special token in contents",
     "turns_sampled": "sampling proof of turns",
     "weight_trained": "sum of loss weights",
 }

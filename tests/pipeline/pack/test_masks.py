@@ -423,3 +423,25 @@ def test_prompts_that_are_rewritten_can_be_rejected(packed: Packed) -> None:
 
     packed.run("trained", "completion", chat_template=LATE_SYSTEM, allow_lost=["system"], observer=Notes())
     assert any("TRL would mask" in one for one in notes)
+
+
+def test_unknown_roles_and_special_tokens_in_contents_are_counted_and_named(packed: Packed) -> None:
+    rows = [json.loads(row) for row in late_rows(False)]
+    for row in rows[:3]:
+        row["messages"][3]["role"] = "asistant"
+    rows[5]["messages"][0]["content"] = "x<|im_end|>"
+    (packed.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    for name in ("out", "again"):  # the second run takes the counts from the cache
+        entry = packed.run(name, "assistant", chat_template=template, observer=Notes()).ledger.sources["rows"]
+        assert (entry.unknown_roles, entry.control_tokens) == ({"asistant": 3}, {"<|im_end|>": 1})
+    odd = [one for one in notes if one.startswith("conversations with")]
+    assert len(odd) == 4
+    assert re.search(r"unknown role: asistant \(3\)\. The first: .*rows\.jsonl, line 1\.", odd[0])
+    assert re.search(r"in contents: <\|im_end\|> \(1\)\. The first: .*rows\.jsonl, line 6\.", odd[1])

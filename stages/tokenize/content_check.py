@@ -1,0 +1,90 @@
+"""Counts conversations that are rendered as they are, and whose author may not expect what comes of it: roles that
+nobody knows, which no mask trains as the assistant's, and special tokens in contents, which become real ones.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...schemas.escape import escape_line
+from ...schemas.rows import Messages
+from ..template.assistant_turns import stop_pattern
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+MOST = 8
+"""Maximum number of roles and tokens of one block to name; the others are counted together."""
+OTHERS = "others"
+"""Their name."""
+_NAME_CHARACTERS = 40
+_TEXT = r"""(?:'[^']{0,40}'|"[^"]{0,40}")"""
+_COMPARED = re.compile(rf"[=!]=\s*{_TEXT}|{_TEXT}\s*[=!]=|\bin\s*[\[(][^\])]{{0,500}}")
+
+
+class ContentCheck:
+    """Finds unknown roles and special tokens in conversations.
+
+    Args:
+        special: the tokenizer's special tokens.
+        template: source of the chat template: roles that it compares with are known.
+    """
+
+    def __init__(self, special: Iterable[str], template: str) -> None:
+        compared = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
+        self._roles = _ROLES | {one[1:-1] for one in compared}
+        special = tuple(special)
+        self._special = stop_pattern(special)
+        self._starts = sorted({token[:2] for token in special if token.strip()})  # `in` is faster than a pattern
+
+    def count(
+        self,
+        line: int,
+        messages: Messages,
+        tools: list[dict[str, Any]] | None,
+        roles: dict[str, list[int]],
+        tokens: dict[str, list[int]],
+    ) -> None:
+        """Count a conversation under each unknown role, and under each special token in its contents.
+
+        Args:
+            line: its row; noted with the first of each.
+            roles, tokens: name → [conversations, row of the first].
+        """
+        unknown, look = set[str](), tools is not None
+        for message in messages:  # for each message of each row, so in few steps
+            if message["role"] not in self._roles:
+                unknown.add(message["role"])
+            content = message.get("content")
+            if len(message) == 2 and type(content) is str:
+                for start in self._starts:
+                    if start in content:
+                        look = True
+            else:
+                look = True
+        if unknown:
+            count_names(roles, unknown, line)
+        if self._special is None or not look:
+            return
+        found = set[str]()
+        for text in _texts([messages, tools]):
+            found.update(self._special.findall(text))
+        if found:
+            count_names(tokens, found, line)
+
+
+def count_names(counts: dict[str, list[int]], names: Iterable[str], line: int) -> None:
+    """Count a conversation under each name; see `ContentCheck.count`."""
+    short = {escape_line(name[:_NAME_CHARACTERS]) for name in names}
+    for name in sorted({name if name in counts or len(counts) < MOST else OTHERS for name in sorted(short)}):
+        counts.setdefault(name, [0, line])[0] += 1
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value, except keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
