@@ -38,7 +38,8 @@ def check_depth(data: bytes, what: str) -> None:
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH or _outside_texts(data) <= 2 * MAX_DEPTH:
         return
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NOT_BRACKETS)
-    left = outside = b"".join(bare.split(b'"')[::2])
+    # Two quotes side by side begin and end texts in between, in which there is no bracket.
+    left = outside = b"".join(bare.replace(b'""', b"").split(b'"')[::2])
     for _ in range(MAX_DEPTH):  # each removes one level; faster than counting, because most rows have few levels
         left = left.replace(b"[]", b"")
         if not left:

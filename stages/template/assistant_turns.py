@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from .thought_style import ThoughtStyle
@@ -187,7 +187,8 @@ def find_turns(
             if owners[low_word : high_word + 1].count(index) <= high_word - low_word:
                 raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
-        anchor, done = words[low_word][0], words[high_word][1]
+        anchor = words[low_word][0]
+        _, done, code = words[high_word]
         before = text[low:anchor]
         offset: int | None = None
         if index != prompt or not index:
@@ -201,12 +202,14 @@ def find_turns(
         if offset <= len(before):
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
-        stop, end = closing.of(index, done, high, called=bool(words[high_word][2] & CALL))
+        stop, end = closing.of(index, done, high, called=code & CALL > 0)
         turns.append(Turn(index, low + offset, stop, end, end))
     turns.sort()
-    for one, other in pairwise(turns):
-        if other.begin < one.end:
-            raise UnprovedError("it begins before the previous turn ends", other.message)
+    done = 0
+    for index, begin, _, _, end, _ in turns:
+        if begin < done:
+            raise UnprovedError("it begins before the previous turn ends", index)
+        done = end
     return turns
 
 

@@ -112,7 +112,9 @@ class TemplateCapabilities:
                         content = content.rpartition(THOUGHT_END)[2]
                 if code not in written and content and not content.isspace():
                     missing.append(code)
-            if type(content) is not list and _MORE_KEYS.isdisjoint(message):
+            if type(content) is not list and (
+                (len(message) == 2 and "role" in message) or _MORE_KEYS.isdisjoint(message)
+            ):
                 continue
             for code in _more_than_text(message, index):
                 if code in written or (part_of(code) and code_of(index, 0, code & CALL) in written):

@@ -63,10 +63,10 @@ class ThoughtStyle(NamedTuple):
             return text.find("think>", begin, end) >= 0
         return any(text.find(tag, begin, end) >= 0 for pair in self.tags for tag in pair)
 
-    def first_tag(self, text: str) -> int:
-        """Where the first of the tags may begin in a text; its length if it has none."""
+    def first_tag(self, text: str, begin: int = 0) -> int:
+        """Where the first of the tags after `begin` may begin in a text; its length if it has none."""
         tags = ("think>",) if len(self.tags) == 1 else [tag for pair in self.tags for tag in pair]
-        return min([at for tag in tags if (at := text.find(tag)) >= 0], default=len(text))
+        return min([at for tag in tags if (at := text.find(tag, begin)) >= 0], default=len(text))
 
     def thoughts(
         self, text: str, begin: int, end: int, hidden: Sequence[tuple[int, int]] = ()

@@ -49,6 +49,8 @@ _KINDS = {
     int(RunKind.ASSISTANT): (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.MIXED),
     int(RunKind.HISTORY): (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL, RunKind.HISTORY_MIXED),
 }
+_IS_TURN = [kind in _KINDS for kind in range(len(RunKind))]
+"""By kind. Python hashes members of an enum slowly."""
 _WHOLE = {int(kind): kinds[Part.ANSWER] for kinds in _KINDS.values() for kind in kinds}
 Stretch = tuple[int, int, Part]
 """(begin, end, part) in characters."""
@@ -113,31 +115,30 @@ def divided(
         The runs, and why the first mixed turn is mixed, or "".
     """
     split: list[tuple[int, list[tuple[int, Part]]]] = []
-    mixed, tag = "", style.first_tag(text)
     ends, kinds, turns, _ = runs
-    for place, kind in enumerate(kinds):
-        if kind not in _KINDS:
-            continue
+    places = [place for place, kind in enumerate(kinds) if _IS_TURN[kind]]
+    mixed, tag = "", style.first_tag(text, ends[places[0] - 1] if places and places[0] else 0)
+    for place in places:
         begin, end, turn = ends[place - 1] if place else 0, ends[place], turns[place]
         # What follows an end-of-turn token in a generation block has no parts.
-        if end <= begin or (place and kinds[place - 1] in _ENDS and turns[place - 1] == turn):
+        if end <= begin or (place and turns[place - 1] == turn and kinds[place - 1] in _ENDS):
             continue
-        if _is_answer(messages[turn], style) and (end <= tag or not style.within(text, begin, end)):
+        message = messages[turn]
+        bare = (end <= tag or not style.within(text, begin, end)) and _has_plain_content(message, style)
+        if bare and len(message) == 2:
             continue
-        found, why = _stretches(text, begin, end, words, messages[turn], turn, style, source, written)
+        found, why = _stretches(text, begin, end, words, message, turn, style, source, written, bare=bare)
         mixed = mixed or (f"message {turn + 1}: {why}" if why else "")
-        split.append((place, found))
+        if why or len(found) > 1 or found[0][1] is not _ANSWER:
+            split.append((place, found))
     if not split:
         return runs, mixed
-    whole_runs = list(zip(*runs, strict=True))
-    out: list[tuple[int, int, int, float]] = []
-    done = 0
-    for place, found in split:
-        _, kind, turn, train = whole_runs[place]
-        out += whole_runs[done:place]
-        out += [(end, _KINDS[kind][part], turn, train) for end, part in found]
-        done = place + 1
-    return Runs(*zip(*out, *whole_runs[done:], strict=True)), mixed
+    out = list(zip(*runs, strict=True))
+    for place, found in reversed(split):
+        _, kind, turn, train = out[place]
+        kinds_of = _KINDS[kind]
+        out[place : place + 1] = [(end, kinds_of[part], turn, train) for end, part in found]
+    return Runs(*zip(*out, strict=True)), mixed
 
 
 def whole(runs: Runs) -> Runs:
@@ -159,10 +160,10 @@ def whole(runs: Runs) -> Runs:
     return Runs(*zip(*out, strict=True))
 
 
-def _is_answer(message: Message, style: ThoughtStyle) -> bool:
-    """Whether a message has only a text without tags. Its turn is an answer, if that has no tags either."""
+def _has_plain_content(message: Message, style: ThoughtStyle) -> bool:
+    """Whether a message's content is a text without tags."""
     content = message.get("content")
-    return len(message) == 2 and type(content) is str and not style.in_any((content,))
+    return type(content) is str and not style.in_any((content,))
 
 
 def _within(words: Sequence[Word], begin: int, end: int, turn: int) -> list[Word]:
@@ -190,8 +191,14 @@ def _stretches(
     style: ThoughtStyle,
     source: str,
     written: Callable[[int, int], bool],
+    *,
+    bare: bool,
 ) -> tuple[list[tuple[int, Part]], str]:
-    """Return (end, part) of the stretches that fill begin..end; if that is one mixed stretch, also why."""
+    """Return (end, part) of the stretches that fill begin..end; if that is one mixed stretch, also why.
+
+    Args:
+        bare: whether neither that text nor the message has tags of thoughts.
+    """
     mixed = [(end, Part.MIXED)]
     mine = _within(words, begin, end, turn)
     found = _by_words(text, begin, end, mine, style)
@@ -201,7 +208,7 @@ def _stretches(
     parts = [part for *_, part in found]
     if calls and _CALL not in parts and written(turn, CALL):
         return mixed, "its tool calls could not be followed into the text"
-    if _THOUGHT not in parts:
+    if _THOUGHT not in parts and not (bare and _REASONING.isdisjoint(message)):
         if own := own_thoughts(message):
             gaps = [text[low:high] for low, high in _gaps(begin, end, mine)]
             if _may_hide(gaps, own, source) and written(turn, REASONING):

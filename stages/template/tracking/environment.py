@@ -38,9 +38,6 @@ _COUNTED = 1 << 16
 """Method calls on texts of this many characters or more are checked."""
 
 
-_TEXTS = frozenset({str, TrackedStr})
-
-
 class OwnedDict(dict[Any, Any]):
     """A tool call, its function or its arguments: a dictionary that remembers its message."""
 
@@ -93,9 +90,9 @@ def _advance(loop: QuickLoop, items: list[Any]) -> Iterator[tuple[Any, QuickLoop
 
 
 def _added(terms: tuple[Any, ...]) -> tuple[str, ...]:
-    """What the output of a sum writes: its terms, if they are texts. So they are joined once, with all other output."""
-    if _TEXTS.issuperset(map(type, terms)):
-        return terms
+    """What the output of a sum writes if its terms are not all texts. Terms that are texts are written as they are, and
+    so joined once, with all other output.
+    """
     total = reduce(operator.add, terms)
     return (total if type(total) is TrackedStr else str(total),)
 
@@ -125,6 +122,18 @@ class _QuickCode(CountingCode):
         self._asked: set[int] = set()
         """Ids of the expression nodes of which only that is asked."""
 
+    def writeline(self, x: str, *args: Any, **kwargs: Any) -> None:
+        """See jinja2. Variables set in loops are not kept for functions that ask for a context: there are none."""
+        if x != "_loop_vars = {}":
+            super().writeline(x, *args, **kwargs)
+
+    def pop_assign_tracking(self, frame: Frame) -> None:
+        """See jinja2, and `writeline`."""
+        if frame.loop_frame:
+            self._assign_stack.pop()
+        else:
+            super().pop_assign_tracking(frame)
+
     def _ask(self, node: nodes.Node) -> None:
         self._asked.add(id(node))
         for inner in node.iter_child_nodes() if isinstance(node, (nodes.And, nodes.Or, nodes.Not)) else ():
@@ -151,11 +160,16 @@ class _QuickCode(CountingCode):
             if others:
                 super().visit_Output(nodes.Output(others, lineno=node.lineno), frame)
                 others = []
-            self.writeline("yield from _added((", child)
-            for term in terms:
+            written, texts = "", "True"
+            for number, term in enumerate(terms):
+                if _is_text(term):
+                    written += f"{term.as_const()!r}, "
+                    continue
+                self.writeline(f"_t{number} = ", child)
                 self.visit(term, frame)
-                self.write(", ")
-            self.write("))")
+                written += f"_t{number}, "
+                texts += f" and (_t{number}.__class__ is _TrackedStr or _t{number}.__class__ is _text)"
+            self.writeline(f"yield from ({written}) if {texts} else _added(({written}))")
         if others:
             super().visit_Output(nodes.Output(others, lineno=node.lineno), frame)
 
@@ -330,6 +344,7 @@ def quick_template(environment: TrackingEnvironment, code: Any) -> jinja2.Templa
             "_Namespace": GuardedNamespace,
             "_TrackedStr": TrackedStr,
             "_added": _added,
+            "_loop_vars": None,
             "_nothing": environment.undefined(),
             "_text": str,
         }

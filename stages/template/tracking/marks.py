@@ -7,7 +7,7 @@ On a sample of rows the result is compared with plain jinja2, as for traces.
 """
 
 import marshal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,11 +18,13 @@ from ....schemas.rows import Message, Messages
 from ..assistant_turns import CALL, MESSAGE, REASONING, TOOLS, Word, code_of
 from ..chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
 from ..environment import make_environment
+from ..limits import concat
 from .environment import OwnedDict, TrackingEnvironment, quick_template
 from .shared_prompt import CannotShareError, SharedPrompt
-from .tracked_str import TrackedStr, owned, tracked, words_of
+from .tracked_str import TrackedStr, join, owned, tracked, words_of
 
 _WORDS_KEYS = ("content", *REASONING_KEYS)
+_REASONING = frozenset(REASONING_KEYS)
 PART_KEYS = ("text", "refusal", *_WORDS_KEYS)
 """Keys that hold the words of a content part."""
 CALL_KEYS = ("name", "arguments", "parameters", "input")
@@ -88,16 +90,17 @@ class Marker:
         if shared is not None:
             shared.begin(chat, cuts)
         compiled = self._compiled if shared is None else shared.whole
-        text = self._rendered(compiled, chat, tools, add_generation_prompt=add_generation_prompt)
+        text = self._rendered(compiled, join, chat, tools, add_generation_prompt=add_generation_prompt)
         if type(text) is not TrackedStr:
             return Marked(text, [], environment.blocks)
         words, text = sorted(words_of(text)), str.__str__(text)
-        if shared is not None:
-            words = shared.end(text, words)
-        if not tools:
+        if shared is None and not tools:
             return Marked(text, words, environment.blocks)
-        written = {code for begin, end, code in words if code <= TOOLS and end > begin}
+        others = [word for word in words if word[2] <= TOOLS]
         words = [word for word in words if word[2] > TOOLS]
+        if shared is not None:
+            shared.end(text, others)
+        written = {code for begin, end, code in others if end > begin}
         return Marked(text, words, environment.blocks, written)
 
     @property
@@ -120,7 +123,7 @@ class Marker:
         if self._shared is None or not self._shared.resume(chat):
             return None
         try:
-            return str.__str__(self._rendered(self._shared.rest, chat, tools, add_generation_prompt=True))
+            return self._rendered(self._shared.rest, concat, chat, tools, add_generation_prompt=True)
         except CannotShareError:
             return None
 
@@ -159,13 +162,21 @@ class Marker:
             self._pays = 2 * shared > len(indices)
         return out
 
-    def _rendered(self, compiled: jinja2.Template, chat: Messages, tools: Any, *, add_generation_prompt: bool) -> str:
+    def _rendered(
+        self,
+        compiled: jinja2.Template,
+        joined: Callable[[Iterable[str]], str],
+        chat: Messages,
+        tools: Any,
+        *,
+        add_generation_prompt: bool,
+    ) -> str:
         environment = self._environment
         inputs = self.template.inputs(chat, tools, add_generation_prompt=add_generation_prompt)
 
         def render() -> str:
             environment.blocks = 0
-            return environment.concat(compiled.root_render_func(compiled.new_context(inputs)))
+            return joined(compiled.root_render_func(compiled.new_context(inputs)))
 
         return self.template.guarded(render)
 
@@ -180,7 +191,19 @@ class Marker:
         """
         if not messages:
             raise self.template.rejected("there is no message to render")
-        made = [self._message(message, index) for index, message in enumerate(messages)]
+        made: Messages = []
+        for index, message in enumerate(messages):
+            if (
+                type(message) is dict
+                and len(message) == 2
+                and type(content := message.get("content")) is str
+                and type(message.get("role")) is str
+            ):  # `is_plain`, which most are
+                own = message.copy()
+                own["content"] = owned(content, index << MESSAGE)
+                made.append(own)
+            else:
+                made.append(self._message(message, index))
         for index, several in (words or {}).items():
             made[index] = {**made[index], "content": tracked(messages[index]["content"], several)}
         return made
@@ -217,19 +240,9 @@ class Marker:
 
     def _message(self, message: Any, index: int) -> Message:
         code = index << MESSAGE
-        made: Message
-        if (
-            type(message) is dict
-            and len(message) == 2
-            and type(content := message.get("content")) is str
-            and type(message.get("role")) is str
-        ):  # `is_plain`, which most are
-            made = message.copy()
-            made["content"] = owned(content, code)
-            return made
         if not isinstance(message, Mapping):
             raise self.template.rejected(f"a message must be a JSON object, not {type(message).__name__}")
-        made = {}
+        made: Message = {}
         for key, value in message.items():
             if value is None:
                 continue
@@ -246,7 +259,7 @@ class Marker:
                 made[key] = owned_calls if type(value) is list else owned_calls[0]
             else:
                 made[key] = plain(value)
-        return with_reasoning(made)
+        return made if _REASONING.isdisjoint(made) else with_reasoning(made)
 
 
 def is_plain(message: Any) -> bool:

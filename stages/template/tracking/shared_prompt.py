@@ -130,14 +130,13 @@ class SharedPrompt:
         self._number = self._cuts.index(len(prompt))
         return True
 
-    def end(self, text: str, words: list[Word]) -> list[Word]:
-        """Take note of the whole text. Returns its words without the hooks'.
+    def end(self, text: str, words: list[Word]) -> None:
+        """Take note of the whole text.
 
         Args:
-            words: sorted.
+            words: sorted; those of the hooks are among them.
         """
         self._text, self._places = text, [begin for begin, _, code in words if code <= _ENTERED]
-        return [word for word in words if word[2] > _ENTERED]
 
     def entered(self, items: Any, state: tuple[Any, ...]) -> TrackedStr:
         """Called before the loop, with the list that it goes through, and the variables that it reads."""
