@@ -185,22 +185,26 @@ def _best_sum(stock: Stock, space: int, fits: int, work: Work) -> list[tuple[int
     counts, unit = stock.counts, 1 + (space >> 6) // _WORDS
     sums, mask = 1, (1 << (space + 1)) - 1
     trace: list[tuple[int, int]] = []
-    least = max(0, work.left - _SUMS_WORK)
+    left, least = work.left, max(0, work.left - _SUMS_WORK)
     while fits:
         size = fits.bit_length() - 1
         fits ^= 1 << size
         before = more = sums
-        for _ in range(min(counts[size], space // size)):
+        number = counts[size]
+        if number * size > space:
+            number = space // size
+        for _ in range(number):
             more = (more << size) & mask
-            work.left -= 3 * unit
+            left -= 3 * unit
             if not more:
                 break
             sums |= more
-        work.left -= 2 * unit + 4
+        left -= 2 * unit + 4
         if sums != before:
             trace.append((size, before))
-        if (sums >> space) & 1 or work.left <= least:
+        if left <= least or (sums >> space) & 1:
             break
+    work.left = left
     reached = sums.bit_length() - 1
     found = []
     for size, before in reversed(trace):

@@ -24,7 +24,7 @@ from .limited import fill_limited, fill_pairs, limited_bound, spread, spread_and
 from .reduction import reduced
 from .rows import Rows
 
-TIGHT_VERSION = 4
+TIGHT_VERSION = 5
 """Which search this is. Part of what a dataset is made from, so that no run is finished with rows of another search."""
 WORK = 4_000_000
 """Work of the search, in the units of `Work`: half a second to a second."""
@@ -60,8 +60,10 @@ _FAR, _ALIKE, _ROWS_SHARE, _BOUND_SHARE = 0.02, 1024, 0.5, 0.9
 """Where best-fit-decreasing needs such a share more than the bound, the relaxation is first solved for sizes rounded to
 so many units, with these shares of the work for the rows and for the bound.
 """
-_PART, _PARTS, _PART_WORK = 150, 40, 400_000
-"""Rows whose relaxation is solved at once else, how often others are chosen, and the work of choosing them."""
+_PART, _PARTS, _PART_WORK, _PARTS_SHARE = 150, 40, 400_000, 0.5
+"""Rows whose relaxation is solved at once else, how often others are chosen, the work of choosing them, and the share
+of the work for all of this: it seldom saves a row.
+"""
 
 
 def tight_rows(
@@ -179,6 +181,7 @@ def _refined(rows: Rows, bound: DualBound, capacity: int, work: Work, tried: lis
     """
     if np.count_nonzero(np.bincount(rows.sizes)) <= _MOST_SIZES:
         return improved(rows, bound, capacity, work, tried)
+    work.left = int(_PARTS_SHARE * work.left)
     best, step = rows, 0
     while work.left > 0 and len(best) > bound.rows and step < _PARTS:
         work.left -= len(best.sizes) // 2 + 3 * len(best) + _PART_WORK
