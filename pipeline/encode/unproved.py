@@ -1,5 +1,6 @@
 """Reports conversations to which a mask cannot be applied, or ends the run."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -8,9 +9,13 @@ from ...schemas.config.hints import setting
 from ...schemas.errors import InputError
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
+from ...stages.template.dropped_content import LOST
 from ...stages.tokenize.content_check import MOST
 from ..inputs.scan import InputFile
 from .driver import Encoded
+
+_ALLOWED = re.compile(r"tokenizer\.allow_lost: \[([a-z_, ]+)\]$")
+"""What the detail of a reject ends with."""
 
 
 def check_proved(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:
@@ -68,6 +73,22 @@ def check_parts(mask: MaskConfig, files: Sequence[InputFile], encoded: Encoded) 
     if mask.on_unproved == "error":
         raise InputError(f"{what}. To leave them out: {setting('mask.on_unproved', 'reject')}; to use them, {fix}")
     return f"{what}. They are left out; to use them, {fix}"
+
+
+def check_lost(encoded: Encoded) -> str | None:
+    """Say what must be allowed to keep all rows that the template cuts; None if there are none."""
+    count, lost = 0, set[str]()
+    for record in encoded.records:
+        count += record.rejected.get(LOST, 0) + record.refused.get(LOST, 0)
+        for _, _, reason, detail in record.rejects:
+            if reason == LOST:
+                lost.update(*(found.split(", ") for found in _ALLOWED.findall(detail)[-1:]))
+    if not lost:
+        return None
+    return (
+        f"the chat template leaves out content of {plural(count, 'conversation')}, which are rejected. To lose it "
+        f"where that can be allowed: {setting('tokenizer.allow_lost', sorted(lost))}"
+    )
 
 
 def check_contents(files: Sequence[InputFile], encoded: Encoded) -> Iterator[str]:

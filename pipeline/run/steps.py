@@ -18,7 +18,7 @@ from ..encode.encode_spec import PAIRS_FORMAT
 from ..encode.prepared import Prepared
 from ..encode.rejects import first_reject, reject_lines
 from ..encode.sampling_notes import check_sampling, check_stops
-from ..encode.unproved import check_contents, check_parts, check_proved, check_rewritten
+from ..encode.unproved import check_contents, check_lost, check_parts, check_proved, check_rewritten
 from ..execute.executor import Executor
 from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
@@ -80,7 +80,8 @@ def encode_inputs(
         said = check(config.mask, prepared.joined, encoded)
         if said is not None:
             work.observer.note(said)
-    for said in check_contents(prepared.joined, encoded):
+    lost = check_lost(encoded)
+    for said in (*([lost] if lost else ()), *check_contents(prepared.joined, encoded)):
         work.observer.note(said)
     if any(needs_template(one.options) for one in prepared.formats.values()):
         for said in check_stops(encoded.spec, config.mask):

@@ -51,6 +51,7 @@ class TemplateCapabilities:
         self._template = template
         self.allowed = frozenset(allowed)
         self._parts: bool | None = None
+        self._looked: tuple[Any, dict[int, bool]] = ((), {})
         self._prints = False  # whether lists are written as Python or JSON prints them
 
     def joined(self, messages: Messages, first: int = 0) -> Messages:
@@ -126,7 +127,7 @@ class TemplateCapabilities:
         if tools and TOOLS not in tool_words:
             missing += [code for code in range(TOOLS - 1, TOOLS - 1 - len(tools), -1) if code not in tool_words]
         if missing:
-            dropped |= self._sorted_out(self._unseen(messages, tools, text, missing), messages, tools)
+            dropped |= self._sorted_out(missing, messages, tools, text)
         return tuple(sorted(dropped)) if dropped else ()
 
     def writes(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, index: int, kind: int) -> bool:
@@ -137,42 +138,53 @@ class TemplateCapabilities:
             kind: REASONING or CALL.
         """
         codes = [code for code in _more_than_text(messages[index], index) if code & kind]
-        return len(self._unseen(messages, tools, text, codes)) < len(codes)
+        return not all(self._unseen(messages, tools, text, code) for code in codes)
 
-    def _unseen(
-        self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, missing: Sequence[int]
-    ) -> list[int]:
-        """Return those of `missing` that the template really leaves out.
+    def _unseen(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, code: int) -> bool:
+        """As `_is_unseen`; a row that is refused is looked at up to three times, by each way to render it."""
+        row = (text, messages, tools)
+        if self._looked[0] != row:
+            self._looked = row, {}
+        known = self._looked[1]
+        if code not in known:
+            known[code] = self._is_unseen(messages, tools, text, code)
+        return known[code]
+
+    def _is_unseen(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, code: int) -> bool:
+        """Whether the template really leaves out the words of a code.
 
         Words may be in the text although they could not be followed (through `%`, for example). So the row is rendered
-        again for each, with its letters replaced by a character that is not in the text. If that character is then in
-        the text, the words are written.
+        again with their letters replaced by a character that is not in the text. If that character is then in the text,
+        the words are written.
         """
         mark = next(chr(one) for one in _MARKS if chr(one) not in text)
-        unseen = []
-        for code in missing:
-            altered = [_altered(message, index, code, mark) for index, message in enumerate(messages)]
-            own_tools = tools and [
-                _with_mark(tool, mark, TOOL_KEYS) if code == TOOLS - 1 - k else tool for k, tool in enumerate(tools)
-            ]
-            try:
-                found = self._template.render(altered, own_tools)
-            except StoppedTemplateError:
-                raise
-            except PacktrainError:
-                found = ""  # no evidence that they are written
-            rest = found.replace(json.dumps(mark)[1:-1], "").replace(mark, "")
-            if rest == found or len(rest) > len(text):
-                unseen.append(code)
-        return unseen
+        altered = [_altered(message, index, code, mark) for index, message in enumerate(messages)]
+        own_tools = tools and [
+            _with_mark(tool, mark, TOOL_KEYS) if code == TOOLS - 1 - k else tool for k, tool in enumerate(tools)
+        ]
+        try:
+            found = self._template.render(altered, own_tools)
+        except StoppedTemplateError:
+            raise
+        except PacktrainError:
+            return True  # no evidence that they are written
+        rest = found.replace(json.dumps(mark)[1:-1], "").replace(mark, "")
+        return rest == found or len(rest) > len(text)
 
-    def _sorted_out(self, unseen: list[int], messages: Messages, tools: list[dict[str, Any]] | None) -> set[str]:
-        """Return the allowed losses; raise for the first loss that is not allowed."""
+    def _sorted_out(
+        self, missing: Sequence[int], messages: Messages, tools: list[dict[str, Any]] | None, text: str
+    ) -> set[str]:
+        """The allowed losses among `missing`; raise for the others.
+
+        Of each kind that is not allowed, the first loss decides, because each is looked for with a rendering.
+        """
         dropped: set[str] = set()
+        refused: dict[str | None, tuple[str, str]] = {}
         lost_tools: list[int] = []
-        for code in unseen:
+        for code in missing:
             if code <= TOOLS:
-                lost_tools.append(TOOLS - 1 - code)
+                if self._unseen(messages, tools, text, code):
+                    lost_tools.append(TOOLS - 1 - code)
                 continue
             index, part = code >> MESSAGE, part_of(code)
             role = messages[index].get("role")
@@ -180,6 +192,8 @@ class TemplateCapabilities:
                 kind: str | None = DROPPED_REASONING
             else:
                 kind = "tool_calls" if code & CALL else ALLOWED_AS.get(str(role))
+            if kind in refused or kind in dropped or not self._unseen(messages, tools, text, code):
+                continue
             if kind == DROPPED_REASONING or kind in self.allowed:
                 dropped.add(str(kind))
                 continue
@@ -188,18 +202,24 @@ class TemplateCapabilities:
                 what = "its tool calls" if len(messages[index].get("tool_calls") or ()) < 2 else f"its tool call {part}"
             elif part:
                 what = f"part {part} of its content"
-            raise self._rejected(f"message {index + 1}: ", what, kind)
-        if lost_tools:
-            if "tools" not in self.allowed:
-                names = [_tool_name((tools or [])[k]) for k in lost_tools]
-                more = f" and {len(names) - _NAMED_TOOLS:,} more" if len(names) > _NAMED_TOOLS else ""
-                raise self._rejected("", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}", "tools")
+            refused[kind] = f"message {index + 1}: ", what
+        if lost_tools and "tools" in self.allowed:
             dropped.add("tools")
+        elif lost_tools:
+            names = [_tool_name((tools or [])[k]) for k in lost_tools]
+            more = f" and {len(names) - _NAMED_TOOLS:,} more" if len(names) > _NAMED_TOOLS else ""
+            refused["tools"] = "", f"the tools {', '.join(names[:_NAMED_TOOLS])}{more}"
+        if refused:
+            raise self._rejected(refused)
         return dropped
 
-    def _rejected(self, where: str, what: str, kind: str | None) -> RowRejectedError:
-        other = f"allow it with tokenizer.allow_lost: [{kind}]"
-        if kind is None:
+    def _rejected(self, refused: dict[str | None, tuple[str, str]]) -> RowRejectedError:
+        """The error for losses, by kind; names the first, and allows all."""
+        where, what = next(iter(refused.values()))
+        # With those that are allowed already, because this replaces them.
+        other = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *self.allowed}))}]"
+        if None in refused:
+            where, what = refused[None]
             other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
         name = self._template.name
         return RowRejectedError(

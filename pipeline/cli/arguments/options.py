@@ -48,7 +48,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a key, e.g. truncate.max_length=4096.",
+        help="Override a key, e.g. truncate.max_length=4096, or tokenizer.allow_lost='[system, tools]'.",
         autocompletion=completion.setting,
     ),
 ]

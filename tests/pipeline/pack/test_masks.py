@@ -445,3 +445,24 @@ def test_unknown_roles_and_special_tokens_in_contents_are_counted_and_named(pack
     assert len(odd) == 4
     assert re.search(r"unknown role: asistant \(3\)\. The first: .*rows\.jsonl, line 1\.", odd[0])
     assert re.search(r"in contents: <\|im_end\|> \(1\)\. The first: .*rows\.jsonl, line 6\.", odd[1])
+
+
+def test_all_that_a_template_leaves_out_is_named_at_once(packed: Packed) -> None:
+    rows = [json.loads(row) for row in late_rows(True) + late_rows(False)]
+    for row in rows[12:14]:
+        row["messages"][2]["role"] = "tool"
+    (packed.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    template = (
+        "{% for m in messages if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>"
+        "{% endfor %}"
+    )
+    packed.run("out", "assistant", chat_template=template, observer=Notes())
+    (note,) = [one for one in notes if "leaves out content" in one]
+    assert "of 12 conversations" in note
+    assert '"system", "tool_results"]' in note

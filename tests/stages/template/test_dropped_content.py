@@ -258,6 +258,31 @@ def test_tools_that_are_skipped_are_named() -> None:
     assert rendered(TEXTS_ONLY, messages, [TOOL], allow=("tools",)).dropped == ("tools",)
 
 
+def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> None:
+    messages = [system("Be brief."), user("hi"), {"role": "tool", "content": "42"}, answer("yes")]
+    source = "{% for m in messages if m.role in ['user', 'assistant'] %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    detail = lost(source, messages, [TOOL], ("tool_calls",))
+    assert detail.startswith("message 1: ")
+    assert detail.endswith("tokenizer.allow_lost: [system, tool_calls, tool_results, tools]")
+
+
+def test_a_loss_is_looked_for_once_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    template, count = ChatTemplate(TEXTS_ONLY, {}, "t"), 0
+    renderer = Renderer(template)
+    assert renderer.manner.closing is not None  # it is learned once for all rows
+    render = ChatTemplate.render
+
+    def counted(*args: Any, **kwargs: Any) -> str:
+        nonlocal count
+        count += "\\ue000" in repr(args[1])
+        return render(*args, **kwargs)
+
+    monkeypatch.setattr(ChatTemplate, "render", counted)
+    with pytest.raises(RowRejectedError):
+        renderer([user("hi"), *({"role": "tool", "content": str(one)} for one in range(9))], [answer("x")])
+    assert count == 1
+
+
 def test_what_is_allowed_is_named_once_and_in_order() -> None:
     row = [system("s"), user("u"), answer("v", tool_calls=[CALL, OTHER]), {"role": "tool", "content": "r"}, user("w")]
     source = "{% for m in messages if m.role == 'user' or m.content == 'v' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
