@@ -10,7 +10,7 @@ from rich.tree import Tree
 from ....schemas.config.config import RunConfig
 from ....schemas.ledger import Ledger, SourceLedger
 from ....schemas.manifest import Manifest
-from ....schemas.reasons import DECISIONS
+from ....schemas.reasons import DECISIONS, OWN, REASONS
 from ....schemas.units import count, duration, plural, size
 from ...encode.prepared import Prepared
 from ...report.draw.blocks import Grid
@@ -179,7 +179,13 @@ def print_summary(console: Console, manifest: Manifest, out: str, seconds: float
     )
     if rejected:
         what = plural(rejected, "row or example was", "rows or examples were")
-        say(console, f"{what} rejected; see {out}/rejects.jsonl", "yellow")
+        often, style = "", "yellow"
+        if 2 * rejected > total.rows_read:
+            reasons = total.rows_rejected | total.examples_dropped
+            most = max((one for one in reasons if one not in DECISIONS), key=lambda one: reasons[one])
+            often = f" of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All:"
+            style = "bold red"
+        say(console, f"{what} rejected{often or ';'} see {out}/rejects.jsonl", style)
     for line in advice:
         say(console, line, "yellow")
     if manifest.weighted:

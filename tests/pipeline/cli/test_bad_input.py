@@ -139,6 +139,12 @@ def test_the_summary_points_at_the_rejects(pack: Packer) -> None:
     assert f"1 row or example was rejected; see {pack.out / 'rejects.jsonl'}" in done.out
 
 
+def test_a_summary_of_mostly_rejected_rows_says_why(pack: Packer) -> None:
+    said = " ".join(pack(TEXT + b"{\n" * 3 + b"[]\n").out.split())
+    assert "4 rows or examples were rejected of 5 rows. Most often invalid_json: The line is not JSON;" in said
+    assert f"All: see {pack.out / 'rejects.jsonl'}" in said
+
+
 BAD_CHATS = [
     (b'{"messages": [{"role": "user", "content": 5}]}', "wrong_type", "`messages[0].content` must be a string"),
     (b'{"messages": [{"role": 7, "content": "x"}]}', "wrong_type", "`messages[0].role`"),
