@@ -78,6 +78,10 @@ class ChatTemplate:
                 f"chat template '{name}' does not compile: {error.message} (line {error.lineno}); "
                 "fix the template, or name another one"
             ) from error
+        except MachineLimitError as error:
+            raise StoppedTemplateError(
+                f"chat template '{name}' was stopped while it was compiled: {error}; fix it, or name another one"
+            ) from error
         except Exception as error:  # jinja2 leaves some mistakes to Python's compiler
             raise TemplateError(
                 f"chat template '{name}' does not compile: {error}; fix the template, or name another one"

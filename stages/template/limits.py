@@ -30,6 +30,9 @@ _WIDTH = re.compile(r"%[^%a-zA-Z]*\d{7}|\{[^{}]*:[^{}]*\d{7}")
 _COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
 """Matches widths that are arguments: `'%*d' % (10**9, 1)` and `'{:{}}'.format(1, 10**9)`."""
 
+_CHARACTER = re.compile(r"%(\([^)%]*\))?[^%a-zA-Z]*c|\{[^{}]*c\}")
+"""Matches conversions of numbers to characters: `'%c' % 65` and `'{:c}'.format(65)`."""
+
 
 class TemplateLimitError(Exception):
     """A template exceeded a counted limit. `ChatTemplate` catches it and names the template."""
@@ -369,3 +372,5 @@ def _require_format(text: str, args: Any) -> None:
     computed = any(isinstance(value, int) and abs(value) > _MAX_COMPUTED for value in values)
     if _WIDTH.search(text) or (computed and _COMPUTED_WIDTH.search(text)):
         raise TemplateLimitError("it formats with a width of millions")
+    if _CHARACTER.search(text) and any(isinstance(value, int) and 0xD800 <= value < 0xE000 for value in values):
+        raise TemplateLimitError("it makes half a character (a surrogate), which no file can hold")

@@ -7,6 +7,8 @@ import functools
 import json
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.errors import RowRejectedError, TemplateError
+from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TemplateError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate, plain
+from packtrain.stages.template.limits import MachineLimitError, watch_by
 from packtrain.stages.template.nested_values import nests_values
 from packtrain.stages.template.render import Renderer
 
@@ -197,6 +200,33 @@ def test_a_template_that_nests_without_end_does_not_compile() -> None:
     assert not nests_values(deep)
     with pytest.raises(TemplateError, match="does not compile: it nests too deeply"):
         ChatTemplate(deep, {}, "t")
+
+
+def test_a_template_that_is_stopped_while_it_is_compiled_says_so() -> None:
+    @contextmanager
+    def watch() -> Iterator[None]:
+        raise MachineLimitError("it took more than 9 s")
+        yield
+
+    watch_by(watch)
+    try:
+        with pytest.raises(StoppedTemplateError, match="'t' was stopped while it was compiled: it took more than 9 s"):
+            ChatTemplate("{{ 1 }}", {}, "t")
+    finally:
+        watch_by(None)
+
+
+@pytest.mark.parametrize(
+    "made", ["'%c' % 55296", "'%5c'|format(57343)", "'{:c}'.format(55296)", "'%(a)c' % {'a': 55296}"]
+)
+def test_a_template_cannot_make_half_a_character(made: str) -> None:
+    with pytest.raises(TemplateError, match="half a character"):
+        ChatTemplate("{{ " + made + " }}", {}, "t").render([{"role": "user", "content": "hi"}])
+
+
+def test_numbers_that_are_no_characters_are_written() -> None:
+    template = ChatTemplate("{{ '%d chars %c' % (55296, 65) if false else '%d' % 55296 }}{{ '%c' % 65 }}", {}, "t")
+    assert template.render([{"role": "user", "content": "hi"}]) == "55296A"
 
 
 def test_addresses_that_the_row_itself_writes_are_text() -> None:
