@@ -7,6 +7,7 @@ from itertools import groupby
 
 import msgspec
 
+from ...schemas.escape import escape_json
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.manifest import FileRecord
 from ...stages.overlap.evaluation_row import ANSWER, PROMPT
@@ -74,7 +75,7 @@ def put_hits(found: Contamination, out: Store, name: str = NAME) -> FileRecord:
     """Write the file, and return its entry in the manifest."""
     with out.draft("", sha256=True) as draft:
         for line in hit_lines(found):
-            draft.file.write(msgspec.json.encode(line) + b"\n")
+            draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
         put = draft.result
         if not put.bytes:  # an empty file has no bytes to hash
             put = type(put)(0, hash_bytes(b""), hashlib.sha256(b"").hexdigest())

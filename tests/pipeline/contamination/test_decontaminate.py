@@ -11,12 +11,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from packtrain.pipeline.contamination import hits_file
+from packtrain.pipeline.contamination.hits_file import HitLine, put_hits
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.inputs import scan
 from packtrain.pipeline.observer import Silent
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.forecast import plan
 from packtrain.pipeline.run.repair import repair
+from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, InputError
@@ -423,3 +426,13 @@ def test_the_command_alone(
     done = packtrain("contamination", tmp_path / "mix.yaml", "--against", tmp_path / "nothing.jsonl")
     assert done.code == 2
     assert "--against: " in done.err
+
+
+def test_the_file_of_hits_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = HitLine("a\u202eb", "s", "e.jsonl", 1, "prompt", "whole", 1.0, "x")
+    monkeypatch.setattr(hits_file, "hit_lines", lambda found: iter([line]))
+    found: Any = None
+    put_hits(found, LocalStore(tmp_path))
+    written = (tmp_path / "contamination.jsonl").read_text()
+    assert "\u202e" not in written
+    assert json.loads(written)["id"] == line.id
