@@ -124,5 +124,7 @@ def main() -> None:
         code = _INTERRUPTED
     # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
     if code == _INTERRUPTED:
-        print_line("packtrain: interrupted; run the same command again to continue", file=sys.stderr)
+        # Only a training may have nothing to continue from: a run keeps each finished part.
+        saved = ", from the last checkpoint if there is one" if sys.argv[1:2] == ["train"] else ""
+        print_line(f"packtrain: interrupted; run the same command again to continue{saved}", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,5 +1,6 @@
 """Reads the manifest; a dataset is finished if and only if it has one. Cheap to import."""
 
+import json
 import os
 from pathlib import Path
 
@@ -44,8 +45,11 @@ def read_manifest(store: Store) -> Manifest | None:
         manifest = Manifest.from_json(content)
         whole = manifest.hash == content.get("hash")  # a text that is not Unicode has no hash
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"a manifest of this version of packtrain ({error!r})"
+        if isinstance(error, json.JSONDecodeError):
+            what = f"JSON ({error})"
         raise IntegrityError(
-            f"{store.where(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); "
+            f"{store.where(MANIFEST)} is not {what}; "
             "rebuild it with `packtrain repair`, restore it, or delete the folder and run again"
         ) from error
     if not whole:

@@ -117,11 +117,13 @@ def why_missing(
         what = "its one block is" if total == 1 else what
         fields = list(_fields(last.head, source.head, source.name))
         if not fields:
-            yield f"source {source.name}: {what} encoded again: the parts made on {last.date} are gone"
+            gone_or_old = f"the parts made on {last.date} are gone, or of an earlier version"
+            yield f"source {source.name}: {what} encoded again: {gone_or_old}"
             continue
         shown = ", ".join(fields[:_SHOWN]) + (f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else "")
         verb = "differs" if len(fields) == 1 else "differ"
-        yield f"source {source.name}: {what} encoded again: {shown} {verb} from the parts made on {last.date}"
+        said = f"source {source.name}: {what} encoded again: {shown} {verb} from the parts made on {last.date}, "
+        yield said + "which stay in the cache"
 
 
 def _sources(files: Sequence[InputFile], tasks: Sequence[EncodeTask]) -> list[_SourceParts]:

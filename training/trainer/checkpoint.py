@@ -126,7 +126,7 @@ def writing(what: str) -> Iterator[None]:
     except (OSError, SafetensorError, RuntimeError) as error:  # the last of torch.save
         raise StoreError(
             f"{what} could not be written: {' '.join(str(error).split())}. Free some space; the same command then "
-            "continues from the last whole checkpoint"
+            "continues from the last whole checkpoint, or begins again if there is none"
         ) from error
 
 

@@ -214,10 +214,10 @@ class TokenizerLoading:
         if "error" in said:
             held = sorted(entry.name for entry in self._folder.iterdir())
             listing = ", ".join(held[:20]) + (", ..." if len(held) > 20 else "") if held else "nothing"
-            missing = "" if "tokenizer.json" in held else " It has no tokenizer.json."
+            missing = "" if "tokenizer.json" in held else f"{self._folder} has no tokenizer.json, and "
             raise TokenizerError(
-                f"transformers cannot load a tokenizer from {self._folder}: {said['error']}."
-                f"{missing} The folder holds: {listing}"
+                f"{missing}transformers cannot load a tokenizer from {'it' if missing else self._folder}. The folder "
+                f"holds: {listing}. transformers says: {said['error']}"
             )
         if self._memo is not None:
             _write_atomically(self._memo, seal(out, self._memo.name))

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from packtrain.pipeline.cli import main as main_module
 from packtrain.pipeline.cli.arguments.help import GROUPS
 
 from tests.support import warm
@@ -495,3 +496,15 @@ def test_a_ledger_that_does_not_fit_is_told_in_all(tmp_path: Path, program: Comm
     assert re.search(r"^rows read +│ +27$", done.out, re.MULTILINE)
     assert "9 sources: the report shows each one" in done.out
     assert "…" not in done.out
+
+
+@pytest.mark.parametrize(("words", "saved"), [(["train", "a.yaml"], True), (["run", "a.yaml"], False)])
+def test_an_interrupted_training_may_have_nothing_to_continue_from(
+    words: list[str], saved: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["packtrain", *words])
+    monkeypatch.setattr(main_module, "command", lambda: lambda *_args, **_more: 130)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 130
+    assert ("from the last checkpoint if there is one" in capsys.readouterr().err) == saved

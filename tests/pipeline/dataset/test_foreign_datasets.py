@@ -320,6 +320,15 @@ def test_a_manifest_of_another_shape_is_refused_in_words(
         assert "manifest" in done.err + done.out or "has no rows" in done.err
 
 
+def test_a_manifest_that_is_cut_short_is_said_to_be_no_json(foreign: Path, packtrain: Callable[..., Any]) -> None:
+    path = foreign / "manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    done = packtrain("verify", foreign)
+    assert done.code == 1
+    assert "manifest.json is not JSON (" in done.err
+    assert "Error(" not in done.err
+
+
 def test_an_exported_template_is_the_one_of_the_data(foreign: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET)

@@ -262,8 +262,10 @@ def test_a_folder_without_a_tokenizer_says_what_it_holds(tmp_path: Path) -> None
     with pytest.raises(TokenizerError) as raised:
         load_tokenizer(tmp_path, cache=tmp_path / "cache")
     message = str(raised.value)
-    assert message.startswith(f"transformers cannot load a tokenizer from {tmp_path}: ")
-    assert message.endswith("It has no tokenizer.json. The folder holds: notes.txt, weights.gguf")
+    assert message.startswith(
+        f"{tmp_path} has no tokenizer.json, and transformers cannot load a tokenizer from it. The folder holds: "
+        "notes.txt, weights.gguf. transformers says: "
+    )
     assert not (tmp_path / "cache").exists()
 
 
