@@ -472,7 +472,8 @@ def test_tokenizer_folders_that_are_none(pack: Packer) -> None:
     pack.tokenizer.mkdir()
     (pack.tokenizer / "weights.bin").touch()
     message = pack.refused(TEXT)
-    assert "It has no tokenizer.json. The folder holds: weights.bin" in message
+    assert f"{pack.tokenizer} has no tokenizer.json, and transformers cannot load a tokenizer from it" in message
+    assert "The folder holds: weights.bin. transformers says: " in message
 
 
 # Configurations
