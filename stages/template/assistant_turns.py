@@ -45,7 +45,6 @@ def code_of(index: int, part: int = 0, kind: int = 0) -> int:
     """The code of words of a message.
 
     Args:
-        index: index of the message.
         part: number of the content part or tool call, from 1; 0 for all of them as one text.
         kind: CALL, REASONING, or 0 for content.
     """
@@ -156,8 +155,7 @@ def find_turns(
         roles: one per message.
         prompt: number of messages that form the prompt.
         calls: messages with tool calls. A turn whose calls the template leaves out is refused.
-        cut: called where a generation prompt ends within a turn's words, with (place, rest of the generation prompt).
-            A trace learns from it what depends on the content.
+        cut: called with (place, rest of the generation prompt) where one ends within a turn's words, for traces.
 
     Raises:
         UnprovedError: a turn cannot be located with certainty.
@@ -187,8 +185,7 @@ def find_turns(
             if owners[low_word : high_word + 1].count(index) <= high_word - low_word:
                 raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
-        anchor = words[low_word][0]
-        _, done, code = words[high_word]
+        anchor, (_, done, code) = words[low_word][0], words[high_word]
         before = text[low:anchor]
         offset: int | None = None
         if index != prompt or not index:

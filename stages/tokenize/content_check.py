@@ -1,5 +1,5 @@
-"""Counts conversations that are rendered as they are, and whose author may not expect what comes of it: roles that
-nobody knows, which no mask trains as the assistant's, and special tokens in contents, which become real ones.
+"""Counts conversations that are rendered as they are, although their author may not expect the result: unknown roles,
+which no mask trains as the assistant's, and special tokens in contents, which become real ones.
 """
 
 import re
