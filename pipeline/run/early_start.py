@@ -84,7 +84,7 @@ def _check_shards(out: LocalStore) -> CheckAhead | None:
     try:
         check_tree(out.root)
         for name in filter(_RECORD.fullmatch, out.names("_run")):
-            shard = decode_note(unseal(out.read(name)), _Record).shard
+            shard = decode_note(unseal(out.read(name), name), _Record).shard
             check_name(shard.name)
             check_hash(shard.hash)
             files.add(shard)

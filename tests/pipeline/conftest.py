@@ -33,7 +33,7 @@ from packtrain.training.shards.dataset_rows import PackedRows
 from tests.support import warm
 
 if TYPE_CHECKING:
-    from tests.bench.faulty import Faulty
+    from tests.support.faulty import Faulty
 
 PROGRAM = Path(sys.executable).parent / "packtrain"
 
@@ -323,12 +323,12 @@ def workplace(
 
 @pytest.fixture(scope="session")
 def s3_server() -> "Iterator[Faulty]":
-    """An S3 server that has faults on demand; see `tests/bench/faulty.py`."""
+    """An S3 server that has faults on demand; see `tests/support/faulty.py`."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
     from botocore.loaders import JSONFileLoader
 
-    from tests.bench.faulty import Faulty
+    from tests.support.faulty import Faulty
 
     load = lru_cache(maxsize=None)(JSONFileLoader().load_file)  # the description of S3: 70 ms for each client
     JSONFileLoader.load_file = lambda self, path: load(path)

@@ -13,7 +13,7 @@ from packtrain.pipeline.export.verify import verify_export
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-from tests.bench.faulty import BUCKET
+from tests.support.faulty import BUCKET
 from tests.support.hub_stand_in import taken_for_the_hub
 
 pytestmark = [pytest.mark.xdist_group("exports"), pytest.mark.slow]
