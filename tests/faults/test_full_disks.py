@@ -8,7 +8,7 @@ from shutil import copytree
 import pytest
 from packtrain.schemas.errors import PacktrainError
 
-from tests.kit import merged, packed, saved, tree
+from tests.kit import packed, saved, tree
 from tests.support.mortal import Mortal
 from tests.support.whole_run import Whole
 
@@ -59,7 +59,7 @@ def test_a_disk_that_fills_up_and_grows(
 
 
 @pytest.mark.parametrize(
-    "largest", [300, *(pytest.param(size, marks=pytest.mark.slow) for size in (40, 1000, 3000, 10_000, 30_000, 60_000))]
+    "largest", [300, *(pytest.param(size, marks=pytest.mark.slow) for size in (1000, 4000, 20_000, 60_000))]
 )
 def test_a_file_that_cannot_be_written_to_its_end(whole: Whole, tmp_path: Path, largest: int) -> None:
     """With a limit of bytes a file, every write may fail in the middle, whoever runs the test."""
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_written_to_its_end(whole: Whole, tmp_path: Path, 
     environment = {"PACKTRAIN_CACHE": str(tmp_path / "work" / "user")}
     with Mortal(tmp_path / "mortal") as mortal:
         code, said = mortal.run("run", saved(config), largest=largest, environment=environment)
-        assert code == 1, said
+        assert code in (1, 2), said
         assert "Traceback" not in said
         assert str(tmp_path / "work") in said.replace("\n", "")
         assert not (tmp_path / "work" / "out" / "manifest.json").exists()
@@ -87,7 +87,7 @@ def test_a_cache_that_can_only_be_read_will_do(
     config = {**config, "cache": str(place / "cache")}
     packed(config, tmp_path)
     assert tree(tmp_path / "out") == whole.files
-    other = merged(config, {"out": str(tmp_path / "other"), "truncate": {"min_trained": 3}})
-    other["sources"] = [{**one, "max_row_bytes": "1MiB"} for one in config["sources"]]
+    sources = [{**one, "max_row_bytes": "1MiB"} for one in config["sources"]]
+    other = {**config, "out": str(tmp_path / "other"), "sources": sources}
     with pytest.raises(PacktrainError, match="cannot be written: Read-only file system"):
         packed(other, tmp_path)
