@@ -9,7 +9,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.manifest import FileRecord
 from ...schemas.versions import version
-from ...stages.pack.tight import TIGHT_VERSION
 from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
@@ -219,7 +218,6 @@ def plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str
                     "pad_id": tokenizer.pad_id,
                 },
                 "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
-                **({"planner": TIGHT_VERSION} if config.pack.strategy == "tight" else {}),
                 **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
                 "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
                 | {"packtrain": packtrain_version()},
