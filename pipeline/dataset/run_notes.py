@@ -114,15 +114,20 @@ def recall_cache(out: Store, place: str) -> str | None:
 
 
 def refuse_code(config: RunConfig, what: str) -> None:
-    """Refuse a noted configuration that names a reader function.
+    """Refuse a noted configuration that names a reader function, or has a condition: both can open files.
 
     Args:
         what: the note's name, for the message.
 
     Raises:
-        ConfigError: it names a reader function; the message says what to do.
+        ConfigError: it has one; the message says what to do.
     """
     for source in config.sources:
+        if source.where is not None:
+            raise ConfigError(
+                f"source {source.name} has a condition `where`, according to {what}. packtrain only evaluates "
+                "conditions that you write yourself: give the run's configuration with --config"
+            )
         if is_reader(source.format):
             raise ConfigError(
                 f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code that "
@@ -254,7 +259,7 @@ def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceF
     """Return the format of every source, from the plan; None if this version would read a source differently.
 
     Raises:
-        ConfigError: a source is read by a user's function.
+        ConfigError: a source is read by a user's function, or has a condition.
     """
     refuse_code(config, CONFIG)
     out: dict[str, SourceFormat] = {}
