@@ -22,7 +22,7 @@ from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.errors import ConfigError, OutputError
 from packtrain.schemas.manifest import Manifest
 
 from tests.support import warm
