@@ -288,7 +288,7 @@ def test_repair(make: Callable[..., Config], corpus: Path, tmp_path: Path, spari
     with pytest.raises(ConfigError, match=r"decontaminate\.against"):
         repair(out)
     test.write_bytes(kept + b'{"question": "and one more question that was not there"}\n')
-    with pytest.raises(OutputError, match="evaluation"):
+    with pytest.raises(OutputError, match=r"decontaminate\.against"):
         repair(out)
     test.write_bytes(kept)
     assert repair(out).rebuilt == ("contamination.jsonl",)
