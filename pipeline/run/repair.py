@@ -163,8 +163,8 @@ def _run_again(
 
 def _names(manifest: Manifest) -> set[str]:
     """The names of all files that the manifest lists."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    return {record.name for record in (*shards, *manifest.files)}
+    shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
+    return shards | {file.name for file in manifest.files}
 
 
 def _remove_strays(out: Store, manifest: Manifest) -> tuple[str, ...]:
