@@ -147,7 +147,7 @@ def nested(form: str, times: int, inner: str = "text") -> str:
     ],
 )
 def test_operands_that_polars_would_repeat_a_billion_times(condition: str) -> None:
-    with pytest.raises(ConfigError, match=r"an operand would be computed [\d,]+ times; at most 1,024"):
+    with pytest.raises(ConfigError, match="1,024"):
         Where(condition)
 
 
@@ -225,7 +225,7 @@ def test_many_values_are_one_operation() -> None:
 def test_a_value_that_cannot_be_computed() -> None:
     where = Where("CAST(text AS INTEGER) > 3")
     assert where([example(text="4"), example(text="2")]) == [True, False]
-    with pytest.raises(ConfigError, match="conversion from `str` to `i32` failed"):
+    with pytest.raises(ConfigError, match="i32"):
         where([example(text="four")])
 
 
