@@ -53,7 +53,7 @@ VARIANTS = (
     Variant("padded, by length", "padded by length", "sdpa"),
     Variant("padding-free, varlen", "padding-free", "packed_varlen"),
     Variant("packed, varlen", "packed", "packed_varlen"),
-    Variant("packed, SDPA with a block mask", "packed", "packed_block_mask"),
+    Variant("packed, SDPA with a mask", "packed", "sdpa"),
     Variant("packed, varlen, chunked loss", "packed", "packed_varlen", loss="chunked"),
     Variant("packed, varlen, compiled", "packed", "packed_varlen", compile=True),
     Variant("packed, varlen, compiled, chunked loss", "packed", "packed_varlen", loss="chunked", compile=True),
