@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -310,48 +308,6 @@ def test_real_folders(name: str) -> None:
     assert (spec.bos_id, spec.eos_id) == (live.bos_token_id, live.eos_token_id)
     inner = live("x y", add_special_tokens=False)["input_ids"]
     assert [*spec.prefix_ids, *inner, *spec.suffix_ids] == live("x y")["input_ids"]
-
-
-def test_transformers_is_asked_once_if_it_is_asked_early(
-    spec: TokenizerSpec, folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
-    module.ask_early(folder, cache)
-    assert not tokenizer_process._early, "the answer is stored"
-    new = tmp_path / "new"
-    module.ask_early(folder, new)
-    (child,) = tokenizer_process._early.values()
-    module.ask_early(folder, new)
-    assert list(tokenizer_process._early.values()) == [child]
-    forbid_children(monkeypatch)
-    assert load_tokenizer(folder, cache=new) == spec
-    assert child.returncode == 0
-    module.ask_early(folder, tmp_path / "another")
-    assert not tokenizer_process._early, "the user's cache has the answer"
-
-
-def test_a_process_of_an_early_question_may_die_or_be_unwanted(
-    spec: TokenizerSpec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
-    module.ask_early(folder, tmp_path)
-    (child,) = tokenizer_process._early.values()
-    child.kill()
-    assert load_tokenizer(folder, cache=tmp_path) == spec
-    assert child.returncode == -signal.SIGKILL
-    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "another"))
-    module.ask_early(folder, tmp_path / "new")
-    (child,) = tokenizer_process._early.values()
-    tokenizer_process.end_early()
-    assert child.returncode == -signal.SIGKILL
-
-
-def test_a_folder_that_changes_after_an_early_question_is_asked_again(folder: Path, tmp_path: Path) -> None:
-    changing = Path(shutil.copytree(folder, tmp_path / "changing"))
-    module.ask_early(changing, tmp_path / "cache")
-    write_folder(changing, pad_token="<s>")
-    assert load_tokenizer(changing, cache=tmp_path / "cache").pad_id == 256
-    tokenizer_process.end_early()
 
 
 @pytest.mark.slow
