@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.export.driver import export
-from packtrain.pipeline.export.options import export_options
+from packtrain.pipeline.export.export import export
 from packtrain.pipeline.run.driver import run
 
 pytestmark = pytest.mark.xdist_group("exports")
@@ -36,7 +35,7 @@ def test_an_exported_dataset_is_packed_again(
     tmp_path: Path,
     shape: str,
 ) -> None:
-    export(made(shape), tmp_path / "export", export_options("trl"), workers=1)
+    export(made(shape), tmp_path / "export", "trl")
     config = {
         "out": "again",
         "cache": str(tmp_path / "cache"),
