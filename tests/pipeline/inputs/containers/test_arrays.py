@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.blocks import BlockRows
+from packtrain.pipeline.inputs.blocks import BlockRows, Records
 from packtrain.pipeline.inputs.containers.tables import to_arrays, to_rows
 from packtrain.pipeline.inputs.scan import columns_of, prepare_rows
 from packtrain.stages.prep import PreparedBlock, make_format
@@ -69,7 +69,7 @@ def shown(prepared: PreparedBlock) -> tuple[Any, ...]:
 
 def as_lists(rows: BlockRows) -> BlockRows:
     """Rows with lists for arrays."""
-    plain = [
+    plain: Records = [
         (number, {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()})
         for number, row in rows.records or ()
     ]
