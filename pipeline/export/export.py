@@ -177,11 +177,13 @@ def _check_options(to: str, dtype: str | None, eos_id: int | None, multiple: int
             raise ConfigError(f"{option} is for --to {' or '.join(takers)}, not for {to}; leave it out")
     if dtype is not None and dtype not in _DTYPES[to]:
         raise ConfigError(f"--dtype {dtype}: choose {' or '.join(_DTYPES[to])} for --to {to}")
-    if to == "olmo-core" and (eos_id is None or not 0 <= eos_id < 2**31):
+    if to == "olmo-core" and eos_id is None:
         raise ConfigError(
             "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig that you train with: OLMo-core "
-            f"finds where documents end by it, and it is 0 to {2**31 - 1:,}"
+            "finds where documents end by it"
         )
+    if eos_id is not None and not 0 <= eos_id < 2**31:
+        raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1:,}")
     if multiple is not None and not 1 <= multiple < 2**16:
         raise ConfigError(f"--pad-seq-to-mult {multiple}: give a number from 1 to {2**16 - 1:,}")
 

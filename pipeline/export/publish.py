@@ -74,6 +74,8 @@ def publish(
     if match is None:
         raise ConfigError(f"{target[:200]}: write hf://owner/name, or hf://owner/name@branch")
     repository, revision = match[1], match[2]
+    if re.search(r"--|\.\.|[-.](?:/|$)|(?:^|/)[-.]", repository):
+        raise ConfigError(f"{target}: the Hub does not accept this name; write hf://owner/name")
     source = open_finished(dataset)
     card = _card(source, repository)
     shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}

@@ -56,7 +56,7 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
         ("--to megatron --dtype uint32", "--dtype uint32: choose int32 or uint16 for --to megatron"),
         ("--to megatron --eos-id 3", "--eos-id is for --to olmo-core, not for megatron; leave it out"),
         ("--to olmo-core", "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig"),
-        ("--to olmo-core --eos-id -1", "it is 0 to 2,147,483,647"),
+        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2,147,483,647"),
         ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65,535"),
     ],
 )
