@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
-
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.section import ConfigModel
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
@@ -320,7 +319,7 @@ def _shown(identity: Mapping[str, Any]) -> dict[str, Any]:
     return shown | dict(_changed(public, usual))
 
 
-def _public(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def _public(model: type[ConfigModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a section that the card may show."""
     shown: dict[str, Any] = {}
     for name, field in model.model_fields.items():
@@ -336,7 +335,7 @@ def _public(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+    return isinstance(kind, type) and issubclass(kind, ConfigModel)
 
 
 def _is_choice(kind: Any) -> bool:
