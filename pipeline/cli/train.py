@@ -68,12 +68,12 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
     from ...training.trainer.config import TrainConfig
     from ..configfile import load_as
 
-    if config is None and not demo:
-        raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
-    if not demo:
-        return load_as(TrainConfig, config, None, overrides)
     if config is not None:
-        raise ConfigError("--demo brings its own configuration; leave the file out")
+        if demo:
+            raise ConfigError("--demo brings its own configuration; leave the file out")
+        return load_as(TrainConfig, config, None, overrides)
+    if not demo:
+        raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
     loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
     if not (base / loaded.data[0].path / "manifest.json").is_file():
         raise ConfigError(f"there is no dataset in {loaded.data[0].path}; packtrain run --demo makes it")
