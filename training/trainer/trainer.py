@@ -38,7 +38,7 @@ from .forward import Forward, fuse_loss, offloaded
 from .loss import targets
 from .model import ModelLimits, may_leave_weights_unused
 from .settings import accumulation, fill_in, locked, refuse_conflicts, refuse_parallelism
-from .watch import ConsoleLog, EarlyWarnings, Meter, Proof
+from .watch import ConsoleLog, EarlyWarnings, Meter, Proof, Steps
 
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
@@ -116,7 +116,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         options = {"seed": args.seed, "epochs": epochs, "split": split, "pin_memory": cuda, "loss_weights": True}
         options |= loader or {}
         self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
-        self.beginning, self.epochs = self.loader.state_dict(), options["epochs"]
+        self.beginning = self.loader.state_dict()
         self.over = False
         """All steps were made before the checkpoint that training resumes from."""
         self.limits = ModelLimits.of(model)
@@ -147,7 +147,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        for callback in filter(None, (EarlyWarnings(self.limits.ids), say and ConsoleLog(say))):
+        steps_end = Steps(self.loader.rows_per_step * options["epochs"] / max(1, self.loader.total_rows))
+        for callback in filter(None, (steps_end, EarlyWarnings(self.limits.ids), say and ConsoleLog(say))):
             self.add_callback(callback)
 
     # Data
@@ -203,8 +204,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if "loss" in logs:
             seen = next((line["tokens_seen"] for line in reversed(self.state.log_history) if "tokens_seen" in line), 0)
             logs.update(self.meter.collect(seen))
-            rows = self.state.global_step * self.loader.rows_per_step
-            self.state.epoch = rows * self.epochs / max(1, self.loader.total_rows)
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
         if not math.isfinite(logs.get("loss", 0)) and not self.args.fp16:

@@ -82,6 +82,22 @@ class Proof:
             trainer.say(f"isolation proved: {', '.join(shown)}")
 
 
+class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
+    """Has the last step logged, and counts epochs by rows: steps may cross them.
+
+    Args:
+        epochs_per_step: how often a step reads the data.
+    """
+
+    def __init__(self, epochs_per_step: float) -> None:
+        self.epochs_per_step = epochs_per_step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See transformers."""
+        state.epoch = state.global_step * self.epochs_per_step
+        control.should_log = control.should_log or state.global_step >= state.max_steps
+
+
 class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """A warning, once of each kind and with likely causes, when early losses or gradient norms are abnormal.
 
