@@ -1,0 +1,248 @@
+"""An export is complete or not there: what cannot be exported, places that cannot be used, kills."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.export.export import export
+from packtrain.pipeline.export.formats import FORMATS
+from packtrain.pipeline.run.driver import run
+from packtrain.schemas.fingerprint import hash_bytes
+from packtrain.schemas.rows import PACKED
+
+from tests.support import warm
+
+pytestmark = pytest.mark.xdist_group("exports")
+Command = Callable[..., Any]
+Made = Callable[[str], Path]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
+    """The reason why an export is refused, which must leave nothing behind."""
+
+    def ask(*arguments: object, out: Path | None = None) -> str:
+        place = out or tmp_path / "never"
+        before = contents(tmp_path)
+        done = packtrain("export", *arguments, "--out", place)
+        assert (done.code, done.out) == (2, "")
+        assert "Traceback" not in done.err
+        assert contents(tmp_path) == before
+        assert os.path.lexists(place) == (out is not None)
+        assert not list(place.parent.glob(".*.part"))
+        return str(done.err)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--to megatorn", "megatorn"),
+        ("--to mds --dtype uint16", "--dtype is for --to megatron or olmo-core, not for mds; leave it out"),
+        ("--to megatron --dtype uint32", "--dtype uint32: choose int32 or uint16 for --to megatron"),
+        ("--to megatron --eos-id 3", "--eos-id is for --to olmo-core, not for megatron; leave it out"),
+        ("--to olmo-core", "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig"),
+        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2,147,483,647"),
+        ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65,535"),
+    ],
+)
+def test_options(refused: Callable[..., str], made: Made, arguments: str, reason: str) -> None:
+    assert reason in refused(made("bfd"), *arguments.split())
+
+
+def test_a_dataset_that_is_not_one(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
+    assert f"{tmp_path / 'nowhere'} does not exist" in refused(tmp_path / "nowhere", "--to", "mds")
+    half = Path(shutil.copytree(made("bfd"), tmp_path / "half"))
+    (half / "manifest.json").unlink()
+    assert f"{half} is not finished: it has no manifest.json" in refused(half, "--to", "mds")
+
+
+def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
+    for shape in ("bfd", "parquet"):
+        folder = Path(shutil.copytree(made(shape), tmp_path / shape))
+        shard = sorted((folder / "train" / "shards").iterdir())[1]
+        whole = shard.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 4
+        for data, reason in ((bytes(flipped), "does not match its hash"), (whole[:-5], "but the manifest says")):
+            shard.write_bytes(data)
+            said = refused(folder, "--to", "megatron")
+            assert f"{folder} is damaged: {shard.relative_to(folder)}" in said
+            assert reason in said
+            assert f"packtrain repair {folder} rebuilds it" in said
+        shard.unlink()
+        assert "is missing" in refused(folder, "--to", "megatron")
+        manifest = folder / "manifest.json"
+        manifest.write_bytes(manifest.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
+        assert f"{manifest} was changed after it was written" in refused(folder, "--to", "megatron")
+
+
+def with_wide_id(dataset: Path, folder: Path) -> int:
+    """Copy a dataset as a tokenizer of 70,001 tokens would have given it: in one row, id 70,000 for what is trained.
+    Returns the row.
+    """
+    import hashlib
+
+    shutil.copytree(dataset, folder)
+    manifest = open_dataset(folder).manifest
+    first, shard = manifest.splits["train"].shards[:2]
+    (batch,) = open_dataset(folder).batches(shard)
+    rows = batch.to_pylist()
+    row = rows[-1]
+    at = next(index for index, label in enumerate(row["labels"]) if label != -100)
+    row["input_ids"][at] = row["labels"][at] = 70_000
+    with pa.ipc.new_stream(str(folder / shard.name), PACKED) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, PACKED))
+    data = (folder / shard.name).read_bytes()
+    now = replace(shard, bytes=len(data), hash=hash_bytes(data), sha256=hashlib.sha256(data).hexdigest())
+    split = manifest.splits["train"]
+    shards = tuple(now if one is shard else one for one in split.shards)
+    splits = manifest.splits | {"train": replace(split, shards=shards)}
+    (folder / "manifest.json").write_bytes(replace(manifest, splits=splits).to_bytes())
+    return first.rows + len(rows) - 1
+
+
+def test_rows_that_do_not_fit(
+    refused: Callable[..., str], packtrain: Command, made: Made, read_rows: Callable[..., Any], tmp_path: Path
+) -> None:
+    row = with_wide_id(made("bfd"), tmp_path / "wide")
+    said = refused(tmp_path / "wide", "--to", "megatron", "--dtype", "uint16")
+    assert f"row {row} of split train cannot be exported to megatron: token id 70,000 does not fit into uint16" in said
+    assert packtrain("export", tmp_path / "wide", "--to", "megatron", "--out", tmp_path / "int32").code == 0
+    inside = read_rows(made("bfd"))[0]["input_ids"][1]
+    said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", inside)
+    assert f"a document has the end-of-sequence token {inside} inside, and OLMo-core would cut it there" in said
+    said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", 400_000)
+    assert "a document does not end with the end-of-sequence token 400000" in said
+    said = refused(made("bfd"), "--to", "megatron-bridge", "--pad-seq-to-mult", 64)
+    assert "more than max_length (128); pack with pack.align=64" in said
+
+
+def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made("bfd"), tmp_path / "evil"))
+    manifest = open_dataset(folder).manifest
+    for name in ("../../away", "a/b", ".hidden", "x\x1b[2J", ""):
+        splits = {name: manifest.splits["train"]}
+        (folder / "manifest.json").write_bytes(replace(manifest, splits=splits).to_bytes())
+        said = refused(folder, "--to", "megatron")
+        assert "its manifest has a split named" in said
+        assert "\x1b" not in said
+    plan = manifest.plan | {"tokenizer": {"pad_id": "7"}}
+    (folder / "manifest.json").write_bytes(replace(manifest, plan=plan).to_bytes())
+    assert "its manifest has the padding token '7', which is not an id" in refused(folder, "--to", "megatron-bridge")
+
+
+def test_preference_pairs(refused: Callable[..., str], little: Any, tmp_path: Path) -> None:
+    pair = {"prompt": "which way", "chosen": "up the hill", "rejected": "down"}
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n")
+    config = {
+        "out": "pairs",
+        "cache": str(tmp_path / "cache"),
+        "tokenizer": json.loads(little.config.read_text())["tokenizer"],
+        "sources": [{"name": "pairs", "format": "preference", "path": "pairs.jsonl"}],
+        "run": {"workers": 1, "report": False},
+    }
+    run(config, base=tmp_path)
+    assert "holds preference pairs, which are not packed" in refused(tmp_path / "pairs", "--to", "mds")
+
+
+def test_places_that_cannot_be_used(
+    packtrain: Command, refused: Callable[..., str], made: Made, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert f"{file} is there already, and no folder" in refused(made("bfd"), "--to", "mds", out=file)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("x")
+    assert f"{other} is not empty; delete it" in refused(made("bfd"), "--to", "mds", out=other)
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    assert "and no folder" in refused(made("bfd"), "--to", "mds", out=tmp_path / "link")
+    dataset = Path(shutil.copytree(made("bfd"), tmp_path / "dataset"))
+    inside = dataset / "train" / "mds"
+    inside.mkdir()
+    for _ in ("finished", "unfinished"):
+        assert f"lies inside {dataset}, a dataset" in refused(made("bfd"), "--to", "mds", out=inside)
+        (dataset / "manifest.json").unlink(missing_ok=True)
+
+    export = tmp_path / "export"
+    assert packtrain("export", made("bfd"), "--to", "megatron", "--out", export).code == 0
+    (export / "train" / "00000.bin").unlink()
+    said = refused(made("bfd"), "--to", "megatron", out=export)
+    assert f"{export} holds an export, whole or damaged; delete it" in said
+    done = packtrain("verify", export)
+    assert (done.code, "is an export, not a dataset" in done.err) == (2, True)
+    done = packtrain("export", made("bfd"), "--to", "mds", "--out", "s3://bucket/x")
+    assert (done.code, "is written to a folder of this machine" in done.err) == (2, True)
+
+
+def test_an_empty_folder_is_taken_and_the_bytes_are_a_function_of_the_rows(
+    packtrain: Command, made: Made, tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    shutil.copytree(made("bfd"), tmp_path / "moved")
+    for to in FORMATS:
+        more = ("--eos-id", 300_000) if to == "olmo-core" else ()
+        if more:
+            continue  # chats do not fit
+        for source, out in ((made("bfd"), "one"), (tmp_path / "moved", "two")):
+            done = packtrain("export", source, "--to", to, "--out", tmp_path / out, "--json")
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["to"] == to
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+        shutil.rmtree(tmp_path / "one")
+        shutil.rmtree(tmp_path / "two")
+
+
+KILLER = """
+import os, signal, pathlib
+
+def killing(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+pathlib.Path.rename = killing
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_export_is_not_there_and_the_next_one_is_whole(made: Made, tmp_path: Path) -> None:
+    command = ["export", made("bfd"), "--to", "mds", "--out", tmp_path / "out"]
+    process = warm.Process(command, env=dict(os.environ), patch=KILLER)
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    export(made("bfd"), tmp_path / "out", "mds")
+    export(made("bfd"), tmp_path / "other", "mds")
+    assert contents(tmp_path / "out") == contents(tmp_path / "other")
+
+
+def test_a_split_without_rows(little: Any, tmp_path: Path) -> None:
+    """A held-out part that nothing fell into has a shard all the same."""
+    (tmp_path / "one.jsonl").write_text('{"text": "the mules left before sun was up"}\n')
+    tokenizer = json.loads(little.config.read_text())["tokenizer"]
+    config = {
+        "out": "packed",
+        "tokenizer": tokenizer,
+        "sources": [{"name": "one", "format": "text", "path": "one.jsonl"}],
+        "holdout": {"fraction": 0.0001},
+        "run": {"workers": 1, "report": False},
+    }
+    manifest = run(config, base=tmp_path)
+    assert [split.rows for split in manifest.splits.values()] in ([1, 0], [0, 1])
+    for to in FORMATS:
+        made = export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
+        assert sorted(split["rows"] for split in made.splits.values()) == [0, 1]

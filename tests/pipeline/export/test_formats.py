@@ -1,0 +1,182 @@
+"""An export, read back by those for whom it is made: the same rows, in the same order."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.export import formats
+from packtrain.pipeline.export.export import Exported, export
+from packtrain.pipeline.run.driver import run
+from tokenizers import Tokenizer
+
+from .conftest import SHAPES
+from .foreign_readers import ForeignRow, datasets_parquet, mds, megatron_bridge, megatron_core, olmo_rules
+
+pytestmark = pytest.mark.xdist_group("exports")
+SPLITS = ("train", "holdout")
+Made = Callable[[str], Path]
+Read = Callable[..., list[dict[str, Any]]]
+
+
+def exported(dataset: Path, out: Path, to: str, **options: Any) -> Exported:
+    """An export of all rows and tokens."""
+    made, whole = export(dataset, out, to, **options), open_dataset(dataset).manifest
+    assert made.dataset == whole.hash
+    for name, split in whole.splits.items():
+        assert made.splits[name] == {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
+    return made
+
+
+def plain(rows: list[dict[str, Any]]) -> Iterator[ForeignRow]:
+    """The dataset's own rows as a foreign reader gives them."""
+    for row in rows:
+        yield row["input_ids"], [label != -100 for label in row["labels"]], row["seq_lengths"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
+    whole = open_dataset(made(shape)).manifest
+    assert len(whole.splits["train"].shards) >= 3
+    assert set(whole.splits) == set(SPLITS)
+    rows = read_rows(made(shape))
+    assert len(rows) > 20
+    assert read_rows(made(shape), "holdout")
+    assert any(start for row in rows for start in row["doc_starts"]) == (shape in ("wrapped", "bfd_split"))
+    assert (len(whole.splits["train"].windows) > 1) == (shape == "windows")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    done = exported(made(shape), tmp_path / "out", "megatron", dtype="uint16" if shape == "bfd" else None)
+    assert done.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
+    for split in SPLITS:
+        assert list(megatron_core(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_mds(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    exported(made(shape), tmp_path / "out", "mds")
+    for split in SPLITS:
+        assert list(mds(tmp_path / "out", split)) == read_rows(made(shape), split)
+
+
+def test_mds_in_shards_of_a_limited_size(
+    made: Made, read_rows: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "MDS_BYTES", 20_000)
+    exported(made("bfd"), tmp_path / "out", "mds")
+    sizes = [path.stat().st_size for path in (tmp_path / "out/train").glob("shard.*")]
+    assert len(sizes) > 2 * len(open_dataset(made("bfd")).manifest.splits["train"].shards)
+    assert 10_000 < max(sizes) < 21_000
+    assert list(mds(tmp_path / "out", "train")) == read_rows(made("bfd"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_trl(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    exported(made(shape), tmp_path / "out", "datasets")
+    for split in SPLITS:
+        expected = read_rows(made(shape), split)
+        assert list(datasets_parquet(tmp_path / "out", split, tmp_path / "cache")) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_megatron_bridge(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
+    multiple = 1 if shape == "parallel" else None  # its own default is below
+    exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=multiple)
+    for split in SPLITS:
+        assert list(megatron_bridge(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
+
+
+@pytest.mark.parametrize(("shape", "given", "multiple"), [("aligned", 8, 8), ("parallel", None, 4)])
+def test_megatron_bridge_under_context_parallelism(
+    made: Made, read_rows: Read, tmp_path: Path, shape: str, given: int | None, multiple: int
+) -> None:
+    """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained.
+
+    Without a number, the multiple is that of pack.parallel.
+    """
+    whole = open_dataset(made(shape)).manifest
+    pad_id = whole.plan["tokenizer"]["pad_id"]
+    exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=given)
+    padding = 0
+    for (ids, trained, lengths), row in zip(
+        megatron_bridge(tmp_path / "out", "train"), read_rows(made(shape)), strict=True
+    ):
+        assert [length % multiple for length in lengths] == [1] * len(lengths)
+        assert sum(lengths) - len(lengths) <= whole.max_length
+        begin, at = 0, 0
+        for length, own in zip(lengths, row["seq_lengths"], strict=True):
+            assert ids[begin : begin + own] == row["input_ids"][at : at + own]
+            assert ids[begin + own : begin + length] == [pad_id] * (length - own)
+            flags = [label != -100 for label in row["labels"][at : at + own]]
+            assert trained[begin : begin + length] == flags + [False] * (length - own)
+            begin, at, padding = begin + length, at + own, padding + length - own
+    assert padding > 0
+
+
+def test_the_facts_for_cuda_graphs(made: Made, tmp_path: Path) -> None:
+    import json
+
+    exported(made("bfd"), tmp_path / "out", "megatron-bridge")
+    whole = open_dataset(made("bfd")).manifest
+    for facts, split in zip(json.loads((tmp_path / "out/metadata.json").read_text()), whole.splits, strict=True):
+        rows = list(megatron_bridge(tmp_path / "out", split))
+        lengths = [length for *_, inner in rows for length in inner]
+        assert facts == {
+            "dataset_max_seqlen": max(lengths),
+            "max_samples_per_bin": max(len(inner) for *_, inner in rows),
+            "packing_factor": round(len(lengths) / len(rows), 2),
+            "packing_efficiency": round(100 * sum(lengths) / len(rows) / whole.max_length, 2),
+            "pack_size": whole.max_length,
+            "min_packed_seqlen": min(sum(inner) for *_, inner in rows),
+        }
+
+
+@pytest.mark.parametrize("shape", ["bfd", "wrapped", "parquet", "windows"])
+def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: Path, shape: str) -> None:
+    whole = open_dataset(made(shape)).manifest
+    eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")
+    assert eos is not None
+    dtype = "uint16" if shape == "bfd" else "uint32"
+    exported(made(shape), tmp_path / "out", "olmo-core", eos_id=eos, dtype=dtype)
+    for split in SPLITS:
+        found = olmo_rules(tmp_path / "out", split, eos, whole.max_length, dtype)
+        for (ids, trained, lengths), (own, flags, pieces) in zip(
+            found, plain(read_rows(made(shape), split)), strict=True
+        ):
+            rest = whole.max_length - len(own)
+            assert ids[: len(own)] == own
+            assert eos not in ids[len(own) :]
+            assert trained == flags + [False] * rest
+            assert lengths == pieces
+
+
+@pytest.mark.slow
+def test_real_data(realdata: Path, read_rows: Read, tmp_path: Path) -> None:
+    config = {
+        "out": "packed",
+        "tokenizer": {"path": str(realdata / "tokenizers/qwen3")},
+        "sources": [{"name": "gsm8k", "format": "messages", "path": str(realdata / "chat/gsm8k_train.jsonl")}],
+        "holdout": {"fraction": 0.1},
+        "output": {"shard_bytes": "4MiB"},
+        "run": {"workers": 1, "report": False},
+    }
+    run(config, base=tmp_path)
+    for to in ("megatron", "megatron-bridge", "mds", "trl"):
+        exported(tmp_path / "packed", tmp_path / to, to)
+    for split in SPLITS:
+        rows = read_rows(tmp_path / "packed", split)
+        assert len(rows) > 40
+        assert list(megatron_bridge(tmp_path / "megatron-bridge", split)) == list(plain(rows))
+        assert list(datasets_parquet(tmp_path / "trl", split, tmp_path / "cache")) == rows
+        assert list(megatron_core(tmp_path / "megatron", split)) == list(plain(rows))
+        assert list(mds(tmp_path / "mds", split)) == rows
+
+
+def test_every_format_has_a_round_trip() -> None:
+    assert {name.replace("-", "_") for name in formats.FORMATS} == {
+        *("megatron_bridge", "megatron", "mds", "olmo_core", "trl")
+    }
