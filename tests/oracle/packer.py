@@ -223,6 +223,8 @@ class Packer:
             reason = self._reason(example)
             if reason is None and config["duplicates"] == "drop" and example.says in self._seen:
                 reason = "duplicate"
+            elif reason is None and self.divided(example) and example.id not in written:
+                reason = "cut_untrained"  # whether it may be is for the caller to see
             if reason is None:
                 self._seen.add(example.says)
                 self.pieces[example.id] = list(self._pieces(example))
@@ -261,9 +263,6 @@ class Packer:
             return "overlong"
         if not any(asked[low + 1 : high]) and not kept:
             return "cut_untrained"
-        if self.divided(example) and example.id not in self.written:
-            assert not kept
-            return "cut_untrained"  # `check_division` says whether it may be
         return None
 
     def _pieces(self, example: Example) -> Iterator[Piece]:

@@ -103,7 +103,8 @@ def check_division(packer: Packer) -> None:
             assert all(piece.end - piece.start <= packer.capacity for piece in pieces)
     for example in packer.examples:
         if packer.dropped.get(example.id) == "cut_untrained" and packer.divided(example):
-            # One piece at least holds two tokens that are asked for, of which the second has a label.
+            # Or one piece would hold two tokens that are asked for, of which the second has a label.
+            assert not packer.config["keep_untrained"]
             low, high = packer.limited(example)
             assert sum(example.asked(packer.mask)[low:high]) < 3 + (high - low) // packer.capacity
 
