@@ -99,7 +99,7 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
         out[f"rows_{name}"] = {reason: count for (kind, reason), count in kinds.items() if kind == name}
     out["rows_blank"] = kinds["blank", ""]
     out["examples_skipped"] = +lines.skipped
-    nested = {name: Counter() for name in (
+    nested: dict[str, Counter[str]] = {name: Counter() for name in (
         "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped"
     )}  # fmt: skip
     for example in packer.examples:

@@ -90,12 +90,12 @@ class Reader:
         elif "prompt" in row:
             yield self._plain(source, name, row["prompt"], row["completion"], row.get("score"))
         elif "messages" in row:
-            yield self._chat(source, name, "", row["messages"], row.get("score"))
+            yield self._chat(source, name, "", row["messages"])
         else:
             question = {"role": "user", "content": f"{row['question']}\n\nSolve this in Python."}
             for sub, code in solutions(row):
                 answer = {"role": "assistant", "content": f"```python\n{code.rstrip()}\n```"}
-                yield self._chat(source, f"{name}/{sub}", str(row["id"]), [question, answer], None)
+                yield self._chat(source, f"{name}/{sub}", str(row["id"]), [question, answer])
 
     def _plain(self, source: str, name: str, prompt: str | None, rest: str, score: float | None) -> Example:
         text = (prompt or "") + rest
@@ -105,7 +105,7 @@ class Reader:
         ids = [self._tokenizer.bos_token_id] * special + ids
         added = Counter(special=special, end_of_sequence=ended)
         weight = 1.0 if score is None else score
-        made = Example(source, name, "", ids, None, added, [weight] * len(ids), says=(text, prompt, score))
+        made = Example(source, name, "", ids, None, added, [weight] * len(ids), says=(text, prompt, weight))
         if prompt is not None:
             inside = bisect_left([end for _, end in spans], len(prompt) + 1)
             made.begin = special + inside
@@ -113,7 +113,7 @@ class Reader:
             made.turns = [(made.begin, len(ids))]
         return made
 
-    def _chat(self, source: str, name: str, group: str, messages: list[Row], score: float | None) -> Example:
+    def _chat(self, source: str, name: str, group: str, messages: list[Row]) -> Example:
         bare = [{"role": one["role"], "content": one["content"]} for one in messages]
         text = self._tokenizer.apply_chat_template(bare, tokenize=False)
         ids, spans = self._tokens(text)
@@ -131,10 +131,10 @@ class Reader:
             prompt = self._tokenizer.apply_chat_template(bare[:-1], tokenize=False, add_generation_prompt=True)
             begin = bisect_left([end for _, end in spans], len(prompt) + 1)
         of_chars = weights_of_characters(messages)
-        weights = [of_chars[end - 1] * (1.0 if score is None else score) for _, end in spans]
+        weights = [of_chars[end - 1] for _, end in spans]
         said = tuple((one["role"], one["content"], weight_of(one)) for one in messages)
         ends = {last - 1 for _, last in turns}
-        return Example(source, name, group, ids, begin, Counter(), weights, turns, ends, True, says=(said, score))
+        return Example(source, name, group, ids, begin, Counter(), weights, turns, ends, True, says=(said,))
 
     def _tokens(self, text: str) -> tuple[list[int], list[Span]]:
         made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)

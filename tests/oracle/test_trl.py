@@ -173,7 +173,7 @@ def differs(row: Row, tokenizer: Any, ids: list[int]) -> bool:
         alone = tokenizer(row["prompt"]).input_ids
     else:
         alone = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
-    return ids[: len(alone)] != alone
+    return bool(ids[: len(alone)] != alone)
 
 
 def without_doubles(row: Row, their: Row, tokenizer: Any) -> Row:
@@ -239,7 +239,7 @@ def test_packed_rows_in_order(bench: Bench, strategy: str) -> None:
 def test_the_collator_takes_packed_rows_as_they_are(bench: Bench) -> None:
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-    rows = bench.run("bfd", truncate={"max_length": 96}, pack={"strategy": "bfd"})[:20]
+    rows = bench.run("collated", truncate={"max_length": 96}, pack={"strategy": "bfd"})[:20]
     batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)([dict(row) for row in rows])
     for name in ("input_ids", "labels", "position_ids"):
         assert batch[name][0].tolist() == [one for row in rows for one in row[name]]
