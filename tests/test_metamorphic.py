@@ -1,4 +1,4 @@
-"""What must not matter does not matter: 25 configurations, each in 15 ways that promise the same rows, or documents.
+"""What must not matter does not matter: 26 configurations, each in 15 ways that promise the same rows, or documents.
 
 The rows are a function of the data and the configuration: not of workers and machines, of containers and folders, of
 what is in the cache, of a kill, or of the tokenizer's engine. A document is a function of its own row: it is the same
@@ -64,6 +64,14 @@ ELSEWHERE = ("neighbours", "stream")
 HELD = [{"question": row["text"]} for row in kit.corpus("texts", 40)[1:40:4]]
 """Evaluation rows of which the texts have been seen."""
 
+LATE_SYSTEM = (
+    "{% set system = '' %}{% set turns = messages %}{% if messages[0].role == 'system' %}"
+    "{% set system = messages[0].content %}{% set turns = messages[1:] %}{% endif %}"
+    "{% for m in turns %}{% if m.role == 'user' %}[ASK]{% if loop.last and system %} {{ system }}\n\n{% endif %}"
+    " {{ m.content }}[/ASK]{% else %} {{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+"""The system message stands before the last message only, and only if that is a question: prompts render otherwise."""
+
 CASES: dict[str, Case] = {
     "bfd": case(),
     "bfd_split": case(pack={"strategy": "bfd_split"}, truncate=SMALL),
@@ -85,6 +93,9 @@ CASES: dict[str, Case] = {
         mask={"policy": "assistant", "thoughts": "last", "tool_calls": "mask"},
         tokenizer={"chat_template": kit.TOOLS},
         without=("container",),
+    ),
+    "late system": case(
+        "chats", tokenizer={"chat_template": LATE_SYSTEM, "allow_lost": ["system"]}, truncate={"max_length": 512}
     ),
     "split at turns": case(truncate=SMALL | {"overlong": "split", "split": {"at": "turns", "overlap": 3}}),
     "split at paragraphs": case(
@@ -295,6 +306,19 @@ def killed(case: Case, folder: Path) -> kit.Packed:
     return kit.packed(config)
 
 
+def shares_at_once(case: Case, folder: Path) -> kit.Packed:
+    """Three runs begin together; one of them is killed, unless the others have done everything by then."""
+    config = case.config(folder)
+    runs = []
+    for share, left in enumerate(("0", "4", "0")):
+        file = kit.saved(kit.merged(config, {"run": {"shard": f"{share}/3"}}), f"share-{share}.json")
+        runs.append(subprocess.Popen([sys.executable, "-c", KILLED, file, left], start_new_session=True))
+    codes = [run.wait(timeout=300) for run in runs]
+    assert codes[0] == codes[2] == 0
+    assert codes[1] in (0, -signal.SIGKILL)
+    return kit.Packed(folder / "out")
+
+
 def neighbours(case: Case, folder: Path) -> kit.Packed:
     """Every row stands twice in its file, and somewhere else."""
 
@@ -337,9 +361,11 @@ SAME_ROWS: dict[str, Callable[[Case, Path], kit.Packed]] = {
     "engine": engine,
     "command": command,
     "killed": killed,
+    "shares at once": shares_at_once,
 }
 CHANGES = (*SAME_ROWS, "neighbours", "stream")
-RAY = ("bfd_split", "held out")
+FEW = {"ray": ("bfd_split", "held out"), "shares at once": ("windows", "preference")}
+"""What takes long is tried on two."""
 QUICK_KILLS = ("split at turns", "weighted")
 
 
@@ -348,9 +374,9 @@ def pairs() -> list[Any]:
     found = []
     for number, name in enumerate(CASES):
         for place, change in enumerate(CHANGES):
-            if change in CASES[name].without or (change == "ray" and name not in RAY):
+            if change in CASES[name].without or name not in FEW.get(change, CASES):
                 continue
-            quick = name in QUICK_KILLS if change == "killed" else change != "ray" and (number + place) % 3 == 0
+            quick = name in QUICK_KILLS if change == "killed" else change not in FEW and (number + place) % 3 == 0
             marks = [] if quick else [pytest.mark.slow]
             marks += [pytest.mark.xdist_group("ray")] if change == "ray" else []
             found.append(pytest.param(name, change, marks=marks, id=f"{name}-{change}"))
