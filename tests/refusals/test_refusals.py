@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -92,6 +94,9 @@ def put(path: Path, content: Any) -> None:
         case {"rows": rows, "cut": count}:
             kit.write(path, rows)
             os.truncate(path, path.stat().st_size - count)
+        case {"twice": name}:
+            table = pa.Table.from_arrays([pa.array(["a"])] * 2, [name] * 2)
+            pq.write_table(table, path)
         case {"json": value}:
             path.write_text(json.dumps(value))
         case {"gone": True}:
