@@ -153,6 +153,14 @@ def counts(packed: kit.Packed) -> Row:
     }
 
 
+def places(packed: kit.Packed) -> list[tuple[Any, ...]]:
+    """Where each document comes from, its line counted over all files of its source; see `in_many_files`."""
+    return [
+        (one["source"], one["group"], one["tokens"], one["line"] + int(f"0{one['file'].partition('rows-')[2]}"))
+        for one in packed.documents()
+    ]
+
+
 # The changes: each takes a case and a new folder, and packs
 
 
@@ -411,6 +419,8 @@ def test_it_does_not_matter(name: str, change: str, plain: Callable[[str], kit.P
         return
     assert made.digest() == expected.digest()
     assert counts(made) == counts(expected)
+    if change != "files in order":
+        assert places(made) == places(expected)
 
 
 def test_the_cases_are_different(plain: Callable[[str], kit.Packed]) -> None:

@@ -245,6 +245,22 @@ def test_the_collator_takes_packed_rows_as_they_are(bench: Bench) -> None:
         assert batch[name][0].tolist() == [one for row in rows for one in row[name]]
 
 
+def test_the_collator_needs_lengths_with_padding(bench: Bench) -> None:
+    """With lengths of documents alone it would cut rows at other places than the documents' ends."""
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    rows = bench.run("divided", truncate={"max_length": 96}, pack={"strategy": "bfd", "parallel": {"cp": 2}})[:4]
+    shorter = [row | {"seq_lengths": row["seq_lengths_unpadded"]} for row in rows]
+    assert shorter != rows
+    collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    batch = collator([dict(row) for row in rows])
+    lengths = [length for row in rows for length in row["seq_lengths"]]
+    assert batch["cu_seq_lens_q"].tolist() == np.cumsum([0, *lengths]).tolist()
+    assert batch["position_ids"][0].tolist() == [one for row in rows for one in row["position_ids"]]
+    with pytest.raises(IndexError, match="shape of the mask"):
+        collator(shorter)
+
+
 def test_a_trainer_prepares_as_it_is_driven_here(tmp_path: Path) -> None:
     """`prepared` calls one method of a trainer that was never built; a real one gives the same."""
     from transformers import LlamaConfig, LlamaForCausalLM
