@@ -25,7 +25,7 @@ def zstd(data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def two_members(data: bytes) -> bytes:
@@ -34,7 +34,10 @@ def two_members(data: bytes) -> bytes:
 
 
 def data(encode: Callable[[list[Row]], bytes]) -> Write:
-    return lambda file, rows: [file.write_bytes(encode(rows)), None][1]
+    def write(file: Path, rows: list[Row]) -> None:
+        file.write_bytes(encode(rows))
+
+    return write
 
 
 def array(rows: list[Row], indent: int | None = None) -> bytes:

@@ -307,7 +307,7 @@ def killed(case: Case, folder: Path) -> kit.Packed:
     config = case.config(folder)
     puts = zlib.crc32(repr(case).encode()) % 22 + 6  # of about 40; the second run begins with fewer to do
     for left in (puts, 9):
-        words = [sys.executable, "-c", KILLED, kit.saved(config), str(left)]
+        words = [sys.executable, "-c", KILLED, str(kit.saved(config)), str(left)]
         done = subprocess.run(words, start_new_session=True, capture_output=True, timeout=300)
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
         assert not (folder / "out" / "manifest.json").exists()
@@ -347,7 +347,7 @@ def stream(case: Case, folder: Path) -> Pieces:
     rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, loss_weights=True)
     found: Pieces = Counter()
     for batch in rows:
-        row = {
+        row: Row = {
             name: batch[name][0].tolist()
             for name in ("input_ids", "labels", "position_ids", "loss_weights")
             if name in batch

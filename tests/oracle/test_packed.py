@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def check_documents(packed: kit.Packed, packer: Packer) -> None:
     order = [example for example in packer.examples if example.id in packer.pieces]
     found = packed.documents()
     assert [one["id"] for one in found] == [example.id for example in order]
-    sides = defaultdict(set)
+    sides: dict[Any, set[str]] = defaultdict(set)
     for one, example in zip(found, order, strict=True):
         place = example.id.partition("/")[2].split("/")[0]
         assert (one["source"], one["group"], one["tokens"]) == (example.source, example.group, len(example.ids))
@@ -215,15 +216,15 @@ def check_ledger(
         expected["labels_not_asked"] += padding[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
         if packer.mask["policy"] == "all":  # this packer does not know how a prompt falls into turns
-            ignored = (*UNKNOWN, "turns_cut")
+            ignored = {*UNKNOWN, "turns_cut"}
         else:
-            ignored = UNKNOWN
+            ignored = {*UNKNOWN}
             expected["turns_cut"] = sum(
                 packer.written[name].copies * cuts(packer.pieces[name][0].example, [*pieces], packer.mask)
                 for name, pieces in inside.items()
                 if packer.pieces[name][0].example.source == source
             )
-        keys = (expected.keys() | actual.keys()) - {*ignored}
+        keys = (expected.keys() | actual.keys()) - ignored
         pairs = {key: (actual.get(key) or 0, expected.get(key) or 0) for key in keys}
         assert {key: pair for key, pair in pairs.items() if pair[0] != pair[1]} == {}, source
 
