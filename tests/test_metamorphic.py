@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
         "chats", "texts", "pairs", "alpaca", pack={"window_tokens": 3000}, without=("many files", "files in order")
     ),
     "few documents a row": case(pack={"max_docs": 3, "align": 8}, mask="all"),
-    "divided rows": case(pack={"parallel": {"cp": 2, "layout": "thd"}}, without=("stream",)),
+    "divided rows": case(pack={"parallel": {"cp": 2, "layout": "thd"}}),
     "held out": case(holdout={"fraction": 0.3, "by": "example"}, seed=3),
     "problems held out": case("apps", holdout={"fraction": 0.3}),
     "every turn": case("chats", mask="assistant", keep_untrained=True),
@@ -112,9 +112,7 @@ CASES: dict[str, Case] = {
     "repeated": case(source("chats", repeat=3), "texts", source("pairs", style="chat")),
     "mixed": case(source("chats", weight=1.0), source("texts", weight=3.0), without=ELSEWHERE),
     "weighted": case(source("chats", loss_weight=2.5), "texts", loss={"normalize": "document"}),
-    "decontaminated": case(
-        "texts", "chats", decontaminate={"against": "held.jsonl", "action": "drop"}, without=("stream",)
-    ),
+    "decontaminated": case("texts", "chats", decontaminate={"against": "held.jsonl", "action": "drop"}),
     "found formats": case(*(source(kind, format="auto") for kind in ("alpaca", "sharegpt", "ids"))),
     "preference": case("choices", holdout={"fraction": 0.2}, truncate={"max_length": 64}, without=("stream",)),
 }
@@ -344,6 +342,8 @@ def stream(case: Case, folder: Path) -> Pieces:
 
     config = in_many_files(case, folder)
     config["sources"] = [one | {"path": str(folder / one["path"])} for one in config["sources"]]
+    if "decontaminate" in config:
+        config["decontaminate"] |= {"against": str(folder / "held.jsonl")}
     rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, loss_weights=True)
     found: Pieces = Counter()
     for batch in rows:
