@@ -105,7 +105,7 @@ class Reader:
         ids = [self._tokenizer.bos_token_id] * special + ids
         added = Counter(special=special, end_of_sequence=ended)
         weight = 1.0 if score is None else score
-        made = Example(source, name, "", ids, None, added, [weight] * len(ids), says=(text, prompt, weight))
+        made = Example(source, name, "", ids, None, added, [weight] * len(ids), says=(text, prompt or "", weight))
         if prompt is not None:
             inside = bisect_left([end for _, end in spans], len(prompt) + 1)
             made.begin = special + inside
