@@ -63,8 +63,9 @@ def run_evaluation(request: EvaluationRequest, observer: Observer | None = None)
     """
     observer = observer or Silent()
     with open_problems(request.data) as problems:
+        ks: tuple[int, ...] = ()
         if request.samples is None:
-            attempts, ks = attempts_of_references(problems), ()
+            attempts = attempts_of_references(problems)
         else:
             attempts = attempts_of_samples(read_samples(request.samples), request.samples, problems)
             ks = check_ks(request.ks, attempts)
