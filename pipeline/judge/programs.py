@@ -3,11 +3,9 @@
 Nothing in here says whether an answer is right: expected outputs never enter a sandbox. They are compared outside.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Event
-from typing import Protocol
 
 MIB = 1 << 20
 
@@ -16,18 +14,15 @@ MIB = 1 << 20
 class ProgramLimits:
     """What one test of a program may use."""
 
-    wall_seconds: float = 10.0
+    wall_seconds: float = 20.0
     """From the start of the test to its end, sleeping included."""
     cpu_seconds: float = 10.0
-    """CPU time of the program's process; the kernel counts whole seconds, so this is rounded up."""
+    """CPU time; the kernel counts whole seconds, so this is rounded up."""
     memory_bytes: int = 1024 * MIB
-    """Address space of each process."""
-    processes: int = 32
-    """Processes and threads at once."""
-    file_bytes: int = 64 * MIB
-    """The temporary folder, and each file in it."""
+    """Address space."""
+    threads: int = 32
     output_bytes: int = 16 * MIB
-    """Standard output, or the JSON of a returned value."""
+    """Standard output, standard error, or the JSON of a returned value."""
     stop: Event | None = None
     """Ends the test as soon as another thread sets it, as a timeout."""
 
@@ -55,7 +50,7 @@ class Ending(StrEnum):
     """Wall or CPU time ran out."""
     memory = "memory"
     """Memory ran out."""
-    output_limit = "output_limit"
+    output_limit = "output limit"
     """More output, or a larger value, than is allowed."""
 
 
@@ -71,31 +66,3 @@ class Execution:
     stderr: str
     """The end of standard error, at most some KiB. Hostile text: escape it before it is printed."""
     wall_seconds: float
-    cpu_seconds: float
-
-
-class Sandbox(Protocol):
-    """Runs programs apart from everything else. Safe to use from several threads at once."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str:
-        """Its version, and that of the Python that programs run under."""
-        ...
-
-    @property
-    def note(self) -> str | None:
-        """Why it is not a better one, where that was wanted."""
-        ...
-
-    def run(self, program: Program, limits: ProgramLimits) -> Iterator[Execution]:
-        """Runs the tests in the order of the inputs, each when asked for. Closing the iterator ends all processes.
-
-        One thread takes all of them: a sandbox ends with the thread that started it.
-
-        Raises SandboxError if the machine failed (the sandbox did not start, the disk is full), which says nothing
-        about the program.
-        """
-        ...

@@ -2,18 +2,18 @@
 
 It takes away what a program of a model never needs and what kernels have been attacked through: new namespaces and
 mounts, sockets (socket pairs stay, asyncio needs them), tracing and limits of other processes, memory that no limit
-counts (memfd, System V), keys, BPF, io_uring, modules, clocks. Owners, permissions and times of files as well, which
-Landlock does not protect.
+counts (memfd, System V), keys, BPF, io_uring, modules, clocks; and other processes: a program may start threads alone.
 """
 
 import errno
 import struct
 
-from ....schemas.errors import ConfigError
+from ...schemas.errors import ConfigError
 
 # Name: number on x86-64, number on ARM64 (None: not there).
 _DENIED: dict[str, tuple[int | None, int | None]] = {
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
+    "fork": (57, None), "vfork": (58, None), "ptrace": (101, 117), "kcmp": (312, 272),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "move_pages": (279, 239), "migrate_pages": (256, 238),
     "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
     "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
@@ -73,9 +73,10 @@ def program_filter(machine: str) -> bytes:
     # Its flags are in memory, where no filter can look: C libraries go on with `clone` where it is not known.
     lines += [(_EQUAL, 0, 1, _CLONE3[which]), (_RETURN, 0, 0, _refuse(errno.ENOSYS))]
     lines += [
-        (_EQUAL, 0, 4, _CLONE[which]),
+        (_EQUAL, 0, 5, _CLONE[which]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_SET, 0, 1, _NAMESPACES),
+        (_SET, 1, 0, _NAMESPACES),
+        (_SET, 1, 0, 0x10000),  # CLONE_THREAD
         (_RETURN, 0, 0, _refuse(errno.EPERM)),
         (_RETURN, 0, 0, _ALLOW),
     ]

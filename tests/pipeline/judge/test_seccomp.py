@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.judge.sandbox.seccomp import program_filter
+from packtrain.pipeline.judge.seccomp import program_filter
 from packtrain.schemas.errors import ConfigError
 
 TABLES = {
@@ -16,7 +16,7 @@ TABLES = {
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 DENIED = 0x00050000 | errno.EPERM
 NEEDED = (
-    "read", "write", "openat", "close", "mmap", "munmap", "brk", "clone", "execve", "exit_group", "wait4", "pipe2",
+    "read", "write", "openat", "close", "mmap", "munmap", "brk", "execve", "exit_group", "wait4", "pipe2",
     "dup3", "fcntl", "futex", "getrandom", "socketpair", "lseek", "getdents64", "unlinkat", "mkdirat", "rt_sigaction",
     "kill", "setrlimit", "clock_nanosleep", "ppoll", "set_robust_list", "prlimit64", "getuid", "sched_yield",
     "newfstatat",
@@ -71,7 +71,10 @@ def test_calls_by_their_first_argument(machine: str) -> None:
     table = numbers(machine)
     for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
         assert verdict(machine, table["clone"], flag | 17) == DENIED
-    assert verdict(machine, table["clone"], 0x1200011) == ALLOW  # fork
+    for other in (0x1200011, 17, 0x100 | 17, 0x4000 | 0x100 | 17):  # processes, by fork and vfork
+        assert verdict(machine, table["clone"], other) == DENIED
+    for name in {"fork", "vfork"} & table.keys():
+        assert verdict(machine, table[name]) == DENIED
     assert verdict(machine, table["clone"], 0x3D0F00) == ALLOW  # a thread
     assert verdict(machine, table["prlimit64"], 0) == ALLOW
     assert verdict(machine, table["prlimit64"], 1) == DENIED
