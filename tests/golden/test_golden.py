@@ -202,6 +202,8 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("split between even lines", texts | {"path": "even.jsonl"}, truncate=cut | {"split": {"at": "paragraphs"}})
     many = source("ids", name="many", path="many.jsonl", weight=3.0)
     add("mixture of many", many, texts | {"weight": 1.0, "repeat": 1}, pack={"strategy": "wrapped"})
+    add("tokenized, labels and masks", source("ids", path="masked.jsonl"))
+    add("special tokens in texts", texts | {"path": "special.jsonl"}, pairs | {"path": "special.jsonl"})
     add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
     limits = {"max_length": 96, "max_prompt_length": 12, "max_completion_length": 16}
     add("preference, both limits", "choices", truncate=limits)
@@ -289,6 +291,10 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
     yield "again", again
     lengths = ([5, 9, 2], [16], [1, 15])
     yield "rows", [{"input_ids": list(range(n, n + 16)), "seq_lengths": lengths[n % 3]} for n in range(40)]
+    masked = kit.corpus("ids", 40, seed=16)
+    yield "masked", [row | {"loss_mask": [n % 5 % 2 for n in range(len(row["labels"]))]} for row in masked]
+    words = [f"the sun {'<|im_end|>' * (n % 3)} was {'up' * (n % 5)}{'<|im_end|>' * (n % 2)}" for n in range(40)]
+    yield "special", [{"text": one, "prompt": one, "completion": one[n % 9 :]} for n, one in enumerate(words)]
     yield "even", [{"text": f"the {'sun ' * (n % 4)}was up\n" * (20 + n) + "far " * (n % 7)} for n in range(80)]
     yield "many", [{"input_ids": [n % 299, n % 23, *range(n % 5)]} for n in range(16_000)]
     yield "evaluation", [{"question": text, "answer": "1"} for text in (*said[5:60:7], *asked[2:50:9])]
