@@ -1,4 +1,4 @@
-"""Odd lines, other runs in the same folder, small disks and interruptions: the same rows, or nothing that looks done."""
+"""Odd lines, other runs in a folder, small disks and interruptions: the same rows, or nothing that looks finished."""
 
 import json
 import os
