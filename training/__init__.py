@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from .loader.watchdog import Watchdog
     from .order.balance import Balance
     from .order.mixture import Source
+    from .trainer.loss import loss_units, weighted_loss
     from .trainer.run import train
     from .trainer.trainer import PackedTrainer
-    from .trainer.weighted import WeightedLoss, loss_units, weighted_loss
 
 __all__ = [
     "Balance",
@@ -25,7 +25,6 @@ __all__ = [
     "PackedTrainer",
     "Source",
     "Watchdog",
-    "WeightedLoss",
     "collate",
     "loss_units",
     "train",
@@ -42,11 +41,10 @@ _HOMES = {
     "PackedTrainer": "trainer.trainer",
     "Source": "order.mixture",
     "Watchdog": "loader.watchdog",
-    "WeightedLoss": "trainer.weighted",
     "collate": "loader.torch_dataset",
-    "loss_units": "trainer.weighted",
+    "loss_units": "trainer.loss",
     "train": "trainer.run",
-    "weighted_loss": "trainer.weighted",
+    "weighted_loss": "trainer.loss",
 }
 
 

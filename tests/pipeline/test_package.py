@@ -111,7 +111,6 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
-    "training": ("trainer", "generate", "launch", "probe", "attention", "loader", "losses", "order", "shards"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 
