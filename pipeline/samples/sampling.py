@@ -149,8 +149,8 @@ def draw_samples(
             finally:
                 engine.close()
             observer.end()
-        samples = file.reasons.total()
-        return SampleCounts(samples, samples - before, file.tokens, dict(sorted(file.reasons.items())))
+        held = file.reasons.total()
+        return SampleCounts(held, held - before, file.tokens, dict(sorted(file.reasons.items())))
 
 
 def _in_order(
