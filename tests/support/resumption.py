@@ -1,4 +1,4 @@
-"""Checks on your own data that no row is lost or repeated, wherever training stopped."""
+"""Checks that a loader loses and repeats no row, wherever it stopped and on however many ranks it goes on."""
 
 import json
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from ..schemas.rows import IGNORE_INDEX
+from packtrain.schemas.rows import IGNORE_INDEX
 
 STATE_BYTES = 1024
 """Upper bound on the size of a state as JSON."""
@@ -28,11 +28,10 @@ class Resumable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The number of ranks, workers and rows per step with which a dataset is read."""
+    """The number of ranks and rows per step with which a dataset is read."""
 
     world_size: int
     rows_per_step: int
-    num_workers: int = 0
 
 
 Make = Callable[[int, Shape], Resumable]
