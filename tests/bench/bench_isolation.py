@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from packtrain.training.attention.apply import configs_of
-from packtrain.training.loader.collate import flatten
+from packtrain.training.batch import flatten
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 if TYPE_CHECKING:

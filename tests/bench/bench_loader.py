@@ -269,8 +269,8 @@ class Tiled:
 def print_first(folder: Path, work: Path) -> None:
     """How long a loader takes to be made, and then to give a batch from anywhere."""
     from packtrain.training import PackedLoader
-    from packtrain.training.order.balance import Balance
     from packtrain.training.shards import dataset_rows as home
+    from packtrain.training.steps import Balance
 
     real = PackedLoader(folder, rows_per_step=8)
     sizes = Tiled(real.corpus.parts[0].sizes, real.total_rows)

@@ -30,7 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from packtrain.pipeline import demo
 from packtrain.pipeline.run.driver import run
-from packtrain.training.loader.loader import PackedLoader
+from packtrain.training.loader import PackedLoader
 from packtrain.training.losses.loss_file import FOLDER
 from packtrain.training.trainer import fused_loss
 from packtrain.training.trainer.config import ModelConfig

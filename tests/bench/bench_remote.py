@@ -174,7 +174,7 @@ def print_batches(folder: Path, work: Path, days: list[Day], rounds: int, pace: 
 
 def print_files(work: Path, days: list[Day], rounds: int) -> None:
     """One file into the cache, and by fsspec's own means."""
-    from packtrain.training.shards.shard_files import open_shard_files
+    from packtrain.training.files import open_files
 
     folder = work / "remote-file"
     folder.mkdir(exist_ok=True)
@@ -189,7 +189,7 @@ def print_files(work: Path, days: list[Day], rounds: int) -> None:
             for _ in range(rounds):
                 shutil.rmtree(work / "shard-cache", ignore_errors=True)
                 began = time.perf_counter()
-                with open_shard_files(address, cache=work / "shard-cache").hold("file", FILE_BYTES, digest):
+                if open_files(address, cache=work / "shard-cache").map("file", FILE_BYTES, digest):
                     seconds["hold"].append(time.perf_counter() - began)
                 began = time.perf_counter()
                 plain.get_file(f"{address}/file", str(work / "copy"))

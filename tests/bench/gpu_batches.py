@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from packtrain.schemas.rows import IGNORE_INDEX
-from packtrain.training.loader.collate import flatten, unpack
-from packtrain.training.loader.loader import PackedLoader
-from packtrain.training.shards.arrow_shard import RowSpan
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.batch import flatten, unpack
+from packtrain.training.loader import PackedLoader
+from packtrain.training.rows import PackedRows
+from packtrain.training.shard import Row
 
 KINDS = ("padded", "padded by length", "padding-free", "packed")
 MEGA = 50
@@ -78,7 +78,7 @@ def _packed(folder: Path, rows: int, *, fixed: bool, pin: bool) -> Iterator[dict
         seed += 1
 
 
-def _documents(strips: list[RowSpan], size: int, kind: str, *, pin: bool) -> Iterator[dict[str, Any]]:
+def _documents(strips: list[Row], size: int, kind: str, *, pin: bool) -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(0)
     lengths = np.array([len(strip.input_ids) for strip in strips])
     while True:
@@ -99,11 +99,11 @@ def _pinned(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: one.pin_memory() if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-def _apart(row: RowSpan) -> Iterator[RowSpan]:
+def _apart(row: Row) -> Iterator[Row]:
     begin = 0
     for length in row.seq_lengths.tolist():
         piece = slice(begin, begin + length)
-        yield RowSpan(
+        yield Row(
             row.input_ids[piece],
             row.labels[piece],
             row.position_ids[piece],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from packtrain.schemas.rows import IGNORE_INDEX
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.rows import PackedRows
 from packtrain.training.trainer.meter import ModelFlops
 from transformers import TrainerCallback, TrainingArguments
 

@@ -16,7 +16,7 @@ from packtrain.training.attention.block_mask import packed_block_mask
 from packtrain.training.attention.kernels import Call, Kernel
 from packtrain.training.attention.per_document import per_document
 from packtrain.training.attention.varlen import packed_varlen
-from packtrain.training.loader.collate import FixedShape, flatten
+from packtrain.training.batch import FixedShape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 from packtrain.training.probe.documents import to_device
 

@@ -28,7 +28,7 @@ from packtrain.schemas.files import remote
 from packtrain.schemas.ledger import Ledger
 from packtrain.schemas.rows import IGNORE_INDEX
 from packtrain.training.losses.loss_file import LossWriter, TrainedOn
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.rows import PackedRows
 
 from tests.support import warm
 

@@ -89,7 +89,7 @@ LAZILY = {
     "pipeline.cli.sample": {"training"},
     "pipeline.cli.train": {"training"},
     "pipeline.report.collect.rows.balance": {"training"},
-    "training.loader.packed_stream": {"pipeline.stream"},
+    "training.stream": {"pipeline.stream"},
 }
 """What these modules import besides, and only when it is needed: inside a function."""
 LAYERS = {

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ...schemas.config.hints import choice
 from ...schemas.errors import InputError, PacktrainError
-from ..shards.dataset_rows import PackedRows, document_names, read_manifest
-from ..shards.shard_files import open_shard_files
+from ..files import open_files
+from ..rows import PackedRows, document_names, read_manifest
 from .loss_file import FOLDER, LOSSES, LossRecord, TrainedOn
 
 BEFORE = 10
@@ -183,7 +183,7 @@ def _known(record: LossRecord) -> str:
 
 def _open(datasets: Sequence[TrainedOn], wanted: Iterable[int], elsewhere: Sequence[str]) -> dict[int, PackedRows]:
     """The datasets with these numbers, each with the manifest that it had."""
-    hashes = {read_manifest(open_shard_files(where)).hash: where for where in elsewhere}
+    hashes = {read_manifest(open_files(where)).hash: where for where in elsewhere}
     opened = {}
     for number in wanted:
         then = datasets[number]

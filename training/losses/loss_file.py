@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import InputError
 from ...schemas.jsontext import parse_json
-from ..shards.arrow_shard import view
+from ..shard import view
 
 _LOG = logging.getLogger(__name__)
 FOLDER = "losses"

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
-from ..shards.arrow_shard import view
-from ..shards.dataset_rows import PackedRows
+from ..rows import DOCUMENTS, PackedRows
+from ..shard import view
 
 
 class DocumentSources:
@@ -47,9 +47,8 @@ def _runs(rows: PackedRows, numbers: dict[str, int]) -> tuple[NDArray[np.int64],
     names that have none yet.
     """
     firsts, owners = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    held = rows.documents()
     try:
-        with pq.ParquetFile(held.path) as file:
+        with pq.ParquetFile(rows.documents()) as file:
             for batch in file.iter_batches(columns=["doc_id", "source"]):
                 ids = view(batch.column(0), pa.int64())
                 source = batch.column(1)
@@ -63,10 +62,8 @@ def _runs(rows: PackedRows, numbers: dict[str, int]) -> tuple[NDArray[np.int64],
                 owners.append(codes[begins])
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(
-            f"{held.path} is missing or damaged ({error}); run packtrain verify on its folder"
+            f"{rows.files.url(DOCUMENTS)} is missing or damaged ({error}); run packtrain verify on its folder"
         ) from error
-    finally:
-        held.close()
     first, owner = np.concatenate(firsts), np.concatenate(owners)
     changes = np.flatnonzero(np.diff(owner, prepend=-1))
     return first[changes], owner[changes]

@@ -15,8 +15,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.parallel import Parallel
 from ...schemas.units import size
 from ..attention.apply import Applied, refuse_foreign_attention, use_packed
-from ..order.concat import ConcatRows
-from ..shards.dataset_rows import PackedRows
+from ..rows import ConcatRows, PackedRows
 from .limits import document_limit
 from .outputs import first_line
 from .probing import probe

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from ...schemas.rows import IGNORE_INDEX
-from ..loader.collate import flatten
-from ..shards.arrow_shard import RowSpan
+from ..batch import flatten
+from ..shard import Row
 
 Batch = dict[str, Any]
 Call = Callable[[Batch], Any]
 """The callable that trains: a batch → outputs with `logits` or `loss`."""
-Make = Callable[[Sequence[RowSpan]], Batch]
+Make = Callable[[Sequence[Row]], Batch]
 """Turns packed rows into input of the model. The loader's is `collate.flatten`."""
 
 
@@ -71,7 +71,7 @@ class RandomDocuments:
         )
         positions = np.array([place for one in tokens for place, _ in enumerate(one)], dtype=np.int32)
         lengths = np.array([len(one) for one in tokens], dtype=np.int32)
-        return self._make([RowSpan(ids, labels, positions, lengths)])
+        return self._make([Row(ids, labels, positions, lengths)])
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -13,7 +13,7 @@ from ...schemas.parallel import Parallel
 from ..attention import BLOCK_NAME, NAME
 from ..attention.apply import unwrap
 from ..attention.calls import count_calls, expected_calls, is_compiled
-from ..loader.collate import flatten
+from ..batch import flatten
 from .diagnosis import diagnose
 from .documents import Call, Make, RandomDocuments, to_device
 from .equivalence import compare

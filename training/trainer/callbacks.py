@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..loader.collate import flatten
+from ..batch import flatten
 from .document_losses import DocumentLosses
 from .feed import Feed
 
@@ -87,7 +87,7 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
                     model,
                     seed=args.seed,
                     device=args.device,
-                    make=partial(flatten, seq_idx=loader.collator.seq_idx),
+                    make=partial(flatten, seq_idx=loader.seq_idx),
                     tokens=args.per_device_train_batch_size * loader.corpus.max_length,
                     longest=loader.corpus.longest(),
                 )

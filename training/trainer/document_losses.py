@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import PacktrainError
-from ..loader.loader import PackedLoader
+from ..loader import PackedLoader
 from ..losses.loss_file import LOSSES, LossWriter, TrainedOn
 from ..losses.sources import DocumentSources
 from .loss import Targets, document_sums
@@ -134,9 +134,9 @@ class DocumentLosses:
 
     def _documents(self, position: int) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
         """This rank's documents of a step, and the number of each among the pieces of all its batches."""
-        step, corpus, shape = self.loader.steps.at(position), self.loader.corpus, self.loader.collator.shape
+        step, corpus, shape = self.loader.steps.at(position), self.loader.corpus, self.loader.shape
         found: list[tuple[int, int, NDArray[np.int64]]] = []
-        for row in step.rows[step.rank_rows[self.loader.place.rank]].tolist():
+        for row in step.rows[step.hands[self.loader.place.rank]].tolist():
             part, index = corpus.locate(row)
             found.append((part, index, corpus.parts[part].row(index).doc_ids))
         sizes = np.array([len(doc_ids) for _, _, doc_ids in found])

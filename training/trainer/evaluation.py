@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
-from ..loader.collate import flatten
+from ..batch import flatten
 from ..losses.sources import DocumentSources
-from ..shards.arrow_shard import PackedRow
-from ..shards.dataset_rows import MAKE_HOLDOUT, PackedRows
+from ..rows import MAKE_HOLDOUT, PackedRows
+from ..shard import Row
 from .loss import Targets, document_sums, targets, token_losses
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
@@ -78,7 +78,7 @@ class HeldOut:
             doc_ids = np.concatenate([row.doc_ids for row in rows])
             yield flatten(rows), self.sources.of(0, doc_ids)
 
-    def _row(self, index: int) -> PackedRow:
+    def _row(self, index: int) -> Row:
         """A row; for indices beyond the last row, the first row with nothing trained."""
         if index < len(self):
             return self.rows.row(index)

@@ -8,8 +8,8 @@ from typing import Any
 from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ..shards.dataset_rows import PackedRows
-from ..shards.shard_files import LocalShardFiles
+from ..files import LocalFiles
+from ..rows import PackedRows
 
 _LOG = logging.getLogger(__name__)
 _REQUEST = "_run/request.json"
@@ -34,7 +34,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> tuple[Path, Template
     """
     if given is not None:
         return given, None
-    if not isinstance(rows.files, LocalShardFiles):
+    if not isinstance(rows.files, LocalFiles):
         return None
     try:
         noted = parse_json(rows.files.read(_REQUEST))["tokenizer"]

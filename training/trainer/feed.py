@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
-from ..loader.loader import PackedLoader
+from ..loader import PackedLoader
 
 
 class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is not followed
@@ -42,8 +42,7 @@ class Feed(IterableDataset[dict[str, Any]]):  # type: ignore[misc]  # torch is n
     @property
     def epoch(self) -> float:
         """How often the finished steps have read the data; of a mixture, the share that they have read."""
-        mixture = self.loader.schedule.global_order.mixture
-        return float(self.finished["rows"]) / (len(self.loader.corpus) if mixture is None else mixture.total)
+        return float(self.finished["rows"]) / self.loader.epoch_rows
 
     def steps_wanted(self, max_steps: int) -> int:
         """Optimizer steps to make: all where `max_steps` is not positive.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError
-from ..order.options import divisible
+from ..place import divisible
 from .config import CUT, OWNED, TrainConfig
 
 _LOG = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from ...schemas.errors import ConfigError, DivergedError
 from ..attention import check_batch, use_packed
 from ..generate.sharded import find_shards
-from ..loader.loader import PackedLoader
-from ..order.concat import ConcatRows
-from ..order.mixture import Source
+from ..loader import PackedLoader
+from ..order import Source
 from ..printing import Say, print_line
+from ..rows import ConcatRows
 from . import checkpoint
 from .callbacks import EarlyWarnings, Proof, StepClock
 from .console import ConsoleLog
@@ -121,7 +121,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         refuse_conflicts(model, args, liger=loss_kernel == "liger", offloads=offload_activations)
         plain = loss_kernel == "auto" and args.device.type == "cpu"
         fused = fuse_loss(model, "none" if plain else loss_kernel, bool(document_losses))
-        self.forward = Forward(model, fused=fused, every_position=self.loader.collator.shape is not None)
+        self.forward = Forward(model, fused=fused, every_position=self.loader.shape is not None)
         wanted = document_losses if self.forward.gives_token_losses else False
         self.losses = open_losses(self.loader, Path(args.output_dir), wanted)
         super().__init__(

@@ -15,7 +15,7 @@ from packtrain.training.attention import (
     register,
     use_packed,
 )
-from packtrain.training.loader.collate import flatten
+from packtrain.training.batch import flatten
 
 from tests.training.probe.architectures import build, row
 

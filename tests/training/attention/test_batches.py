@@ -13,10 +13,10 @@ import torch
 from packtrain.schemas.errors import BatchError
 from packtrain.training import PackedLoader
 from packtrain.training.attention import check_batch
-from packtrain.training.loader.collate import FixedShape, flatten
-from packtrain.training.shards.arrow_shard import RowSpan
+from packtrain.training.batch import FixedShape, flatten
+from packtrain.training.shard import Row
 
-ROW = RowSpan(
+ROW = Row(
     input_ids=np.array([1, 2, 3, 4, 5], dtype=np.int32),
     labels=np.array([-100, 2, 3, -100, 5], dtype=np.int32),
     position_ids=np.array([0, 1, 2, 0, 1], dtype=np.int32),

@@ -13,7 +13,7 @@ from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.training.losses.explain import explain_step, list_steps
 from packtrain.training.losses.loss_file import LOSSES, LossRecord, TrainedOn
 from packtrain.training.losses.sources import DocumentSources
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.rows import PackedRows
 
 
 def record(steps: dict[int, list[tuple[int, float]]], packed: Path | None = None) -> LossRecord:

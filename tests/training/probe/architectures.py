@@ -11,10 +11,10 @@ import torch
 import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention import BLOCK_NAME, NAME, use_packed
-from packtrain.training.loader.collate import flatten
+from packtrain.training.batch import flatten
 from packtrain.training.probe import ProbeReport, probe
 from packtrain.training.probe.tiny import WINDOW, shrink
-from packtrain.training.shards.arrow_shard import RowSpan
+from packtrain.training.shard import Row
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)
@@ -102,11 +102,11 @@ def build(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def strip(*documents: list[int]) -> RowSpan:
+def strip(*documents: list[int]) -> Row:
     """A packed row of these documents, in which every label but a document's first counts."""
     import numpy as np
 
-    return RowSpan(
+    return Row(
         input_ids=np.array([token for one in documents for token in one], dtype=np.int32),
         labels=np.array([token if i else -100 for one in documents for i, token in enumerate(one)], dtype=np.int32),
         position_ids=np.array([i for one in documents for i, _ in enumerate(one)], dtype=np.int32),
@@ -114,7 +114,7 @@ def strip(*documents: list[int]) -> RowSpan:
     )
 
 
-def row(*lengths: int, seed: int = 0) -> RowSpan:
+def row(*lengths: int, seed: int = 0) -> Row:
     """Documents of random tokens."""
     random = torch.Generator().manual_seed(seed)
     return strip(*(torch.randint(5, 500, (length,), generator=random).tolist() for length in lengths))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import flatten
+from packtrain.training.batch import flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 
 if TYPE_CHECKING:

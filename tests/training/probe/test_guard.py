@@ -12,7 +12,7 @@ import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import PackedLoader
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, flatten
+from packtrain.training.batch import FixedShape, flatten
 from packtrain.training.probe import StepGuard, compare_first_batch, probe
 
 from tests.training.probe.architectures import build, row, with_ones

@@ -9,12 +9,11 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import flatten
-from packtrain.training.order.concat import ConcatRows
+from packtrain.training.batch import flatten
 from packtrain.training.probe import StepGuard, probe
 from packtrain.training.probe.limits import document_limit
 from packtrain.training.probe.tiny import shrink
-from packtrain.training.shards.dataset_rows import PackedRows
+from packtrain.training.rows import ConcatRows, PackedRows
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.training.probe.architectures import row

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 import torch
 from packtrain.schemas.errors import ConfigError, LeakError
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, flatten
+from packtrain.training.batch import FixedShape, flatten
 from packtrain.training.probe import probe
 
 from tests.training.probe.architectures import build, with_default_cache, with_ones

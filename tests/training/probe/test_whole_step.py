@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import torch
 from packtrain.training.attention import use_packed
-from packtrain.training.loader.collate import FixedShape, flatten
+from packtrain.training.batch import FixedShape, flatten
 
 from tests.training.probe.architectures import build, row, strip
 

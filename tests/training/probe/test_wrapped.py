@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import torch
 from packtrain.training.attention import NAME, use_packed
-from packtrain.training.loader.collate import flatten
+from packtrain.training.batch import flatten
 from packtrain.training.probe import ProbeReport, probe
 
 from tests.training.probe.architectures import build, row

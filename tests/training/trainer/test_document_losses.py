@@ -17,10 +17,10 @@ from packtrain.pipeline import demo  # noqa: E402
 from packtrain.pipeline.run.driver import run  # noqa: E402
 from packtrain.schemas.errors import IntegrityError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.loader.collate import flatten  # noqa: E402
+from packtrain.training.batch import flatten  # noqa: E402
 from packtrain.training.losses.loss_file import FOLDER, read_losses  # noqa: E402
-from packtrain.training.order.mixture import Source  # noqa: E402
-from packtrain.training.shards.dataset_rows import PackedRows  # noqa: E402
+from packtrain.training.order import Source  # noqa: E402
+from packtrain.training.rows import PackedRows  # noqa: E402
 from packtrain.training.trainer.config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.model import load_model  # noqa: E402
 from packtrain.training.trainer.run import Outcome, train  # noqa: E402

@@ -10,15 +10,16 @@ torch = pytest.importorskip("torch")
 
 from packtrain.schemas.errors import ConfigError  # noqa: E402
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.testing import pieces_of  # noqa: E402
 from packtrain.training.trainer.feed import Feed  # noqa: E402
+
+from tests.support.resumption import pieces_of  # noqa: E402
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("tail", ["drop", "pad", "repeat"])
 def test_micro_batches_hold_the_rows_of_their_step(folder: Path, workers: int, tail: str) -> None:
     def loader(rank: int, accumulate: int) -> PackedLoader:
-        options: dict[str, Any] = {"rank": rank, "world_size": 2, "accumulate": accumulate, "num_workers": workers}
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "accumulate": accumulate, "prefetch": workers}
         return PackedLoader(folder, rows_per_step=8, seed=1, tail=tail, **options)
 
     for rank in range(2):

@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from packtrain.schemas.flops import ModelShape, attention_flops  # noqa: E402
-from packtrain.training.loader.collate import flatten  # noqa: E402
-from packtrain.training.shards.arrow_shard import RowSpan  # noqa: E402
+from packtrain.training.batch import flatten  # noqa: E402
+from packtrain.training.shard import Row  # noqa: E402
 from packtrain.training.trainer.meter import PEAKS, Meter, ModelFlops, peak_flops, peak_of  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -23,11 +23,11 @@ PER_TOKEN = ModelFlops(ModelShape(1.0, 0, 0), 0.0)
 """A model whose cost is tokens."""
 
 
-def row(*lengths: int, trained: int = 1) -> RowSpan:
+def row(*lengths: int, trained: int = 1) -> Row:
     """Documents in which the last `trained` tokens are."""
     labels = np.concatenate([np.r_[np.full(n - trained, -100), np.arange(trained) + 7] for n in lengths])
     positions = np.concatenate([np.arange(n) for n in lengths])
-    return RowSpan(whole(np.arange(sum(lengths)) + 5), whole(labels), whole(positions), whole(np.array(lengths)))
+    return Row(whole(np.arange(sum(lengths)) + 5), whole(labels), whole(positions), whole(np.array(lengths)))
 
 
 def whole(numbers: NDArray[np.int64]) -> NDArray[np.int32]:
