@@ -12,13 +12,12 @@ import pyarrow as pa
 from ..schemas.errors import ConfigError, InputError
 from ..schemas.layout import LayoutPlan
 from ..stages.pack.plan import Strategy, plan_rows
-from ..stages.pack.tight import TIGHT_VERSION
 from .columns import SEQ_LENGTHS, ListSource
 
 DatasetT = TypeVar("DatasetT")
 
 _STRATEGIES = ("bfd", "tight", "bfd_split", "wrapped")
-_VERSION = 1
+_VERSION = 2
 """Version of the packed rows, part of a dataset's fingerprint. Increase it when the same input would give other
 rows.
 """
@@ -168,8 +167,7 @@ def _fingerprint(dataset: Any, seq_length: int, strategy: Strategy, rest: object
     """
     from datasets.fingerprint import Hasher
 
-    version: object = (_VERSION, TIGHT_VERSION) if strategy == "tight" else _VERSION
-    named = (dataset._fingerprint, "packtrain.pack_dataset", version, seq_length, strategy, rest)
+    named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, rest)
     return Hasher.hash(named)  # type: ignore[no-any-return]
 
 

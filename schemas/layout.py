@@ -1,6 +1,6 @@
 """A plan of which document piece goes into which packed row. It contains no tokens."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,6 @@ class Certificate:
     pieces: int
     moves: int
     """Group moves that best-fit-decreasing made: its cost beyond one sort. 0 for strategies that do not search."""
-    bound_by: str = field(default="", repr=False)
-    """What gives the bound of strategy `tight`, such as `tokens`, `u(2), from 346` or `max_docs`
-    (`stages/pack/dual_bounds.py`). Empty for the other strategies, whose bound is the one above.
-    """
 
     @property
     def optimal(self) -> bool:

@@ -151,7 +151,7 @@ class Manifest:
             "splits": {
                 name: {
                     "shards": [asdict(shard) for shard in split.shards],
-                    "windows": [_certificate(window) for window in split.windows],
+                    "windows": [asdict(window) for window in split.windows],
                 }
                 for name, split in self.splits.items()
             },
@@ -192,11 +192,6 @@ class Manifest:
             files=tuple(_record(FileRecord, one) for one in data["files"]),
             ledger=Ledger.from_json(data["ledger"]),
         )
-
-
-def _certificate(certificate: Certificate) -> dict[str, Any]:
-    """Its fields; without `bound_by` where the strategy has none, so that manifests of earlier versions stay."""
-    return {name: value for name, value in asdict(certificate).items() if name != "bound_by" or value}
 
 
 def _record(kind: type[_Record], data: Any) -> _Record:

@@ -1,4 +1,4 @@
-"""`packtrain probe`: the isolation checks as a table, and how to fix a leak."""
+"""`packtrain probe`: the isolation checks as a table, and what to do about a leak."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +15,8 @@ from .views.streams import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...training.attention.apply import Applied
-    from ...training.probe.report import ProbeReport
+    from ...training.attention import Applied
+    from ...training.probe import ProbeReport
 
 
 def probe(
@@ -24,7 +24,7 @@ def probe(
     attention: Annotated[
         str,
         typer.Option(
-            help="auto, packed_varlen, packed_block_mask, sdpa or eager.", autocompletion=completion.attention
+            help="auto, packed_varlen, flash_attention_2, sdpa or eager.", autocompletion=completion.attention
         ),
     ] = "auto",
     dtype: Annotated[
@@ -47,16 +47,6 @@ def probe(
         Path | None,
         typer.Option(help="A packed dataset: also probe with documents as long as its longest.", metavar="PACKED"),
     ] = None,
-    ulysses: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1024,
-            metavar="N",
-            help="Also check that N devices can share attention heads (sequence parallelism).",
-            show_default="what pack.parallel of --data says",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find out whether a model keeps packed documents apart. Exit code 0 if and only if it does."""
@@ -76,7 +66,7 @@ def probe(
         raise ConfigError(f"--device {device}: choose one of cpu, cuda, such as cuda:0")
     try:
         report, applied, made = probe_model(
-            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data, ulysses=ulysses
+            model, attention=attention, dtype=dtype, device=device, random=random, tiny=tiny, data=data
         )
     except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
         if as_json:
@@ -100,13 +90,7 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     from ..report.draw.printing import say
 
     say(console, f"{report.model}, {made}")
-    attends = report.check("attention") is not None
-    if attends:
-        say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
-    else:
-        say(console, "none of its layers has attention that packtrain can set", "dim")
-    if attends and applied.cost:
-        say(console, f"cost: {applied.cost}", "dim")
+    say(console, f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim")
     say(console)
     table = Table(show_edge=False, pad_edge=False)
     for name in ("check", "", "found", "should be", ""):
@@ -117,10 +101,5 @@ def _print_report(console: "Console", report: "ProbeReport", applied: "Applied",
     console.print(table)
     say(console)
     say(console, report.verdict)
-    if report.isolated:
-        return
-    say(console, f"  at fault: {report.fault or 'unknown'}")
-    say(
-        console,
-        f"  fix:      {report.fix or 'take another model, or pad its documents with PackedLoader(unpacked=True)'}",
-    )
+    if report.hint:
+        say(console, f"  fix: {report.hint}")

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,7 +89,6 @@ def run(
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger."""
     gc.set_threshold(_GARBAGE)
     from ..configfile import Typed, load_config
-    from ..run.early_start import start_early
 
     began = time.perf_counter()
     given: Path | dict[str, Any]
@@ -111,7 +109,6 @@ def run(
     if no_report:
         overrides.append("run.report=false")
     loaded, folder = load_config(given, base, overrides, typed=config is None)
-    checked = start_early(loaded, folder) if not dry_run else None
     from ..report.draw.printing import say
     from ..report.files import HTML as REPORT
     from ..run.commit import put_card
@@ -123,8 +120,8 @@ def run(
 
     # With --json, standard output carries the JSON only.
     console = make_console(stderr=as_json)
-    with checked or nullcontext(), ConsoleObserver(console) as observer:
-        work = open_workspace(loaded, folder, observer, checked)
+    with ConsoleObserver(console) as observer:
+        work = open_workspace(loaded, folder, observer)
         target = work.out
         manifest = find_finished(loaded, work, verify_inputs=verify_inputs)
         if dry_run:

@@ -83,8 +83,7 @@ def repair(
     for what, names in (("rebuilt", done.rebuilt), ("removed", done.removed)):
         for name in names:
             say(console, f"  {what}: {name}")
-    parts = f" after encoding {plural(done.encoded, 'block')} again" if done.encoded else ""
-    say(console, f"{plural(len(done.rebuilt), 'file')} rebuilt{parts}; {done.kept:,} sound and left alone")
+    say(console, f"{plural(len(done.rebuilt), 'file')} rebuilt; {done.kept:,} sound and left alone")
     if not done.sound:
         say(console, f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong")
         raise typer.Exit(1)

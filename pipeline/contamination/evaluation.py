@@ -116,17 +116,6 @@ def recall_evaluation(files: Sequence[EvaluationFile], ngram: int, cache: Store)
     return _opened(tuple(files), ngram, index, cache)
 
 
-def noted_evaluation(noted: dict[str, Any], cache: Store) -> Evaluation | None:
-    """The evaluation data that a plan names, if this version would index it alike and the cache still has the index."""
-    try:
-        files = msgspec.convert(noted["files"], tuple[EvaluationFile, ...])
-        ngram = msgspec.convert(noted["ngram"], int)
-    except (msgspec.ValidationError, KeyError):
-        return None
-    same = {key: noted.get(key) for key in _settings(ngram)} == _settings(ngram)
-    return recall_evaluation(files, ngram, cache) if same else None
-
-
 def _opened(files: tuple[EvaluationFile, ...], ngram: int, index: StoredFile, cache: Store) -> Evaluation:
     rows = load_rows(cache, index)
     held = rows.index

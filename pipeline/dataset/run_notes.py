@@ -19,12 +19,9 @@ from ...schemas.errors import ConfigError, PacktrainError, StoreError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.jsontext import decode_note
 from ...schemas.names import part_record
-from ...stages.prep import FORMATS
 from ..encode.encode_spec import EncodeSpec
 from ..encode.parts import PARTS, PartList, PartPlace
-from ..encode.tokenizer.load import TokenizerSpec
 from ..inputs.blocks import Block, InputFile
-from ..inputs.format_options import SourceFormat
 from ..inputs.joined import join_small
 from ..inputs.noted_files import files_note, read_files_note
 from ..inputs.user_reader import is_reader
@@ -114,15 +111,20 @@ def recall_cache(out: Store, place: str) -> str | None:
 
 
 def refuse_code(config: RunConfig, what: str) -> None:
-    """Refuse a noted configuration that names a reader function.
+    """Refuse a noted configuration that names a reader function, or has a condition: both can open files.
 
     Args:
         what: the note's name, for the message.
 
     Raises:
-        ConfigError: it names a reader function; the message says what to do.
+        ConfigError: it has one; the message says what to do.
     """
     for source in config.sources:
+        if source.where is not None:
+            raise ConfigError(
+                f"source {source.name} has a condition `where`, according to {what}. packtrain only evaluates "
+                "conditions that you write yourself: give the run's configuration with --config"
+            )
         if is_reader(source.format):
             raise ConfigError(
                 f"source {source.name} is read by {source.format}, according to {what}. packtrain only runs code that "
@@ -250,24 +252,6 @@ def _recall_marked(out: Store) -> dict[str, bytes] | None:
     return parts if all(len(keys) % 8 == 0 for keys in parts.values()) else None
 
 
-def recall_formats(config: RunConfig, plan: dict[str, Any]) -> dict[str, SourceFormat] | None:
-    """Return the format of every source, from the plan; None if this version would read a source differently.
-
-    Raises:
-        ConfigError: a source is read by a user's function.
-    """
-    refuse_code(config, CONFIG)
-    out: dict[str, SourceFormat] = {}
-    for source in config.sources:
-        noted = plan["formats"][source.name]
-        kind = FORMATS[noted["format"]].options_type
-        form = SourceFormat(noted["format"], msgspec.convert(noted["options"], kind))
-        if form.payload() != noted:
-            return None
-        out[source.name] = form
-    return out
-
-
 def recall_spec(cache: Store, plan: dict[str, Any]) -> EncodeSpec | None:
     """Read from the cache how the parts were encoded; None if the cache has lost it."""
     payload = {key: value for key, value in plan["encode"].items() if key != "pairs"}
@@ -275,26 +259,6 @@ def recall_spec(cache: Store, plan: dict[str, Any]) -> EncodeSpec | None:
         return EncodeSpec.load(cache, f"specs/{fingerprint(payload)}.json")
     except (PacktrainError, msgspec.MsgspecError):
         return None
-
-
-def recall_tokenizer(spec: EncodeSpec, plan: dict[str, Any]) -> TokenizerSpec:
-    """Return the tokenizer, with everything that encoding and packing need."""
-    noted = plan["tokenizer"]
-    return TokenizerSpec(
-        name="of the run",
-        json=spec.tokenizer_json,
-        chat_template=spec.template,
-        template_names=(),
-        special_tokens=dict(spec.variables),
-        bos_id=None,
-        eos_token=None,
-        eos_id=None,
-        pad_id=noted["pad_id"],
-        prefix_ids=(),
-        suffix_ids=(),
-        hash=noted["hash"],
-        template_hash=noted["template"],
-    )
 
 
 def without_secrets(path: str) -> str:

@@ -4,9 +4,8 @@ A matching size does not prove that a file is intact, because disks and memory f
 the time of packing the same bytes, and each file is read once.
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ...schemas.errors import IntegrityError, StoreError
@@ -81,44 +80,15 @@ def damaged(executor: Executor, store: Store, files: Iterable[StoredFile]) -> se
     if not isinstance(store, LocalStore) or not listed:
         return set()
     if sum(file.bytes for file in listed) <= ALONE_BYTES:
-        with CheckAhead(store, listed) as check:
-            return check.damaged()
+        in_turn = sorted(listed, key=lambda file: -file.bytes)  # the largest first, so that the threads end together
+        with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
+            checks = [CheckTask(store, (file,)) for file in in_turn]
+            return {name for found in pool.map(check_files, checks) for name in found.damaged}
     found: set[str] = set()
     for result in executor.map(perform, _tasks(store, listed)):
         assert isinstance(result, CheckResult)
         found.update(result.damaged)
     return found
-
-
-class CheckAhead:
-    """A check of files in threads of this process, while it does something else.
-
-    As a context manager, leaving it abandons files that no thread has begun to read.
-    """
-
-    def __init__(self, store: Store, files: Iterable[StoredFile]) -> None:
-        self.files = tuple(files)
-        threads = min(_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
-        self._pool = ThreadPoolExecutor(threads, "packtrain-check")
-        # The largest first, so that the threads end together.
-        in_turn = sorted(self.files, key=lambda file: -file.bytes)
-        self._found: list[Future[CheckResult]] = [
-            self._pool.submit(check_files, CheckTask(store, (file,))) for file in in_turn
-        ]
-
-    def damaged(self) -> set[str]:
-        """Wait for the threads, and return the names of the files that do not match their hash.
-
-        Raises:
-            StoreError: see `check_files`.
-        """
-        return {name for found in self._found for name in found.result().damaged}
-
-    def __enter__(self) -> "CheckAhead":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _tasks(store: Store, files: list[StoredFile]) -> Iterator[CheckTask]:

@@ -67,6 +67,10 @@ def prepare_row(
     where = next(one.where for one in config.sources if one.name == source)
     if where is None:
         return prepared
+    if given is None:
+        refuse_code(config, dataset.store.where(REQUEST))
+    elif where not in [one.where for one in given[0].sources if one.name == source]:
+        raise ConfigError(f"--config: the run took rows of {source} where {where!r}; give the run's configuration")
     from ...stages.select.where import Where  # imported here, because it imports polars
 
     return Where(where).wanted(prepared)

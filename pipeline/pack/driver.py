@@ -1,13 +1,12 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`)."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -20,26 +19,25 @@ from ...schemas.errors import ConfigError
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.rows import WEIGHTS, packed_schema
-from ...stages.arrays import booleans
 from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.parts import PARTS, PartList
 from ..encode.tokenizer.load import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer, Silent
-from ..store.local import LocalStore
 from ..store.open import Store
 from .accounts import account_cuts, account_shards, open_ledger
 from .documents import DocumentsPart, DocumentsTask
 from .finished import FinishedShards
-from .planned import FLAGS, NotedRowPlanner, key_of, put_planned, read_planned
 from .planning import TOKEN_BYTES, WEIGHT_BYTES, WindowPlan, inner_cuts, plan_window, put_batches
-from .preference.pairs import PairRowPlanner, survey_pairs
+from .preference.pairs import survey_pairs
 from .row_sizes import RowWeights
-from .survey import Survey, Surveyor, cuts_by_packing, split_names
+from .survey import Survey, Surveyor, cuts_by_packing
 from .task import PackResult, PackTask
 from .windows import WINDOW_TOKENS, block_sources, compose
 
+FLAGS = "_run/layout/packed.arrow"
+"""Name of the file with one flag per document, which says whether it is packed."""
 _FLAGS = pa.schema([pa.field("packed", pa.bool_())])
 
 
@@ -59,11 +57,6 @@ class RowPlanner(Protocol):
     @property
     def pairs(self) -> bool:
         """Whether the rows are preference pairs."""
-        ...
-
-    @property
-    def noted(self) -> bool:
-        """Whether the plans are those of an earlier process, whose layouts are in the output."""
         ...
 
     def windows(self, split: str) -> list[NDArray[np.int64]]:
@@ -94,14 +87,6 @@ class Selected:
     rows: RowPlanner
     pad_id: int
     """The token id for alignment padding."""
-    key: str | None = None
-    """Identifies what was selected, for notes of what is made of it; None if nothing is noted."""
-
-    def packed_flags(self, out: Store) -> NDArray[np.bool_]:
-        """(N,) whether each document is packed. Call once `pack` has written it."""
-        with pa.memory_map(str(out.local(FLAGS))) as source:
-            chunks = pa.ipc.open_file(source).read_all().column(0).chunks
-        return np.concatenate([np.zeros(0, np.bool_), *map(booleans, chunks)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +113,6 @@ class PackedRowPlanner:
     """Plans rows that documents share, window by window."""
 
     pairs: ClassVar[bool] = False
-    noted: ClassVar[bool] = False
 
     surveyor: Surveyor
     totals: dict[str, NDArray[np.int64]]
@@ -170,7 +154,6 @@ def select(
     *,
     pairs: bool = False,
     pad_id: int = 0,
-    noted: tuple[LocalStore, dict[str, Any]] | None = None,
 ) -> Selected:
     """Decide which documents to pack, in bounded memory.
 
@@ -178,8 +161,6 @@ def select(
         scratch: a local folder for anonymous files.
         pairs: whether these are preference pairs, which are all held in memory, because they are ordered together.
         pad_id: see `padding_id`.
-        noted: the output, whose note of an earlier process to take if there is one, and everything that the written
-            bytes depend on. None to decide and plan without a note.
 
     Raises:
         InputError: `overlong: error`, and an example is too long.
@@ -187,24 +168,13 @@ def select(
     """
     ledger = opened(config, encoded)
     rows: RowPlanner
-    key = None
-    if noted is not None:
-        out, plan = noted
-        sizes = [record.examples for record in encoded.records]
-        key = key_of(plan, encoded.places, sizes, ledger)
-        earlier = read_planned(out, key, split_names(config), sum(sizes), pairs=pairs)
-        if earlier is not None:
-            note, survey = earlier
-            schema = PairRowPlanner.schema if pairs else _schema_of(config, note.weighted)
-            token_bytes = PairRowPlanner.token_bytes if pairs else _token_bytes(note.weighted)
-            return Selected(config, encoded, survey, NotedRowPlanner(schema, token_bytes, pairs, note), pad_id, key)
     if pairs:
         survey, rows = survey_pairs(config, encoded.places, ledger, scratch)
     else:
         surveyor = surveyor_of(config, encoded, scratch)
         survey = surveyor.survey(ledger)
         rows = PackedRowPlanner(surveyor, survey.totals, survey.weighted or weighs(config))
-    return Selected(config, encoded, survey, rows, pad_id, key)
+    return Selected(config, encoded, survey, rows, pad_id)
 
 
 def pack(
@@ -213,22 +183,17 @@ def pack(
     executor: Executor,
     observer: Observer,
     scratch: Path,
-    *,
-    finished: FinishedShards | None = None,
-    planned: Callable[[Callable[[], None]], None] | None = None,
 ) -> Packed:
     """Plan each window, lay out its shards, write documents.parquet, close the ledger.
 
     Args:
         scratch: a local folder for anonymous files.
-        finished: the results of earlier processes, if they are being checked already.
-        planned: called once all windows are planned, with a function that notes the plans; both may run in a thread.
 
     Raises:
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
     """
     config, survey, rows = selected.config, selected.survey, selected.rows
-    finished = finished or FinishedShards(out)
+    finished = FinishedShards(out)
     finished.look([shards_folder(config, split) for split in survey.splits])
     finished.forget_damaged(executor, observer)
     progress = _PackProgress(finished, observer, survey.tokens - finished.tokens)
@@ -239,7 +204,7 @@ def pack(
     planning = 0.0
     due_plans = [(split, *one) for split in survey.splits for one in enumerate(rows.windows(split))]
     with closing(executor.queue(perform, finished.have)) as queue:
-        for count, (split, number, blocks) in enumerate(due_plans, 1):
+        for split, number, blocks in due_plans:
             began = time.perf_counter()
             plan = rows.plan(out, split, number, len(tasks[split]), blocks, weights[split])
             planning += time.perf_counter() - began
@@ -249,8 +214,6 @@ def pack(
                 due.insert(1, _documents_task(selected, out))
             plans[split].append(plan)
             tasks[split] += shards
-            if count == len(due_plans) and planned is not None:  # the last tasks wait for workers, and it does not
-                planned(partial(_note_plans, selected, out, plans))
             for task in due:  # workers write these shards while the next window is planned
                 progress.add(queue.submit(task))
         progress.add(queue.drain())
@@ -272,12 +235,6 @@ def pack(
         sizes = tuple(each.put(out, split_folder(config, split)) for split, each in weights.items())
     unpadded = sum(plan.rows_unpadded for windows in plans.values() for plan in windows)
     return Packed(splits, finished.table(), sizes, ledger, progress.busy, planning, progress.made, unpadded)
-
-
-def _note_plans(selected: Selected, out: Store, plans: dict[str, list[WindowPlan]]) -> None:
-    if selected.key is not None and not selected.rows.noted:
-        weighted = not selected.rows.pairs and WEIGHTS in selected.rows.schema.names
-        put_planned(out, selected.key, selected.survey, weighted, plans)
 
 
 def surveyor_of(config: RunConfig, encoded: Encoded, scratch: Path) -> Surveyor:
@@ -365,9 +322,8 @@ def _put_lists(selected: Selected, out: Store) -> None:
     places = encoded.places
     listed = PartList(encoded.cache.url, [place.part for place in places], [place.source for place in places])
     out.replace_bytes(PARTS, msgspec.json.encode(listed))
-    if not selected.rows.noted:
-        flags = (pa.RecordBatch.from_arrays([chunk], schema=_FLAGS) for chunk in selected.survey.packed)
-        selected.survey.flags = put_batches(out, FLAGS, _FLAGS, flags)
+    flags = (pa.RecordBatch.from_arrays([chunk], schema=_FLAGS) for chunk in selected.survey.packed)
+    put_batches(out, FLAGS, _FLAGS, flags)
 
 
 def _shard_tasks(selected: Selected, out: Store, split: str, plan: WindowPlan) -> list[PackTask]:

@@ -7,11 +7,10 @@ import msgspec
 from ...schemas.errors import IntegrityError
 from ...schemas.jsontext import decode_note
 from ...schemas.manifest import FileRecord
-from ..execute.checking import ALONE_BYTES, CheckAhead, damaged
+from ..execute.checking import damaged
 from ..execute.executor import Executor
 from ..observer import Observer
 from ..store.checksummed import unseal
-from ..store.local import LocalStore
 from ..store.open import Store, StoredFile
 from .documents import NAME, RECORD, DocumentsTask
 from .task import PackResult, PackTask
@@ -25,14 +24,6 @@ class FinishedShards:
     results: dict[str, PackResult] = field(default_factory=dict)
     """Results by the name of their record."""
     documents: FileRecord | None = None
-    _ahead: list[CheckAhead] = field(default_factory=list)
-
-    def __enter__(self) -> "FinishedShards":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for check in self._ahead:
-            check.__exit__()
 
     @property
     def tokens(self) -> int:
@@ -51,30 +42,10 @@ class FinishedShards:
                     self._result(name)
         self._documents()
 
-    def check_ahead(self, folders: list[str], begun: CheckAhead | None = None) -> None:
-        """Begin to compare the results of earlier processes with their records, in threads, for `forget_damaged`.
-
-        Args:
-            folders: folders of the splits' shards.
-            begun: an earlier check of some of them.
-        """
-        if not isinstance(self.out, LocalStore):
-            return  # copies are checked when they are fetched
-        self.look(folders)
-        files = set(self._files())
-        if begun is not None:
-            self._ahead.append(begun)
-            files.difference_update(begun.files)
-        if files and sum(file.bytes for file in files) <= ALONE_BYTES:
-            self._ahead.append(CheckAhead(self.out, files))
-
     def forget_damaged(self, executor: Executor, observer: Observer) -> None:
         """Remove files that do not match their record, so that they are made again."""
-        checked, bad = set[StoredFile](), set[str]()
-        for check in self._ahead:
-            checked.update(check.files)
-            bad |= check.damaged()
-        bad |= damaged(executor, self.out, [file for file in self._files() if file not in checked])
+        records = [result.shard for result in self.results.values()] + ([self.documents] if self.documents else [])
+        bad = damaged(executor, self.out, [StoredFile(one.name, one.bytes, one.hash) for one in records])
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")
         for record in [record for record, result in self.results.items() if result.shard.name in bad]:
@@ -83,10 +54,6 @@ class FinishedShards:
         if NAME in bad:
             self.out.remove(RECORD)
             self.documents = None
-
-    def _files(self) -> list[StoredFile]:
-        records = [result.shard for result in self.results.values()] + ([self.documents] if self.documents else [])
-        return [StoredFile(one.name, one.bytes, one.hash) for one in records]
 
     def have(self, task: PackTask | DocumentsTask) -> bool:
         """Whether any process has done a task."""

@@ -19,7 +19,8 @@ from ...stages.pack.best_fit import rows_needed
 from ...stages.pack.bounds import size_counts
 from ...stages.pack.divisors import divisors, units_of
 from ...stages.pack.plan import plan_rows
-from ...stages.pack.row_count import tight_rows_and_bound
+from ...stages.pack.row_count import tight_row_count
+from ...stages.pack.tight import WORK
 from ...stages.select.sections import Sections
 from ..encode.parts import PartList
 from ..store.open import Store, StoredFile
@@ -136,7 +137,7 @@ def rows_unpadded(plan: LayoutPlan, config: "RunConfig") -> int:
         return len(plan.row_offsets) - 1
     counts = size_counts(plan.lengths, config.truncate.max_length)
     if pack.strategy == "tight":
-        return tight_rows_and_bound(plan.lengths, counts, pack.max_docs, None)[0]
+        return tight_row_count(plan.lengths, counts, pack.max_docs, WORK)
     return rows_needed(counts, pack.max_docs)
 
 

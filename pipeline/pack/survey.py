@@ -22,16 +22,12 @@ from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.arrays import numbers
 from ...stages.mask.policy import Mask
 from ..encode.parts import PartPlace
-from ..store.open import StoredFile
 from .accounts import account_documents
 from .decide import Decisions, Repeats
 from .document_index import Catalogue, Holdout, read_catalogue, whole_documents
-from .select import CUT_UNTRAINED, Chosen, OverlongExamples, limits_of, select_alone, source_bounds
+from .select import Chosen, OverlongExamples, limits_of, select_alone, source_bounds
 from .split import turns_cut
 from .windows import CHUNK_DOCUMENTS, CHUNK_PARTS, KEPT_DOCUMENTS, DocumentChunk, Gathering, Window, groups, parts_in
-
-_LISTED = 50_000
-"""Maximum number of documents to list in `Survey.untrained`."""
 
 
 @dataclass(slots=True)
@@ -59,10 +55,6 @@ class Survey:
     """(documents,) whether each is packed, as bits, one array per chunk."""
     repeats: Repeats | None = None
     """Counts repeated documents, if duplicates are kept."""
-    untrained: list[NDArray[np.int64]] = field(default_factory=list)
-    """Doc ids of the first documents that truncation left without a trained token, one array per chunk."""
-    flags: StoredFile | None = None
-    """The file with `packed`, once it is written."""
     weighted: bool = False
     """Whether some packed document has a trained token with another weight than 1."""
 
@@ -90,8 +82,6 @@ class Survey:
             self.cuts = [a + b for a, b in zip(self.cuts, cuts_before_packing(chosen, config, len(names)), strict=True)]
         self.weighted |= bool((catalogue.weighted & chosen.packed).any())
         self.packed.append(numbers(chosen.packed))
-        room = _LISTED - sum(map(len, self.untrained))
-        self.untrained.append(chunk.documents[chosen.selection.left_out(CUT_UNTRAINED)][:room])
         if self.repeats is not None and catalogue.digests is not None:
             self.repeats.add(catalogue.digests[chosen.packed])
 

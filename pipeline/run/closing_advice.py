@@ -2,29 +2,19 @@
 another strategy may save.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping, Sequence
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.hints import setting
 from ...schemas.layout import Certificate
 from ...schemas.ledger import SourceLedger
-from ...schemas.ragged import offsets_of
 from ...schemas.units import plural, share
-from ...stages.mask.policy import Mask
-from ..encode.parts import PartPlace
 from ..inputs.format_options import SourceFormat
-from ..pack.document_index import Holdout, read_catalogue
 from ..pack.driver import Packed
-from ..pack.select import CUT_UNTRAINED, Chosen, limits_of, select_alone
+from ..pack.select import CUT_UNTRAINED
 from ..pack.survey import Survey
 from ..report.collect.padding import padding_cost
 
-_DOUBLINGS = 4
-"""Number of doublings of `max_length` to try."""
 _BY_LENGTH = {CUT_UNTRAINED, "cut_empty", "cut_equal", "overlong", "untrained_piece", "untrained"}
 """Reasons for dropped tokens that limits cause, or that never drop a trained token."""
 _MANY_ROWS, _ROWS_SHARE = 10, 0.003
@@ -38,17 +28,12 @@ def closing_advice(
     survey: Survey,
     formats: Mapping[str, SourceFormat],
     packed: Packed,
-    untrained: str | None,
 ) -> list[str]:
-    """List what the user may want to change, most important first.
-
-    Args:
-        untrained: see `on_untrained`.
-    """
+    """List what the user may want to change, most important first."""
     total = packed.ledger.total()
     found = (
         on_lost(config, total),
-        untrained,
+        on_untrained(total),
         on_default_mask(config, formats),
         # Repeated from the start of the run, because that note has scrolled away by now.
         *(form.joints for form in formats.values()),
@@ -131,73 +116,16 @@ def on_duplicates(survey: Survey, total: SourceLedger) -> str | None:
     )
 
 
-def on_untrained(
-    config: RunConfig,
-    places: Sequence[PartPlace],
-    sizes: Sequence[int],
-    tokenizer_json: str,
-    untrained: NDArray[np.int64],
-    total: SourceLedger,
-) -> str | None:
-    """Say which settings would keep examples that truncation left without a trained token, and how many each would
-    keep.
-
-    Repeats the run's selection of these examples under each setting.
+def on_untrained(total: SourceLedger) -> str | None:
+    """Say how many examples truncation left without a trained token; None if there are none.
 
     Args:
-        places, sizes: all encoded parts, and the number of documents in each.
-        untrained: doc ids of the examples, or of the first ones if there are very many; ascending.
-        total: the run's ledger over all sources, before or after packing.
+        total: the finished run's ledger over all sources.
     """
     dropped = total.examples_dropped.get(CUT_UNTRAINED, 0)
     if not dropped:
         return None
-    starts = offsets_of(sizes)
-    part = np.searchsorted(starts, untrained, side="right") - 1
-    having, begins = np.unique(part, return_index=True)
-    only = np.split(untrained - starts[part], begins[1:])
-    parts = [places[index] for index in having.tolist()]
-    said, most = [], 0
-    for hint, changed in _alternatives(config):
-        count = int(_decided(parts, only, changed, tokenizer_json).packed.sum())
-        longer = changed.truncate.max_length > config.truncate.max_length
-        if count and not (longer and count <= most):  # report another doubling only if it keeps more
-            said.append(f"{hint} keeps {count:,}")
-        most = max(most, count) if longer else most
-    of = "them" if len(untrained) == dropped else f"the first {len(untrained):,}"
-    among = (
-        f"{dropped:,} of {plural(total.examples_made, 'example')}, which {'was' if dropped == 1 else 'were'} dropped"
+    return (
+        f"truncation left nothing to train in {dropped:,} of {plural(total.examples_made, 'example')}, which "
+        f"{'was' if dropped == 1 else 'were'} dropped; packtrain plan compares other lengths"
     )
-    what = f"truncation left nothing to train in {among}"
-    return f"{what}; of {of}: {', '.join(said)}" if said else what
-
-
-def _alternatives(config: RunConfig) -> Iterator[tuple[str, RunConfig]]:
-    """Yield settings that may keep what is cut: (how the user would write it, the configuration with it)."""
-    truncate = config.truncate
-    if config.mask.policy in ("completion", "last_assistant") and all(s.expand == "none" for s in config.sources):
-        yield setting("mask", "assistant"), _with(config, "mask", policy="assistant")
-    truncates = truncate.overlong == "truncate" and config.pack.strategy in ("bfd", "tight", "none")
-    if truncates and truncate.keep == "start":
-        yield setting("truncate.keep", "end"), _with(config, "truncate", keep="end")
-    for power in range(1, _DOUBLINGS + 1):
-        if (length := truncate.max_length << power) <= 1 << 24:
-            yield setting("truncate.max_length", length), _with(config, "truncate", max_length=length)
-
-
-def _with(config: RunConfig, section: str, **keys: Any) -> RunConfig:
-    return config.model_copy(update={section: getattr(config, section).model_copy(update=keys)})
-
-
-def _decided(
-    parts: Sequence[PartPlace], only: Sequence[NDArray[np.int64]], config: RunConfig, tokenizer_json: str
-) -> Chosen:
-    """Return what a run would keep of some documents of some parts; each document is decided on its own.
-
-    Args:
-        only: the documents of each part. None shares text with evaluation rows that the run leaves out.
-    """
-    names = [source.name for source in config.sources]
-    catalogue = read_catalogue(parts, Mask.of(config.mask), limits_of(config), Holdout.of(config), names, only=only)
-    alone = config.model_copy(update={"decontaminate": None})
-    return select_alone(catalogue, alone, Mask.of(config.mask), tokenizer_json)

@@ -3,13 +3,13 @@
 1. Check the folder: is it finished, interrupted, or from another run?
 2. Prepare: scan the inputs, load the tokenizer, choose the engine.
 3. Encode the blocks that the cache lacks.
-4. Read lengths, and decide what is kept of each document. A run that continues has a note of this and of the plan.
+4. Read lengths, and decide what is kept of each document.
 5. Plan the rows and write the shards, with documents.parquet beside them.
 6. Close the ledger and write the manifest last. Then write the card (README.md) and the report; they are not part of
    the dataset.
 
-Steps 3 and 5 run in an executor. Each task is a pure function of its argument, and after a crash the next run finds its
-result.
+Steps 3 and 5 run in an executor. Each task is a pure function of its argument. After a crash the next run goes through
+the same steps, and does the tasks that have no finished file.
 """
 
 from collections.abc import Mapping
@@ -44,10 +44,8 @@ from .closing_advice import closing_advice
 from .commit import commit, put_card
 from .disk_space import require_room
 from .estimate import RunEstimate, estimate_run
-from .meanwhile import Ahead, Meanwhile
 from .prepare import prepare
 from .steps import (
-    check_ahead,
     decontaminate,
     encode_inputs,
     pack,
@@ -145,7 +143,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
     out, observer = work.out, work.observer
     # Taken before anything is read, so that a file that changes later counts as another input.
     request = Request.of(config, work.base, packtrain_version())
-    with open_workers(config.run, work) as executor, check_ahead(config, work) as finished:
+    with open_workers(config.run, work) as executor:
         prepared, estimate = prepare_inputs(config, work, executor)
         if estimate.cached:
             of = plural(estimate.blocks, "block of the input is", "blocks of the input are")
@@ -157,7 +155,7 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         encoded = encode_inputs(config, prepared, estimate, work, executor)
         encoded = decontaminate(config, prepared, encoded, work, executor)
         plan = plan_of(config, prepared, encoded)
-        selected = select(config, prepared, encoded, work, executor, plan)
+        selected = select(config, prepared, encoded, work, executor)
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
@@ -165,18 +163,16 @@ def _make(config: RunConfig, work: Workspace, lock: DriverLock) -> Made:
         claim(out, plan)
         remember(out, config, work.base, work.cache, prepared.files, encoded.places)
         lists = write_lists(config, prepared, encoded, work)
-        with Meanwhile(work, selected, reports=writes_report(config, work)) as meanwhile:
-            packed = pack(selected, work, executor, finished=finished, planned=meanwhile.begin)
-            ahead = meanwhile.result()
+        packed = pack(selected, work, executor)
     lock.check()
     manifest = commit(out, config.output.format, plan, packed, lists, selected.rows.schema)
     put_card(out, manifest, observer)
     for why in estimate.why_missing:  # only now, because it would hide the error of a failed run
         observer.note(why)
-    advice = closing_advice(config, selected.survey, prepared.formats, packed, ahead.untrained)
+    advice = closing_advice(config, selected.survey, prepared.formats, packed)
     request.save(out)
     out.replace_bytes(TIMINGS, work.timings.to_json())
-    return Made(manifest, write_report(config, work, manifest, ahead), tuple(advice))
+    return Made(manifest, write_report(config, work, manifest), tuple(advice))
 
 
 def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimate]:
@@ -190,24 +186,16 @@ def look_ahead(config: RunConfig, work: Workspace) -> tuple[Prepared, RunEstimat
     return prepared, estimate
 
 
-def writes_report(config: RunConfig, work: Workspace) -> bool:
-    """Whether this run writes the report: it is not turned off, and not written by another run that shares the work."""
-    return config.run.report and not (config.run.shard is not None and work.out.exists(REPORT))
-
-
-def write_report(config: RunConfig, work: Workspace, manifest: Manifest, ahead: Ahead | None = None) -> "AtEnd | None":
-    """Write the report unless the configuration turns it off. A failure here is reported as a note and never fails a
-    finished run.
-
-    Args:
-        ahead: what is already made of it.
+def write_report(config: RunConfig, work: Workspace, manifest: Manifest) -> "AtEnd | None":
+    """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
+    failure here is reported as a note and never fails a finished run.
     """
-    if not writes_report(config, work):
+    if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
     from ..dataset.decode import Decoder
-    from ..report.at_end import Known, try_report
+    from ..report.at_end import try_report
 
     tokenizer = work.parts.reference
-    decoder = Decoder(tokenizer) if tokenizer is not None else None
-    known = (ahead.known if ahead is not None else None) or Known(decoder)
-    return try_report(Finished(work.out, manifest), work.observer, known)
+    return try_report(
+        Finished(work.out, manifest), work.observer, Decoder(tokenizer) if tokenizer is not None else None
+    )

@@ -22,8 +22,6 @@ PART_BYTES = 4 << 10
 PIECE_BYTES = {"wrapped": 192}
 """Bytes that planning needs per piece of a window, by strategy; measured by tests/bench/bench_windows.py."""
 _PIECE_BYTES = 128
-TIGHT_BYTES = 192 << 20
-"""Bytes that strategy `tight` needs whatever the pieces are: the tables of its column generation."""
 PIECES_FREE = 1_000_000
 """Number of pieces that DRIVER_BYTES already covers."""
 PAIR_BYTES = 256
@@ -85,8 +83,6 @@ def packing_need(survey: Survey, places: Sequence[PartPlace], config: RunConfig,
     each = PAIR_BYTES if pairs else PIECE_BYTES.get(strategy, _PIECE_BYTES)
     flags = sum(map(len, survey.packed)) // 8
     driver = DRIVER_BYTES + PART_BYTES * survey.blocks + flags + each * max(0, most - PIECES_FREE)
-    if strategy == "tight" and not pairs:
-        driver += TIGHT_BYTES
     if pairs:
         why = f"{most:,} pairs are kept in memory to be ordered"
     else:

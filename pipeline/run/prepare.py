@@ -14,7 +14,7 @@ from ..encode.prepared import Prepared, make_spec
 from ..encode.sampling_notes import compile_early
 from ..encode.tokenizer.load import TokenizerLoading
 from ..encode.tokenizer.place import find_tokenizer
-from ..execute.executor import Executor
+from ..execute.executor import EngineAhead, Executor
 from ..inputs.first_rows import check_conditions, is_preference
 from ..inputs.format_options import SourceFormat, needs_template
 from ..inputs.formats import resolve_formats
@@ -23,7 +23,6 @@ from ..inputs.scan import InputFile
 from ..inputs.scan_cache import scan_inputs
 from ..inputs.user_reader import is_reader
 from ..store.local import LocalStore
-from .early_start import engine_ahead
 from .workspace import Workspace
 
 
@@ -52,7 +51,9 @@ def prepare(
         template = str(work.base / template)
     memo = work.scratch.root / "tokenizers"
     with TokenizerLoading.start(folder, chat_template=template, template_name=named, cache=memo) as loading:
-        executor.get_ready(engine_ahead(section.engine, folder, cache.root) if isinstance(cache, LocalStore) else None)
+        new = isinstance(cache, LocalStore) and not (cache.root / "encoded").exists()
+        # The engine that workers will probably need, unless the cache may have everything already.
+        executor.get_ready(EngineAhead(section.engine, folder, memo) if new else None)
         whole, files = files is None, files if files is not None else _scan(config, work)
         formats = resolve_formats(config, work.base, files)
         for form in formats.values():

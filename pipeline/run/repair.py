@@ -1,8 +1,7 @@
-"""Repair a damaged dataset: rebuild its missing or damaged files, and leave the others alone.
+"""Repair a finished dataset: forget its damaged files, and run its configuration again.
 
-The manifest gives the hash of every file, the run's notes say how its inputs were cut into blocks, and the cache has
-the encoded parts. So nothing is scanned, and an input is read only if an encoded part is gone, too. Every rebuilt file
-must have the hash that the manifest gives.
+A run makes only what has no finished file, so the other files are left alone. The new manifest must have the hash of
+the old one, else the old one is put back.
 """
 
 import re
@@ -11,23 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...schemas.config.run_section import RunSection
 from ...schemas.errors import ConfigError, InputError, IntegrityError
-from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST
 from ..configfile import load_config
 from ..dataset.manifests import open_output
-from ..dataset.output_folder import PLAN, check_config, read_manifest
-from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code
+from ..dataset.output_folder import PLAN, check_config, claim, read_manifest
+from ..dataset.run_notes import CONFIG, RunOrigin, recall, refuse_code, refuse_urls
 from ..dataset.verify import Finding, verify
 from ..observer import Observer, Silent
-from ..store.local import LocalStore, hash_file
+from ..pack.documents import NAME as DOCUMENTS
+from ..pack.documents import RECORD as DOCUMENTS_RECORD
+from ..store.local import LocalStore
 from ..store.open import Store, cache_root
-from .remake import SHARD, forget, other_versions, records_of, remake
+from .driver import make_dataset
+from .workspace import open_workspace
 
 ASIDE = "_run/manifest.damaged"
-"""Name under which a damaged manifest is kept while a new one is written."""
+"""Name under which the manifest is kept while a new one is written."""
 _HASH = re.compile(rb'^ "hash": "([0-9a-f]{64})",?$', re.MULTILINE)
+_SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.(arrow|parquet)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,6 @@ class Repair:
     """Names of removed shards that the manifest does not list."""
     kept: int
     """Number of undamaged files, which were left alone."""
-    encoded: int
-    """Number of parts that had to be encoded again."""
     remaining: tuple[Finding, ...]
     """What is still wrong and cannot be fixed by rebuilding files."""
     manifest: Manifest
@@ -61,7 +62,7 @@ def repair(
     base: Path | None = None,
     observer: Observer | None = None,
 ) -> Repair:
-    """Rebuild the damaged or missing files of a finished dataset.
+    """Rebuild the damaged or missing files of a finished dataset. Its inputs must still be there.
 
     Args:
         folder: a finished dataset, or its URL.
@@ -69,144 +70,136 @@ def repair(
         base: where relative paths of `config` start.
 
     Raises:
-        InputError: there is no finished dataset; or an input that is needed is gone or has changed.
-        ConfigError: `config` is needed, because the run's notes are missing, or name code to run or URLs to fetch.
-        OutputError: `config` belongs to another run.
-        IntegrityError: the rebuilt files do not match the manifest; or a name in the folder points outside it.
+        InputError: there is no finished dataset.
+        ConfigError: inputs are gone; or `config` is needed, because the run's notes are missing, or name code to run or
+            URLs to fetch.
+        OutputError: the inputs have changed, or `config` belongs to another run.
+        IntegrityError: the rebuilt manifest has another hash; or a name in the folder points outside it.
     """
     observer = observer or Silent()
     out = open_output(folder)
     if isinstance(out, LocalStore) and out.root.is_file():
         raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
-    origin = _origin_of(out, config, base)
-    manifest, mark = _manifest(out)
-    if manifest is None:
-        return _with_new_manifest(out, origin, mark, recalled=config is None, observer=observer)
-    findings = verify(folder, deep=True, observer=observer).findings
-    return _rebuild(out, origin, manifest, findings, recalled=config is None, observer=observer)
+    data = _manifest_bytes(out)
+    try:
+        manifest = read_manifest(out)
+    except IntegrityError:
+        manifest = None
+    findings = (Finding(MANIFEST, "is damaged"),)
+    if manifest is not None:
+        findings = verify(folder, deep=True, observer=observer).findings
+        wanted: str | None = manifest.hash
+    else:
+        found = _HASH.search(data)
+        wanted = found[1].decode() if found is not None else None
+    known = {MANIFEST} if manifest is None else {MANIFEST, *_names(manifest)}
+    wrong = {finding.name for finding in findings}
+    if wrong & known:
+        origin = _origin_of(out, config, base)
+        if origin is None or (manifest is None and not out.exists(PLAN)):
+            fix = "run it with another --out" if manifest is None else "give the run's configuration with --config"
+            raise ConfigError(f"{out.where('_run')} no longer says how this dataset was made; {fix}")
+        if config is None:
+            refuse_code(origin.config, out.where(CONFIG))
+            evaluation = origin.config.decontaminate
+            refuse_urls(origin.config, out.where(CONFIG), () if evaluation is None else evaluation.against)
+        else:
+            check_config(out, origin.config)
+        if manifest is not None:
+            claim(out, manifest.plan)
+        _run_again(out, origin, data, wanted, wrong & known, recalled=config is None, observer=observer)
+        manifest = read_manifest(out)
+    assert manifest is not None
+    strays = _remove_strays(out, manifest)
+    remaining = verify(out.url, deep=True, observer=observer).findings if findings else ()
+    rebuilt = wrong & known - {finding.name for finding in remaining}
+    names = _names(manifest)
+    return Repair(findings, tuple(sorted(rebuilt)), strays, len(names - wrong), remaining, manifest)
 
 
-def _rebuild(
+def _run_again(
     out: Store,
-    origin: RunOrigin | None,
-    manifest: Manifest,
-    findings: tuple[Finding, ...],
+    origin: RunOrigin,
+    data: bytes,
+    wanted: str | None,
+    wrong: set[str],
     *,
     recalled: bool,
     observer: Observer,
-) -> Repair:
-    records = {record.name: record for record in records_of(manifest)}
-    # Rebuilding gives the same bytes, so it cannot fix a finding inside a file with the right hash.
-    wrong = {finding.name for finding in findings} & set(records)
-    bad = _damaged(out, [records[name] for name in sorted(wrong)])
-    strays = [finding.name for finding in findings if finding.name not in records and SHARD.fullmatch(finding.name)]
-    encoded = 0
-    if bad:
-        if origin is None:
-            raise ConfigError(
-                f"{out.where('_run')} no longer says how this dataset was made; give the run's configuration "
-                "with --config"
-            )
-        if recalled:
-            refuse_code(origin.config, out.where(CONFIG))
-        else:
-            check_config(out, origin.config)
-        for name in bad:
-            forget(out, name)
-        _, encoded = remake(origin, out, manifest.plan, manifest, recalled=recalled, observer=observer)
-        still = _damaged(out, [records[name] for name in sorted(bad)])
-        if still:
+) -> None:
+    """Run the configuration in a folder without its manifest and without the records of wrong files.
+
+    Args:
+        data, wanted: the manifest, and its hash if that can be read.
+        recalled: whether the configuration is the dataset's note, which must not decide about executor, folders or
+            memory of this machine.
+    """
+    settled: dict[str, Any] = {"out": out.url, "cache": origin.cache}
+    again = origin.config.model_copy(update=settled | ({"run": RunSection()} if recalled else {}))
+    work = open_workspace(again, origin.base, observer)
+    for name in wrong:
+        _forget(out, name)
+    out.replace_bytes(ASIDE, data)
+    out.remove(MANIFEST)
+    try:
+        made = make_dataset(again, work).manifest
+        if wanted not in (None, made.hash):
             raise IntegrityError(
-                f"{', '.join(sorted(still))}: rebuilt, but still different from the manifest; check the disk, or run "
-                "the configuration again with another --out"
+                f"the rebuilt files do not match the manifest: its hash would be {made.hash[:16]} instead of "
+                f"{str(wanted)[:16]}; the manifest was left as it was. Run the configuration again with another --out"
             )
+    except BaseException:
+        out.replace_bytes(MANIFEST, data)
+        try:
+            before = read_manifest(out)
+        except IntegrityError:
+            before = None
+        if before is not None:
+            _remove_strays(out, before)
+        out.remove(ASIDE)
+        raise
+    out.remove(ASIDE)
+
+
+def _names(manifest: Manifest) -> set[str]:
+    """The names of all files that the manifest lists."""
+    shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
+    return shards | {file.name for file in manifest.files}
+
+
+def _remove_strays(out: Store, manifest: Manifest) -> tuple[str, ...]:
+    """Remove shards that do not belong to the dataset, with their records, so that no later run uses them."""
+    strays = sorted(name for name in set(out.names()) - _names(manifest) if _SHARD.fullmatch(name))
     for name in strays:
         out.remove(name)
-    fixed = bad | set(strays)
-    remaining = tuple(finding for finding in findings if finding.name not in fixed)
-    if remaining:  # some findings may be gone now, because another file caused them
-        remaining = verify(out.url, observer=observer).findings
-    kept = len(records) - len(bad)
-    return Repair(findings, tuple(sorted(bad)), tuple(strays), kept, encoded, remaining, manifest)
+        _forget(out, name)
+    return tuple(strays)
 
 
-def _with_new_manifest(
-    out: Store, origin: RunOrigin | None, mark: str | None, *, recalled: bool, observer: Observer
-) -> Repair:
-    """Repair a dataset whose manifest is damaged: rebuild the manifest from the plan, then the rest."""
-    plan = _plan_of(out)
-    if origin is None or plan is None:
-        raise ConfigError(
-            f"{out.where(MANIFEST)} is damaged, and {out.where('_run')} does not say how this dataset was made; run "
-            "the configuration again with another --out (it uses the encoded parts in the cache)"
-        )
-    if recalled:
-        refuse_code(origin.config, out.where(CONFIG))
-    out.replace_bytes(ASIDE, out.read(MANIFEST) or b"")
-    out.remove(MANIFEST)
-    manifest, encoded = remake(origin, out, plan, None, recalled=recalled, observer=observer)
-    if mark is not None and mark != manifest.hash:
-        out.remove(MANIFEST)
-        out.replace_bytes(MANIFEST, out.read(ASIDE) or b"")
-        raise IntegrityError(
-            f"the rebuilt manifest has the hash {manifest.hash[:16]}, but the damaged one says "
-            f"{mark[:16]}{other_versions(plan)}; it was left as it was. Run the configuration again with another --out"
-        )
-    out.remove(ASIDE)
-    finding = Finding(MANIFEST, "is damaged")
-    rest = _rebuild(out, origin, manifest, verify(out.url, deep=True).findings, recalled=recalled, observer=observer)
-    return Repair(
-        (finding, *rest.findings), (MANIFEST, *rest.rebuilt), rest.removed, rest.kept, encoded, rest.remaining,
-        manifest,
-    )  # fmt: skip
+def _forget(out: Store, name: str) -> None:
+    """Remove a file's record, so that no run takes the file as finished."""
+    folder, _, file = name.rpartition("/")
+    if _SHARD.fullmatch(name):
+        out.remove(f"_run/{folder}/{file.partition('-')[0]}.json")
+    elif name == DOCUMENTS:
+        out.remove(DOCUMENTS_RECORD)
 
 
-def _damaged(out: Store, records: list[Any]) -> set[str]:
-    """Names of files that do not match their records."""
-    bad = set[str]()
-    for record in records:
-        # Read by name, not by hash: for a hash, a remote store may return a local copy of a file it no longer has.
-        try:
-            whole = out.size(record.name) == record.bytes and hash_file(out.local(record.name)).hash == record.hash
-        except (OSError, IntegrityError):
-            whole = False
-        if not whole:
-            bad.add(record.name)
-    return bad
-
-
-def _manifest(out: Store) -> tuple[Manifest | None, str | None]:
-    """Return (manifest, None). For a damaged manifest return (None, the hash that it gives for itself); the hash is
-    None if it is unreadable.
+def _manifest_bytes(out: Store) -> bytes:
+    """The content of the manifest, put back if an earlier repair was interrupted.
 
     Raises:
-        InputError: the folder has no manifest.
+        InputError: there is none.
     """
     data = out.read(MANIFEST)
-    if data is None and (aside := out.read(ASIDE)) is not None:
-        out.put_bytes(MANIFEST, aside)  # left by an earlier repair that was interrupted
-        data = aside
+    if data is None and (data := out.read(ASIDE)) is not None:
+        out.put_bytes(MANIFEST, data)
     if data is None:
         raise InputError(
             f"{out.url} has no {MANIFEST}, so there is no finished dataset to repair. If a run was interrupted, or "
             "the file deleted, run the same configuration again: it continues where it stopped"
         )
-    try:
-        manifest = read_manifest(out)
-    except IntegrityError:
-        manifest = None
-    if manifest is not None and manifest.to_bytes() == data:
-        return manifest, None
-    found = _HASH.search(data)
-    return None, found[1].decode() if found is not None else None
-
-
-def _plan_of(out: Store) -> dict[str, Any] | None:
-    try:
-        plan: dict[str, Any] = parse_json(out.read(PLAN) or b"null")
-    except ValueError:
-        return None
-    return plan
+    return data
 
 
 def _origin_of(out: Store, config: "Mapping[str, Any] | str | Path | None", base: Path | None) -> RunOrigin | None:

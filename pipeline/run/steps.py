@@ -1,7 +1,6 @@
 """The steps that a run, a plan and a repair share. Each does one part of the work, times it and reports the result."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError
 from ...schemas.manifest import FileRecord
 from ...schemas.versions import version
-from ...stages.pack.tight import TIGHT_VERSION
 from ..contamination.driver import compare
 from ..contamination.hits_file import put_hits
 from ..dataset.output_folder import PLAN, REJECTS, plan_inputs
@@ -23,26 +21,17 @@ from ..execute.executor import Executor
 from ..inputs.format_options import needs_template
 from ..inputs.formats import what_fits
 from ..pack.accounts import fate_of_rows, nothing_left
-from ..pack.driver import Packed, Selected, padding_id, shards_folder
+from ..pack.driver import Packed, Selected, padding_id
 from ..pack.driver import pack as pack_selected
 from ..pack.driver import select as select_documents
-from ..pack.finished import FinishedShards
 from ..pack.select import mask_rejects
-from ..pack.survey import Survey, split_names
-from ..store.local import LocalStore
+from ..pack.survey import Survey
 from .commit import put_record
 from .disk_space import require_room, shards_written
 from .estimate import RunEstimate, estimate_run
 from .memory import packing_need
 from .prepare import prepare
 from .workspace import Workspace, fit_workers
-
-
-def check_ahead(config: RunConfig, work: Workspace) -> FinishedShards:
-    """Begin to check the shards of earlier processes, for `pack`; leave the result as a context manager."""
-    finished = FinishedShards(work.out)
-    finished.check_ahead([shards_folder(config, split) for split in split_names(config)], work.checked)
-    return finished
 
 
 def prepare_inputs(config: RunConfig, work: Workspace, executor: Executor) -> tuple[Prepared, RunEstimate]:
@@ -112,19 +101,8 @@ def decontaminate(
     return replace(encoded, places=places, contamination=found)
 
 
-def select(
-    config: RunConfig,
-    prepared: Prepared,
-    encoded: Encoded,
-    work: Workspace,
-    executor: Executor,
-    plan: dict[str, Any] | None = None,
-) -> Selected:
+def select(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor) -> Selected:
     """Decide what is kept of each document, and limit the workers so that packing has enough memory.
-
-    Args:
-        plan: everything that the written bytes depend on, to continue from the notes of an earlier process; None to
-            decide without them. Files of a remote output would have to be fetched to be checked, so it has no notes.
 
     Raises:
         InputError: nothing is left to pack.
@@ -134,10 +112,7 @@ def select(
     pad_id = padding_id(config, prepared.tokenizer)
     work.observer.begin("plan", 0, "")
     with work.timings.stage("read lengths"):
-        noted = (work.out, plan) if plan is not None and isinstance(work.out, LocalStore) else None
-        selected = select_documents(
-            config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id, noted=noted
-        )
+        selected = select_documents(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
     _require_something(config, prepared, encoded, selected.survey, work)
     need = packing_need(selected.survey, encoded.places, config, pairs=prepared.pairs)
@@ -164,18 +139,8 @@ def _require_something(
     raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {fix}")
 
 
-def pack(
-    selected: Selected,
-    work: Workspace,
-    executor: Executor,
-    *,
-    finished: FinishedShards | None = None,
-    planned: Callable[[Callable[[], None]], None] | None = None,
-) -> Packed:
+def pack(selected: Selected, work: Workspace, executor: Executor) -> Packed:
     """Write the shards, after checking that the disk has room for them.
-
-    Args:
-        finished, planned: see `pack.driver.pack`.
 
     Raises:
         StoreError: the disk is too full.
@@ -184,9 +149,7 @@ def pack(
     room = selected.survey.tokens * (selected.rows.token_bytes + 1) - shards_written(work.out)
     require_room(room, "the shards", work.out)
     with work.timings.stage("plan and pack"):
-        packed = pack_selected(
-            selected, work.out, executor, work.observer, work.scratch.root, finished=finished, planned=planned
-        )
+        packed = pack_selected(selected, work.out, executor, work.observer, work.scratch.root)
     work.timings.seconds["plan"] = packed.planning
     work.timings.summed("pack", packed.busy, packed.made)
     return packed
@@ -219,7 +182,6 @@ def plan_of(config: RunConfig, prepared: Prepared, encoded: Encoded) -> dict[str
                     "pad_id": tokenizer.pad_id,
                 },
                 "encode": encoded.spec.payload() | ({"pairs": PAIRS_FORMAT} if prepared.pairs else {}),
-                **({"planner": TIGHT_VERSION} if config.pack.strategy == "tight" else {}),
                 **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
                 "versions": {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers")}
                 | {"packtrain": packtrain_version()},

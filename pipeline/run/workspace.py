@@ -10,7 +10,6 @@ from ...schemas.config.run_section import RunSection
 from ..dataset.timings import Timings
 from ..encode.known_parts import KnownParts
 from ..execute.backends import open_executor
-from ..execute.checking import CheckAhead
 from ..execute.executor import Executor
 from ..observer import Observer
 from ..pack.segments import forget_segments
@@ -31,8 +30,6 @@ class Workspace:
     """The cache of encoded parts."""
     observer: Observer
     timings: Timings = field(default_factory=Timings)
-    checked: CheckAhead | None = None
-    """A check of shards of an earlier process that has already begun."""
 
     @property
     def cache(self) -> Store:
@@ -45,11 +42,8 @@ class Workspace:
         return scratch_of(self.cache)
 
 
-def open_workspace(config: RunConfig, base: Path, observer: Observer, checked: CheckAhead | None = None) -> Workspace:
+def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspace:
     """Open the stores that a configuration names. Writes nothing.
-
-    Args:
-        checked: see `Workspace`.
 
     Raises:
         ConfigError, OutputError: a store cannot be used.
@@ -60,7 +54,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer, checked: C
     out = open_store(place, scratch=scratch)
     cache = cache_root(config.cache, place, base)
     require_writable(cache)
-    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer, checked=checked)
+    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch, keep=True)), observer)
 
 
 @contextmanager

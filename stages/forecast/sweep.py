@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
 from ..pack.bounds import least_rows, size_counts
-from ..pack.row_count import in_units, rows_and_bound, tight_rows_and_bound
+from ..pack.row_count import in_units, rows_and_bound, tight_row_count
+from ..pack.tight import WORK
 from ..select.truncate import Keep
 from .length_stats import Compose
 from .length_stats import LengthStats as LengthStats
@@ -51,8 +52,8 @@ class SweepOptions:
     align: int = 1
     seed: int = 0
     """Seed of the random order of documents in padded batches."""
-    work: int | None = None
-    """Work of the search of `tight`; None: as in a run."""
+    work: int = WORK
+    """Work of the search of `tight`."""
 
 
 def sweep(
@@ -212,10 +213,9 @@ def _packed(cut: _Cut, strategy: str, options: SweepOptions, compose: Compose | 
     for lengths in cut.windows(compose):
         units = in_units(lengths, align)
         counts = size_counts(units, cut.limit // align)
-        if strategy == "tight":
-            opened, least = tight_rows_and_bound(units, counts, options.max_docs, options.work)
-        else:
-            opened, least = rows_and_bound(counts, options.max_docs)
+        opened, least = rows_and_bound(counts, options.max_docs)
+        if strategy == "tight" and opened > least:
+            opened = tight_row_count(units, counts, options.max_docs, options.work)
         wide = units.astype(np.int64)
         rows, bound = rows + opened, bound + least
         squares += int((wide * wide).sum()) * align * align

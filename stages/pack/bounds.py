@@ -26,6 +26,18 @@ def least_rows(tokens: int, capacity: int) -> int:
     return -(-tokens // capacity)
 
 
+def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
+    """Rows that pieces of these sizes need at least if none may be cut, and at most `max_docs` of them share a row.
+
+    The larger of `martello_toth`, which is never below `least_rows`, and ceil(pieces / max_docs).
+
+    Args:
+        counts: (C + 1,) how many pieces have each size; none of size 0.
+    """
+    bound = martello_toth(counts, len(counts) - 1)
+    return bound if max_docs is None else max(bound, least_rows(int(counts.sum()), max_docs))
+
+
 def martello_toth(counts: NDArray[np.integer], capacity: int) -> int:
     """Martello and Toth's L2: rows that pieces of these sizes need if no piece may be cut.
 

@@ -13,7 +13,7 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
 from .best_fit import best_fit_decreasing
-from .bounds import least_rows, martello_toth, size_counts
+from .bounds import bound_of_whole_pieces, least_rows, size_counts
 from .tight import tight_rows
 
 Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
@@ -78,24 +78,14 @@ def plan_rows(
     sizes = pieces.lengths if align == 1 else (pieces.lengths - 1) // align + 1
     units = max_length // align
     counts = size_counts(sizes, units)
-    found = None
     if strategy == "none":
         index = np.arange(len(sizes), dtype=np.int64)
         row_offsets = np.arange(len(sizes) + 1, dtype=np.int64)
         moves = 0
     else:
-        if strategy == "tight":
-            placement, found = tight_rows(sizes, counts, max_docs)
-        else:
-            placement = best_fit_decreasing(sizes, counts, max_docs)
+        place = tight_rows if strategy == "tight" else best_fit_decreasing
+        placement = place(sizes, counts, max_docs)
         index, row_offsets, moves = placement.order, placement.row_offsets, placement.moves
-    bound_tokens, bound_by = least_rows(int(sizes.sum(dtype=np.int64)), units), ""
-    if found is not None:
-        bound, bound_by = found.rows, found.bound_by
-    else:
-        bound = max(bound_tokens, martello_toth(counts, units))
-        if max_docs is not None:
-            bound = max(bound, least_rows(len(sizes), max_docs))
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
         starts=np.zeros(len(index), dtype=np.int64) if pieces.starts is None else pieces.starts[index],
@@ -103,13 +93,12 @@ def plan_rows(
         row_offsets=row_offsets,
         certificate=Certificate(
             rows=len(row_offsets) - 1,
-            bound_tokens=bound_tokens,
-            bound=bound,
+            bound_tokens=least_rows(int(sizes.sum(dtype=np.int64)), units),
+            bound=bound_of_whole_pieces(counts, max_docs),
             tokens=int(pieces.lengths.sum(dtype=np.int64)),
             capacity=max_length,
             pieces=len(index),
             moves=moves,
-            bound_by=bound_by,
         ),
     )
 

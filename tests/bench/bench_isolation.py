@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from packtrain.training.attention.apply import configs_of
-from packtrain.training.batch import flatten
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ else:
     from architectures import ARCHITECTURES, alone, build, judge, unlike, with_default_cache, with_ones
 
 WAYS = {
-    "own": (None, flatten),
+    "own": (None, dict),
     "own, cache by default": (None, with_default_cache),
     "own, mask of ones": (None, with_ones),
-    "auto": ("auto", flatten),
+    "auto": ("auto", dict),
 }
 SETTINGS = {one.kind: one.settings for one in ARCHITECTURES}
 MOST = 50_000_000
@@ -95,10 +94,10 @@ def look(kind: str) -> dict[str, str]:
     for config in configs_of(model.config):
         config.use_cache = True  # as checkpoints have it; some architectures' defaults differ
     before = None
-    for way, (attention, make) in WAYS.items():
+    for way, (attention, change) in WAYS.items():
         if attention is not None and found["own"] != "refused":
             before = alone(model)
-        found[way], name = judge(model, attention, make)
+        found[way], name = judge(model, attention, change)
     if before is not None and found["auto"] == "isolated" and unlike(alone(model), before) > 1e-4:
         found["auto"] = "isolated, but not the model's own attention"
     return {**found, "attention": name}

@@ -1,6 +1,6 @@
-"""Compares the loader with other loaders and with the speed of memory, and measures it at a billion rows.
+"""Compares the loader with other loaders and with the speed of memory, and with what a trainer waits for.
 
-    python tests/bench/bench_loader.py [--work DIR] [--parts memory first speed divide wait train] [--rounds 5]
+    python tests/bench/bench_loader.py [--work DIR] [--parts memory wait speed] [--rounds 5]
 
 Prints Markdown tables. To compare with peers: `pip install mosaicml-streaming torchdata grain`; one that cannot be
 imported is named with the reason. The data are made here: texts of lognormal length, packed by `packtrain.run` into
@@ -13,31 +13,16 @@ ids, labels, positions and documents must have the sums that they have in the sh
 int64 arrays, no tensors, no order, no documents. Fresh arrays of a megabyte come from the kernel, page by page, every
 time; the same ones again show what that costs.
 
-first: time from a loader, made and set to its position, to its first batch. The billion rows are a manifest that lists
-the real shards again and again; each entry is opened as a shard of its own; the cost of its rows is looked up in the
-real rows. Places are random.
-
 memory: what the process holds for itself (RssAnon) after each of 20 epochs.
-
-divide: the same rows for two devices that share each batch (cp_size=2), beside one device alone. Both datasets are
-packed for it (`pack.parallel`); a step is that of the whole batch, of which each device reads its part.
 
 wait: the share of a step that its consumer spends in next(), when it sleeps for the rest as long as a GPU would
 compute: 60,000 tokens/s, one GPU of the H200 class with a model of 1B parameters, and 400,000, as eight would ask.
-
-train: the same beside real training steps of a tiny Llama, whose forward and backward pass keep all cores busy. Loaders
-without a thread and with one run in turns, a few steps each, in every round. Cold: the page cache is dropped before
-each turn.
 """
 
-import gc
 import json
-import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import chain, count, islice
@@ -63,23 +48,15 @@ else:
     from loader_peers import *  # noqa: F403
 
 MAX_LENGTH = 4096
-TOKENS = 28_000_000
 ROWS_A_STEP = (1, 8, 32)
-MOMENT = 0.4
-"""Seconds of one contender's turn."""
 PEERS = ("mosaicml-streaming", "datasets", "trl", "torchdata", "grain")
-BILLION = 1_000_000_000
-PLACES = 20
-RECORDS = 100_000
 PEER_FACTOR, LIMIT_SHARE = 10, 0.5
-FIRST_LIMIT, WAIT_LIMIT = 0.050, 0.01
+WAIT_LIMIT = 0.01
 EPOCHS = 20
 RATES = (60_000, 400_000)
-TRAIN_STEPS = ((1, 24), (8, 4))
-"""Rows a step, and steps of one contender's turn."""
 
 
-def make_data(work: Path, name: str = "loader-data", parallel: dict[str, Any] | None = None) -> Path:
+def make_data(work: Path, tokens: int) -> Path:
     """A packed dataset of known sizes and random words; made once per work folder."""
     import packtrain
     from tokenizers import Tokenizer
@@ -90,7 +67,7 @@ def make_data(work: Path, name: str = "loader-data", parallel: dict[str, Any] | 
         vocabulary = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab()
         words = np.array(sorted(word for word in vocabulary if word.isascii() and word.isalpha()))
         random_ = np.random.default_rng(0)
-        left = TOKENS
+        left = tokens
         with rows.with_suffix(".part").open("w", encoding="utf-8") as file:
             while left > 0:
                 size = int(np.clip(random_.lognormal(6.2, 1.1), 16, 3900))
@@ -99,16 +76,15 @@ def make_data(work: Path, name: str = "loader-data", parallel: dict[str, Any] | 
                 left -= size
         rows.with_suffix(".part").rename(rows)
     config = {
-        "out": str(work / name),
+        "out": str(work / "loader-data"),
         "cache": str(work / "loader-cache"),
         "tokenizer": {"path": str(tokenizer)},
         "sources": [{"name": "words", "format": "text", "path": str(rows)}],
         "truncate": {"max_length": MAX_LENGTH},
-        "pack": {"parallel": parallel},
         "run": {"report": False},
     }
     packtrain.run(config)
-    return work / name
+    return work / "loader-data"
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -125,14 +101,14 @@ def endless(contender: Contender, rows: int) -> Iterator[Batch]:
     return chain.from_iterable(contender.passes(rows) for _ in count())
 
 
-def tokens_a_second(batches: Iterator[Batch]) -> float:
-    """Measured over one turn, from the first batch's arrival on."""
+def tokens_a_second(batches: Iterator[Batch], moment: float) -> float:
+    """Measured over one turn of `moment` seconds, from the first batch's arrival on."""
     next(batches)
     tokens = taken = 0.0
     began = time.perf_counter()
     for batch in batches:
         tokens += batch["input_ids"].shape[1]
-        if (taken := time.perf_counter() - began) > MOMENT:
+        if (taken := time.perf_counter() - began) > moment:
             break
     return tokens / taken
 
@@ -173,7 +149,7 @@ def check(contenders: Sequence[Contender], folder: Path) -> None:
             raise SystemExit(f"{contender.name} gives {found}, but the shards hold {expected}")
 
 
-def print_speed(folder: Path, work: Path, rounds: int) -> None:
+def print_speed(folder: Path, work: Path, rounds: int, moment: float) -> None:
     """Tokens a second of every contender, for every number of rows a step."""
     contenders, missing = all_contenders(folder, work)
     check(contenders, folder)
@@ -186,7 +162,7 @@ def print_speed(folder: Path, work: Path, rounds: int) -> None:
         running = {contender.name: endless(contender, rows) for contender in contenders}
         for _ in range(rounds):
             for name, batches in running.items():
-                rates[name].append(tokens_a_second(batches) / 1e6)
+                rates[name].append(tokens_a_second(batches, moment) / 1e6)
         print(f"{rows} rows a step; {load()}", file=sys.stderr, flush=True)
         print_rates(contenders, rates, rows)
 
@@ -235,95 +211,6 @@ def installed(name: str) -> str:
 # The first batch.
 
 
-def repeat_manifest(folder: Path, out: Path, records: int) -> int:
-    """A dataset whose manifest lists the shards of another again and again; returns its rows."""
-    from packtrain.schemas.manifest import Manifest
-
-    manifest = Manifest.from_json(json.loads((folder / "manifest.json").read_bytes()))
-    split = manifest.splits["train"]
-    shards = tuple(islice(chain.from_iterable(split.shards for _ in count()), records))
-    splits = {**manifest.splits, "train": replace(split, shards=shards)}
-    out.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        if path.name != "manifest.json" and not (out / path.name).exists():
-            (out / path.name).symlink_to(path)
-    (out / "manifest.json").write_text(json.dumps(replace(manifest, splits=splits).to_json()), encoding="utf-8")
-    return sum(shard.rows for shard in shards)
-
-
-class Tiled:
-    """The costs of the real rows, repeated: replaces a file of twelve gigabytes."""
-
-    def __init__(self, real: Any, size: int) -> None:
-        self.real, self.size = real, size
-
-    def tokens(self, rows: Any) -> Any:
-        """See `RowSizes`."""
-        return self.real.tokens(rows % self.size)
-
-    def of(self, rows: Any) -> Any:
-        """See `RowSizes`."""
-        return self.real.of(rows % self.size)
-
-
-def print_first(folder: Path, work: Path) -> None:
-    """How long a loader takes to be made, and then to give a batch from anywhere."""
-    from packtrain.training import PackedLoader
-    from packtrain.training.shards import dataset_rows as home
-    from packtrain.training.steps import Balance
-
-    real = PackedLoader(folder, rows_per_step=8)
-    sizes = Tiled(real.corpus.parts[0].sizes, real.total_rows)
-    shards, rows = len(shard_paths(folder)), real.total_rows
-    records = -(-BILLION * shards // rows)
-    many = work / "loader-billion"
-    total = repeat_manifest(folder, many, records)
-    variants: list[tuple[str, Path, dict[str, Any]]] = [
-        ("as it comes", folder, {}),
-        ("as it comes", many, {}),
-        *(
-            (f"{order}, {name}", many, {"order": order, "first_epoch_sequential": False, "balance": balance})
-            for order in ("full", "blocks")
-            for name, balance in (("no balance", None), ("balance", Balance()))
-        ),
-    ]
-    table = []
-    for name, where, options in variants:
-        if where is many:
-            home.RowSizes = lambda *_: sizes  # type: ignore[assignment,attr-defined]
-        began = time.perf_counter()
-        loader = PackedLoader(where, rows_per_step=8, **options)
-        made = time.perf_counter() - began
-        taken = first_batches(loader, random.Random(0))
-        cells = [f"{made * 1e3:,.0f}", f"{median(taken) * 1e3:.1f}", f"{max(taken) * 1e3:.1f}"]
-        table.append([name, f"{loader.total_rows:,}", *cells, "yes" if max(taken) < FIRST_LIMIT else "NO"])
-    print_header(f"Time to the first batch of 8 rows, {PLACES} places", ("packtrain", "pyarrow", "numpy"))
-    print(f"{total:,} rows are {records:,} entries of {shards} shards with {rows:,} rows.\n")
-    limit = f"all < {FIRST_LIMIT * 1e3:.0f} ms"
-    print_table(["order", "rows", "make the loader, ms", "first batch, ms", "slowest, ms", limit], table)
-    repeat_manifest(folder, many, RECORDS)
-    size = (many / "manifest.json").stat().st_size
-    spent = [timed(lambda: PackedLoader(many, rows_per_step=8, balance=None)) for _ in range(3)]
-    print(
-        f"Made from a manifest of {RECORDS:,} shards ({size / 1e6:.0f} MB of JSON, which it reads and parses): "
-        f"{median(spent):.2f} s.\n"
-    )
-
-
-def first_batches(loader: Any, places: random.Random) -> list[float]:
-    """Seconds to a batch from random places, one after another."""
-    taken = []
-    for _ in range(PLACES):
-        row = places.randrange(loader.total_rows - loader.rows_per_step)
-        loader.load_state_dict(loader.state_dict() | {"rows": row})
-        began = time.perf_counter()
-        batches = iter(loader)
-        next(batches)
-        taken.append(time.perf_counter() - began)
-        batches.close()
-    return taken
-
-
 def timed(work: Callable[[], object]) -> float:
     """Seconds."""
     began = time.perf_counter()
@@ -363,19 +250,19 @@ def print_memory(folder: Path) -> None:
     print(f"From the second epoch to the last: {(held[-1] - held[1]) / 2**20:+.1f} MiB (target: flat).\n")
 
 
-def print_wait(folder: Path) -> None:
+def print_wait(folder: Path, seconds: float) -> None:
     """The share of a step spent in next()."""
     from packtrain.training import PackedLoader
 
     table = []
     for order in ("sequential", "full"):
         for rate in RATES:
-            for workers in (1, 0):
-                options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "num_workers": workers}
-                loader = PackedLoader(folder, rows_per_step=8, epochs=10, **options)
-                waits, slept = wait_times(iter(loader), rate)
+            for ahead in (2, 0):
+                options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "prefetch": ahead}
+                loader = PackedLoader(folder, rows_per_step=8, epochs=10_000, **options)
+                waits, slept = wait_times(iter(loader), rate, seconds)
                 share = sum(waits) / (sum(waits) + slept)
-                row = [f"{order}, num_workers={workers}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
+                row = [f"{order}, prefetch={ahead}", f"{rate:,}", f"{slept / len(waits) * 1e3:.0f}"]
                 row += [f"{median(waits) * 1e3:.3f}", f"{max(waits) * 1e3:.3f}", f"{share:.3%}"]
                 table.append([*row, "yes" if share < WAIT_LIMIT else "NO"])
     print_header("Waiting for a batch of 8 rows, warm page cache", ("packtrain", "torch", "numpy"))
@@ -383,40 +270,7 @@ def print_wait(folder: Path) -> None:
     print_table([*header, f"< {WAIT_LIMIT:.0%}"], table)
 
 
-def print_divide(work: Path, rounds: int) -> None:
-    """What a step of the loader takes if two devices share each batch."""
-    from packtrain.training import PackedLoader
-
-    table = []
-    for layout in ("thd", "ring"):
-        folder = make_data(work, f"loader-{layout}", {"cp": 2, "layout": layout})
-        for rows in ROWS_A_STEP:
-            times: dict[tuple[int, int], list[float]] = {(size, n): [] for n in (0, 1) for size in (1, 2)}
-            for _ in range(rounds):
-                for size, workers in times:
-                    place = {"rank": 0, "world_size": 1, "cp_rank": size - 1, "cp_size": size}
-                    options: dict[str, Any] = {"order": "sequential", "epochs": 100, "num_workers": workers, **place}
-                    batches = iter(PackedLoader(folder, rows_per_step=rows, **options))
-                    times[size, workers].append(step_time(batches) * 1e3)
-            for workers in (0, 1):
-                alone, shared = times[1, workers], times[2, workers]
-                ratio = median([two / one for one, two in zip(alone, shared, strict=True)])
-                table.append([layout, str(workers), str(rows), spread(alone, 3), spread(shared, 3), f"{ratio:.2f}"])
-    print_header(f"Batches divided between two devices, {rounds} rounds", ("packtrain", "torch", "numpy"))
-    print_table(["layout", "threads", "rows a step", "ms a step, alone", "ms, its part of it", "ratio"], table, left=1)
-
-
-def step_time(batches: Iterator[Batch]) -> float:
-    """Seconds of a step, over a moment. The first is not counted."""
-    next(batches)
-    began, steps = time.perf_counter(), 0
-    while (took := time.perf_counter() - began) < MOMENT:
-        next(batches)
-        steps += 1
-    return took / steps
-
-
-def wait_times(batches: Iterator[Batch], rate: int, seconds: float = 4.0) -> tuple[list[float], float]:
+def wait_times(batches: Iterator[Batch], rate: int, seconds: float) -> tuple[list[float], float]:
     """Seconds in each next() but the first, and seconds slept in all."""
     waits: list[float] = []
     slept = 0.0
@@ -431,92 +285,22 @@ def wait_times(batches: Iterator[Batch], rate: int, seconds: float = 4.0) -> tup
     return waits, slept
 
 
-def print_train(folder: Path, rounds: int) -> None:
-    """Whether a thread helps or disturbs a training that computes on the same cores."""
-    import torch
-    from packtrain.training import PackedLoader
-    from packtrain.training.attention import use_packed
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    vocabulary = max(int(chunk.columns["input_ids"][0].max()) for chunk in map_chunks(shard_paths(folder))) + 1
-    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=vocabulary, num_hidden_layers=2, max_position_embeddings=MAX_LENGTH, **shape)
-    model = LlamaForCausalLM(config)
-    use_packed(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def step(batch: Batch) -> None:
-        model(**batch).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    table = []
-    for order, cold in (("sequential", False), ("full", False), ("full", True)):
-        for rows, steps in TRAIN_STEPS:
-            options: dict[str, Any] = {"order": order, "first_epoch_sequential": False, "epochs": 10}
-            found: dict[int, list[tuple[float, float]]] = {0: [], 1: []}
-            for round_ in range(rounds):
-                for workers in (0, 1) if round_ % 2 else (1, 0):
-                    if cold:
-                        forget(folder)
-                    batches = iter(PackedLoader(folder, rows_per_step=rows, num_workers=workers, **options))
-                    step(next(batches))
-                    found[workers].append(train_times(batches, steps, step))
-            ratios = [alone[0] / thread[0] for alone, thread in zip(found[0], found[1], strict=True)]
-            for workers, name in ((0, "none"), (1, "one")):
-                times, waits = ([one[index] * 1e3 for one in found[workers]] for index in (0, 1))
-                share = median([wait / whole for whole, wait in zip(times, waits, strict=True)])
-                row = [
-                    f"{order}, cold" if cold else order,
-                    str(rows),
-                    name,
-                    spread(times, 1),
-                    f"{median(waits):.3f}",
-                    f"{share:.3%}",
-                ]
-                table.append([*row, f"{median(ratios):.3f}" if workers else ""])
-    print_header(f"Beside real training steps, {rounds} rounds", ("packtrain", "torch", "transformers"))
-    header = ["order", "rows a step", "threads", "ms a step", "of which in next()", "share", "step without / with it"]
-    print_table(header, table, left=3)
-
-
-def forget(folder: Path) -> None:
-    """Drop the shards from the page cache, so that a row is read from the disk once."""
-    gc.collect()  # pages that a loader still maps would stay
-    for path in shard_paths(folder):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def train_times(batches: Iterator[Batch], steps: int, step: Callable[[Batch], None]) -> tuple[float, float]:
-    """Seconds of a training step, and of next() within it: means over `steps` steps."""
-    waited = 0.0
-    began = time.perf_counter()
-    for _ in range(steps):
-        asked = time.perf_counter()
-        batch = next(batches)
-        waited += time.perf_counter() - asked
-        step(batch)
-    return (time.perf_counter() - began) / steps, waited / steps
-
-
 def main() -> None:
     """Runs the benchmark."""
     parser = make_parser(__doc__)
     # Memory first, while the process holds nothing of the peers.
-    names = ("memory", "first", "wait", "divide", "train", "speed")
+    names = ("memory", "wait", "speed")
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=28_000_000, help="of the dataset")
+    parser.add_argument("--moment", type=float, default=0.4, help="seconds of one contender's turn")
     arguments = parser.parse_args()
     with work_folder(arguments.work) as work:
-        folder = make_data(work)
+        folder = make_data(work, arguments.tokens)
         parts: dict[str, Callable[[], None]] = {
             "memory": lambda: print_memory(folder),
-            "first": lambda: print_first(folder, work),
-            "wait": lambda: print_wait(folder),
-            "divide": lambda: print_divide(work, arguments.rounds),
-            "train": lambda: print_train(folder, arguments.rounds),
-            "speed": lambda: print_speed(folder, work, arguments.rounds),
+            "wait": lambda: print_wait(folder, 10 * arguments.moment),
+            "speed": lambda: print_speed(folder, work, arguments.rounds, arguments.moment),
         }
         for name in names:
             if name in arguments.parts:

@@ -132,15 +132,16 @@ def main() -> None:
     first = 0
     with work_folder(arguments.work) as work:
         for size in arguments.sizes:
-            corpus = build(work, arguments.copies * size)
-            room = 8 * corpus.text_bytes
+            corpus = build(work, arguments.copies * size, arguments.lines)
+            megabytes = corpus.text_bytes / 1e6
+            room = 8e6 * megabytes
             if shutil.disk_usage(work).free < room:
                 raise SystemExit(f"{work} needs {room / 1e9:.0f} GB of room for {size}x; leave it out with --sizes")
             home = work / "memory"
             config = corpus.config(home)
             watch = Watch()
             cost = packtrain_run(config, watch=watch)
-            total = read_manifest(home / "out").ledger.total()
+            total = read_manifest(home / "out")["ledger"]
             shutil.rmtree(home)
             shutil.rmtree(corpus.folder)
             first = first or watch.all
@@ -149,10 +150,9 @@ def main() -> None:
             rows.append(
                 [
                     f"{size}x",
-                    f"{corpus.input_bytes / 1e6:,.0f}",
-                    f"{corpus.text_bytes / 1e6:,.0f}",
-                    f"{total.tokens_encoded / 1e6:.1f}",
-                    f"{total.examples_made:,}",
+                    f"{megabytes:,.0f}",
+                    f"{sum(source['tokens_encoded'] for source in total.values()) / 1e6:.1f}",
+                    f"{sum(source['examples_made'] for source in total.values()):,}",
                     *(f"{peak / MEBI:.0f}" for peak in peaks),
                     f"{watch.all / first:.2f}",
                     "yes" if kept else "NO",
@@ -162,7 +162,7 @@ def main() -> None:
             )
             print(f"{size}x done; {load()}", file=sys.stderr, flush=True)
         print_header("Peak memory, two workers", ("packtrain", "fastokens", "pyarrow", "numpy"))
-        header = ["size", "JSONL MB", "text MB", "M tokens", "documents"]
+        header = ["size", "text MB", "M tokens", "documents"]
         header += [f"{name} MiB" for name in ("all", "driver", "workers", "helpers", "mapped")]
         limits = f"<= {LIMIT_RATIO:.2f} and < {LIMIT_MEBIBYTES / 1024:.1f} GiB"
         print_table([*header, "all / 1x", limits, "wall s", "ms a look"], rows)

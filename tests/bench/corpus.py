@@ -1,15 +1,12 @@
-"""What the benchmarks of whole runs share: the corpus, commands whose whole process tree is counted, and tables.
+"""What the benchmarks share: a corpus of real data, commands counted to their last process, and tables.
 
-The corpus is apps/train.jsonl and apps/leetcode_apps_schema.jsonl (format apps) and chat/gsm8k_train.jsonl (format
-messages) under the folder that PACKTRAIN_REALDATA names, with the Qwen3 tokenizer. A corpus of k copies holds the
-lines of each file k times, in one file: first in their own order, then reshuffled for each copy, so that no two blocks
-of the input are equal, and none is found in the cache.
+The corpus is APPS, LeetCode and GSM8K as they are, or so many copies of them. In further copies the lines are shuffled,
+so that no block of the input repeats another, and all of it is read, rendered and encoded again.
 """
 
 import argparse
 import ctypes
 import json
-import marshal
 import os
 import platform
 import random
@@ -23,30 +20,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-# What is imported here is imported by the peers' processes too, whose start is measured: so packtrain comes later.
-if TYPE_CHECKING:
-    from packtrain.schemas.manifest import Manifest
-
-FILES: tuple[tuple[str, Literal["apps", "messages"], str], ...] = (
-    ("apps", "apps", "apps/train.jsonl"),
-    ("leetcode", "apps", "apps/leetcode_apps_schema.jsonl"),
-    ("gsm8k", "messages", "chat/gsm8k_train.jsonl"),
-)
-"""(source, format, path below the real data)."""
+FILES = {
+    "apps": ("apps", "apps/train.jsonl"),
+    "leetcode": ("apps", "apps/leetcode_apps_schema.jsonl"),
+    "gsm8k": ("messages", "chat/gsm8k_train.jsonl"),
+}
+"""Format, and path below the real data, of each source."""
 TOKENIZER = "tokenizers/qwen3"
 MAX_LENGTH = 2048
 SHARD_BYTES = 64 << 20
 """Small enough that both workers have shards to write."""
 LINGER_SECONDS = 60.0
 """How long a command's last processes may outlive it before the benchmark gives up."""
-
-Row = dict[str, Any]
-"""A conversation as other tools read it: `prompt` and `completion`, lists of messages."""
+PROGRAM = Path(sys.executable).with_name("packtrain")
 
 
 def realdata() -> Path:
@@ -61,157 +51,78 @@ def realdata() -> Path:
     return Path(folder).absolute()
 
 
-# The corpus.
-
-
-@dataclass(frozen=True)
-class BaseFile:
-    """One file of the corpus, its lines apart."""
-
-    lines: list[bytes]
-    rows: list[list[Row]]
-    """The examples of each line."""
-    texts: list[list[str]]
-    """The same, rendered by transformers."""
-
-    def order(self, copies: int) -> Iterator[int]:
-        """The lines of so many copies: first in order, then shuffled."""
-        order = list(range(len(self.lines)))
-        yield from order
-        for copy in range(1, copies):
-            random.Random(copy).shuffle(order)
-            yield from order
-
-
-@cache
-def base_files() -> tuple[BaseFile, ...]:
-    """The files as they are, with the examples that packtrain's prep makes of each line."""
-    from packtrain.pipeline.inputs.format_options import format_options
-    from packtrain.schemas.config.config import SourceConfig
-    from packtrain.stages.prep import make_format
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(realdata() / TOKENIZER)
-    files = []
-    for name, format_name, path in FILES:
-        lines = (realdata() / path).read_bytes().splitlines(keepends=True)
-        options = format_options(SourceConfig(name=name, format=format_name, path=(path,)))
-        prepared = make_format(format_name, options).prepare(enumerate(lines))
-        rows: list[list[Row]] = [[] for _ in lines]
-        texts: list[list[str]] = [[] for _ in lines]
-        for example in prepared.examples:
-            assert isinstance(example.prompt, list)
-            assert isinstance(example.completion, list)
-            rows[example.line].append({"prompt": example.prompt, "completion": example.completion})
-            rendered = tokenizer.apply_chat_template(example.prompt + example.completion, tokenize=False)
-            texts[example.line].append(rendered)
-        files.append(BaseFile(lines, rows, texts))
-    return tuple(files)
-
-
 @dataclass(frozen=True)
 class Corpus:
     """So many copies of the files, written to a folder."""
 
     folder: Path
     copies: int
-    input_bytes: int
-    text_bytes: int
-    """Of the rendered texts, in UTF-8."""
-    examples: int
+    lines: int | None
+    """How many lines of each file are taken; None takes all."""
 
     @property
     def name(self) -> str:
         """How the tables call it."""
         return "first pass" if self.copies == 1 else f"repeated x{self.copies}"
 
-    def config(self, home: Path, **more: Any) -> Path:
+    def config(self, home: Path) -> Path:
         """Write a configuration that keeps `out` and cache in `home`, a folder that is emptied first."""
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         data: dict[str, Any] = {
-            "version": 1,
             "out": str(home / "out"),
             "cache": str(home / "cache"),
             "tokenizer": {"path": str(realdata() / TOKENIZER)},
             "sources": [
-                {"name": name, "format": format_name, "path": str(self.folder / f"{name}.jsonl")}
-                for name, format_name, _ in FILES
+                {"name": name, "format": format, "path": str(self.folder / f"{name}.jsonl")}
+                for name, (format, _) in FILES.items()
             ],
             "truncate": {"max_length": MAX_LENGTH},
             "output": {"shard_bytes": SHARD_BYTES},
         }
         path = home / "config.yaml"
-        path.write_text(json.dumps(data | more), encoding="utf-8")  # JSON is YAML
+        path.write_text(json.dumps(data), encoding="utf-8")  # JSON is YAML
         return path
 
-    def examples_in_order(self) -> Iterator[tuple[Row, str]]:
-        """Each example with its rendered text."""
-        for file in base_files():
-            for line in file.order(self.copies):
-                yield from zip(file.rows[line], file.texts[line], strict=True)
+    def prompts_and_completions(self) -> Path:
+        """The examples as JSONL of prompt and completion, as TRL reads them."""
+        whole = self.folder / "rows.jsonl"
+        if not whole.exists():
+            with whole.open("wb") as sink:
+                for name, (format, _) in FILES.items():
+                    part = self.folder / f"{name}-prepared.jsonl"
+                    words = ["--format", format, "--input", self.folder / f"{name}.jsonl", "-o", part]
+                    subprocess.run([PROGRAM, "prep", *words], check=True, capture_output=True)
+                    for line in part.read_bytes().splitlines():
+                        row = json.loads(line)
+                        messages = row.get("messages") or row["prompt"] + row["completion"]
+                        example = {"prompt": messages[:-1], "completion": messages[-1:]}
+                        sink.write(json.dumps(example).encode() + b"\n")
+        return whole
 
-    def write_rows(self) -> Path:
-        """The examples as prompt/completion JSONL, for TRL."""
-        path = self.folder / "rows.jsonl"
-        if not path.exists():
-            with path.open("w", encoding="utf-8") as file:
-                for row, _ in self.examples_in_order():
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        return path
-
-    def write_texts(self, halves: int = 2, every: int = 1) -> list[Path]:
-        """The rendered texts, every n-th of them, cut in files of about equal bytes for `read_texts`."""
-        paths = [self.folder / f"texts-{every}-{half + 1}of{halves}.bin" for half in range(halves)]
-        if not all(path.exists() for path in paths):
-            texts = [text for index, (_, text) in enumerate(self.examples_in_order()) if index % every == 0]
-            total = sum(len(text.encode()) for text in texts)
-            groups: list[list[str]] = [[] for _ in paths]
-            done = 0
-            for text in texts:
-                groups[min(halves - 1, done * halves // total)].append(text)
-                done += len(text.encode())
-            for path, group in zip(paths, groups, strict=True):
-                with path.open("wb") as file:
-                    marshal.dump(group, file, 2)  # version 2 writes equal strings apart, so they are read apart
-        return paths
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the messages of all examples, in UTF-8."""
+        total = 0
+        with self.prompts_and_completions().open("rb") as rows:
+            for line in rows:
+                row = json.loads(line)
+                total += sum(len(message["content"].encode()) for message in row["prompt"] + row["completion"])
+        return total
 
 
-def read_texts(path: Path) -> list[str]:
-    """What `write_texts` wrote: strings that share no memory."""
-    with path.open("rb") as file:
-        texts = marshal.load(file)
-    assert isinstance(texts, list)
-    return texts
-
-
-def build(work: Path, copies: int) -> Corpus:
-    """Write the corpus of so many copies below the work folder.
-
-    Raises:
-        SystemExit: a block of the input repeats another.
-    """
-    from packtrain.pipeline.inputs.scan import scan_source
-    from packtrain.schemas.config.config import SourceConfig
-
+def build(work: Path, copies: int, lines: int | None = None) -> Corpus:
+    """Write the corpus of so many copies below the work folder."""
     folder = work / f"corpus-{copies}"
     folder.mkdir(parents=True, exist_ok=True)
-    size = text_bytes = examples = 0
-    for (name, format_name, _), file in zip(FILES, base_files(), strict=True):
-        path = folder / f"{name}.jsonl"
-        with path.open("wb") as sink:
-            for line in file.order(copies):
-                sink.write(file.lines[line])
-        size += path.stat().st_size
-        text_bytes += copies * sum(len(text.encode()) for texts in file.texts for text in texts)
-        examples += copies * sum(map(len, file.rows))
-        (scanned,) = scan_source(
-            SourceConfig(name=name, format=format_name, path=(str(path),)), folder, folder / "cache"
-        )
-        hashes = [block.hash for block in scanned.blocks]
-        if len(set(hashes)) < len(hashes):
-            raise SystemExit(f"{path}: a block repeats another and would be encoded once; change the shuffling")
-    return Corpus(folder, copies, size, text_bytes, examples)
+    for name, (_, path) in FILES.items():
+        rows = (realdata() / path).read_bytes().splitlines(keepends=True)[:lines]
+        with (folder / f"{name}.jsonl").open("wb") as sink:
+            sink.writelines(rows)
+            for copy in range(1, copies):
+                random.Random(copy).shuffle(rows)
+                sink.writelines(rows)
+    return Corpus(folder, copies, lines)
 
 
 # Commands, counted to the last process.
@@ -302,22 +213,14 @@ def busy_seconds() -> float:
 
 def packtrain_run(config: Path, *more: str, workers: int = 2, watch: Callable[[int], None] | None = None) -> Cost:
     """`packtrain run` as a person types it."""
-    command = Path(sys.executable).with_name("packtrain")
-    arguments: list[str | Path] = [command, "run", config, "--workers", str(workers), *more]
+    arguments: list[str | Path] = [PROGRAM, "run", config, "--workers", str(workers), *more]
     return run_counted(arguments, config.with_name("log.txt"), watch=watch)
 
 
-def read_timings(out: Path) -> dict[str, float]:
-    """Wall seconds of each stage of a finished run."""
-    seconds: dict[str, float] = json.loads((out / "_run" / "timings.json").read_bytes())["seconds"]
-    return seconds
-
-
-def read_manifest(out: Path) -> "Manifest":
+def read_manifest(out: Path) -> dict[str, Any]:
     """The manifest of a finished run."""
-    from packtrain.schemas.manifest import Manifest
-
-    return Manifest.from_json(json.loads((out / "manifest.json").read_bytes()))
+    manifest: dict[str, Any] = json.loads((out / "manifest.json").read_bytes())
+    return manifest
 
 
 # Tables.
@@ -364,8 +267,9 @@ def load() -> str:
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with `--work`."""
+    """A parser with `--work` and `--lines`."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--lines", type=int, help="of each file of the corpus; default all")
     parser.add_argument("--work", type=Path, help="folder for corpora, caches and outputs; default a temporary one")
     return parser
 

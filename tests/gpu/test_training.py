@@ -28,7 +28,7 @@ Log = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows of 1,024 tokens with documents as long as APPS's, an eighth of it."""
-    from tests.bench.gpu_data import write_dataset
+    from tests.gpu.gpu_data import write_dataset
 
     folder = tmp_path_factory.mktemp("data")
     write_dataset(folder, documents=800, max_length=1024, vocabulary=VOCABULARY, scale=1 / 8)

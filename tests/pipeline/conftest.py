@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.cli.main import main
 from packtrain.pipeline.encode import task as encode_module
-from packtrain.pipeline.run import remake
+from packtrain.pipeline.run import repair
 from packtrain.pipeline.run.driver import run as run_packtrain
 from packtrain.pipeline.store import object_store as objectstore
 from packtrain.pipeline.stream.stream import LiveWindows
@@ -178,7 +178,7 @@ def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]
 @pytest.fixture
 def sparing_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repairs by a run's own notes work in this process and write no report: for tests that look at neither."""
-    monkeypatch.setattr(remake, "RunSection", partial(RunSection, workers=1, report=False))
+    monkeypatch.setattr(repair, "RunSection", partial(RunSection, workers=1, report=False))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from packtrain.training.attention.per_document import per_document
+from packtrain.training.attention.kernels import per_document
 from torch import distributed
 
 

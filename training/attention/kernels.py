@@ -1,228 +1,174 @@
-"""Chooses what computes packed attention on this machine, and says why.
+"""What computes attention within documents: torch's variable-length FlashAttention, or a loop over the documents.
 
-The signatures of the kernels have changed over time. Only this module decides how to call them, from the signature and
-not from the version:
+`flash` is for CUDA devices from Ampere on, in bf16 or fp16. `per_document` is the reference: exact on any device and in
+any dtype. Documents share nothing in it, not even a matrix multiplication, so the gradient of one with respect to
+another is exactly zero. Its price is a loop in Python.
 
-- torch 2.10: `varlen_attn(..., is_causal)`, without scale and window.
-- torch 2.11: `scale`, `window_size`; causal is (-1, 0), a causal window of W is (W - 1, 0).
-- torch 2.12 and later: also `enable_gqa`, needed when there are fewer key heads than query heads.
-- flash-attn 2: `causal`, `softmax_scale`, `window_size`, and `softcap` since 2.6.
-
-All take (T, H, E) queries with (D + 1,) int32 bounds, bf16 or fp16, on Ampere or newer, head dimensions up to 256.
+Legend: T tokens, D documents, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L
+tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; empty documents cost nothing.
 """
 
-import contextlib
 import importlib
-import inspect
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ...schemas.errors import AttentionError
-from .per_document import per_document
-
-PER_DOCUMENT = "per document"
 MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)
-VARIABLE = "PACKTRAIN_ATTENTION_KERNEL"
-"""Environment variable that chooses the kernel: `torch`, `flash_attn`, or `auto`."""
+LOOP = "a loop over documents"
+_WHY_NOT: dict[tuple[str, int | None], str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Arguments of a kernel besides the tensors."""
-
-    cu: torch.Tensor
-    longest: int
-    scale: float
-    window: int | None
-    """Number of tokens that each token sees, including itself."""
-    softcap: float | None = None
-
-
-Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Call], torch.Tensor]
-"""A function of queries (T, H, E), keys (T, G, E), values (T, G, V) and the other arguments that returns (T, H, V)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One way to compute packed attention."""
-
-    name: str
-    """Name of the kernel, such as `torch varlen (FA2)`, `flash-attn 2`, `per document`."""
-    usable: bool
-    reason: str
-    """Why the kernel is chosen, or cannot be used."""
-    run: Run | None = None
-    softcap: bool = False
-    """Whether the kernel can soft-cap scores, as Gemma 2 does."""
-
-
-def choose(device: torch.device | str) -> Kernel:
-    """Return the kernel that `packed_varlen` uses on a device.
-
-    Raises:
-        AttentionError: no kernel works on this CUDA device, or the environment variable names one that is missing.
-    """
-    device = torch.device(device)
-    if device.type != "cuda":
-        return _PER_DOCUMENT
-    found = survey(device)
-    wanted = os.environ.get(VARIABLE, "auto")
-    names = {"torch": "torch varlen", "flash_attn": "flash-attn"}
-    if wanted != "auto":
-        if wanted not in names:
-            raise AttentionError(f"{VARIABLE}={wanted}: choose torch, flash_attn or auto")
-        found = [kernel for kernel in found if kernel.name.startswith(names[wanted])]
-    for kernel in found:
-        if kernel.usable:
-            return kernel
-    reasons = "; ".join(f"{kernel.name}: {kernel.reason}" for kernel in found)
-    raise AttentionError(
-        f"no variable-length attention on {device}: {reasons}. Set attention: packed_block_mask, which is exact "
-        "and slow"
-    )
-
-
-_CHOSEN: dict[tuple[str, int | None], Kernel] = {}
-
-
-def chosen(device: torch.device) -> Kernel:
-    """Like `choose`, but cached, so that compiled code can call it."""
+def why_not_flash(device: torch.device) -> str:
+    """Why `flash` does not run on a device; empty if it does. Compiled code may call it."""
     key = (device.type, device.index)
-    if key not in _CHOSEN:
-        _CHOSEN[key] = choose(device)
-    return _CHOSEN[key]
+    if key not in _WHY_NOT:
+        _WHY_NOT[key] = _look(device)
+    return _WHY_NOT[key]
 
 
-def choose_ahead() -> None:
-    """Fill the cache of `chosen` for all devices of this machine before torch.compile traces attention."""
-    chosen(torch.device("cpu"))
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            with contextlib.suppress(AttentionError):
-                chosen(torch.device("cuda", index))
-
-
-def survey(device: torch.device | str) -> list[Kernel]:
-    """Return all kernels for a device, usable or not, with the reasons; best first."""
-    device = torch.device(device)
-    return [_PER_DOCUMENT] if device.type != "cuda" else _on_cuda(device.index)
-
-
-@cache
-def _on_cuda(index: int | None) -> list[Kernel]:
-    major, minor = torch.cuda.get_device_capability(index)
-    if major < 8 and torch.version.hip is None:
-        name = torch.cuda.get_device_name(index)
-        reason = f"{name} is sm{major}{minor}; FlashAttention needs sm80 (Ampere) or newer"
-        return [Kernel("flash-attn", False, reason), Kernel("torch varlen", False, reason)]
-    return [_flash_attn_kernel(), _torch_kernel()]
-
-
-def _loop(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-    bounds = call.cu.tolist()
-    if bounds[0] != 0 or bounds[-1] != len(query):
-        raise AttentionError(
-            f"cu_seq_lens_q goes from {bounds[0]:,} to {bounds[-1]:,}, but there are {len(query):,} tokens"
-        )
-    return per_document(query, key, value, bounds, scale=call.scale, window=call.window, softcap=call.softcap)
-
-
-_PER_DOCUMENT = Kernel(PER_DOCUMENT, True, "no CUDA device: a loop over documents, exact in any dtype", _loop)
-
-
-def _torch_kernel() -> Kernel:
-    try:
-        function = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-    except (ImportError, AttributeError) as error:
-        return Kernel(
-            "torch varlen", False, f"torch {torch.__version__} does not have it ({error}); install torch 2.10 or newer"
-        )
+def flash_name() -> str:
+    """The name of torch's kernel, with the implementation that is active in this process."""
     active = getattr(importlib.import_module("torch.nn.attention"), "current_flash_attention_impl", lambda: None)()
-    name = f"torch varlen ({active or 'FA2'})"
-    return Kernel(name, True, f"comes with torch {torch.__version__}", bind_torch(function))
+    return f"torch varlen ({active or 'FA2'})"
 
 
-def _flash_attn_kernel() -> Kernel:
+def _look(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "no CUDA device"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8 and torch.version.hip is None:
+        return f"{torch.cuda.get_device_name(device)} is sm{major}{minor}, and FlashAttention needs sm80 (Ampere)"
     try:
-        package = importlib.import_module("flash_attn")
-        function = package.flash_attn_varlen_func
-    except (ImportError, AttributeError, OSError) as error:  # OSError if it was built for another torch
-        return Kernel("flash-attn", False, f"not importable: {error}")
-    softcap = "softcap" in inspect.signature(function).parameters
-    version = getattr(package, "__version__", "2")
-    return Kernel(f"flash-attn {version}", True, "the package is installed", bind_flash_attn(function), softcap)
+        importlib.import_module("torch.nn.attention.varlen")
+    except ImportError as error:
+        return f"torch {torch.__version__} has no variable-length attention ({error})"
+    return ""
 
 
-def bind_torch(function: Callable[..., Any]) -> Run:
-    """Return torch's varlen_attn, of any version, as a `Run`."""
-    names = inspect.signature(function).parameters
-    windows, scales, groups = (name in names for name in ("window_size", "scale", "enable_gqa"))
+def flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu: torch.Tensor,
+    longest: int,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Causal attention within each document, by torch's kernel.
 
-    def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-        options: dict[str, Any] = {}
-        if windows:
-            options["window_size"] = (-1 if call.window is None else call.window - 1, 0)
-        elif call.window is not None and call.window < call.longest:
-            raise AttentionError(
-                f"sliding windows need torch 2.11 or newer, and this is {torch.__version__}; upgrade torch, or set "
-                "attention: packed_block_mask"
-            )
-        else:
-            options["is_causal"] = True
-        if scales:
-            options["scale"] = call.scale
-        else:  # the kernel divides by the root of the head dimension
-            query = query * (call.scale * query.shape[-1] ** 0.5)
-        if groups:
-            options["enable_gqa"] = query.shape[1] != key.shape[1]
-        out: torch.Tensor = function(query, key, value, call.cu, call.cu, call.longest, call.longest, **options)
-        return out
+    Args:
+        query, key, value: (T, H, E), (T, G, E), (T, G, V) in bf16 or fp16; E and V at most `MOST_HEAD_DIM`.
+        cu: int32 (D + 1,), the bounds, on the device.
+        longest: tokens of the longest document, or more.
+        window: the number of tokens that each token sees, including itself; None for all earlier ones.
 
-    return _padded(run)
+    Returns:
+        (T, H, V).
+    """
+    from torch.nn.attention.varlen import varlen_attn
 
-
-def bind_flash_attn(function: Callable[..., Any]) -> Run:
-    """Return flash-attn's flash_attn_varlen_func, of any version 2, as a `Run`."""
-    names = inspect.signature(function).parameters
-
-    def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-        options: dict[str, Any] = {"softmax_scale": call.scale, "causal": True}
-        if call.window is not None:
-            if "window_size" not in names:
-                raise AttentionError("sliding windows need flash-attn 2.3 or newer; upgrade it, or remove it")
-            options["window_size"] = (call.window - 1, 0)
-        if call.softcap is not None:
-            options["softcap"] = call.softcap
-        out: torch.Tensor = function(query, key, value, call.cu, call.cu, call.longest, call.longest, **options)
-        return out
-
-    return _padded(run)
+    head, carried = query.shape[-1], value.shape[-1]
+    # The kernel takes one width for all, a multiple of 8. Zeros change no score, and are cut off the result.
+    width = -(-max(head, carried) // 8) * 8
+    query, key = functional.pad(query, (0, width - head)), functional.pad(key, (0, width - head))
+    out: torch.Tensor = varlen_attn(
+        query,
+        key,
+        functional.pad(value, (0, width - carried)),
+        cu,
+        cu,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out[..., :carried]
 
 
-def _padded(run: Run) -> Run:
-    """Pad heads with zeros to a common multiple of 8, as kernels require; the zeros do not change the result."""
+def per_document(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: Sequence[int],
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention within each document, one after another.
 
-    def padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-        head, carried = query.shape[-1], value.shape[-1]
-        whole = -(-max(head, carried) // 8) * 8
-        if whole > MOST_HEAD_DIM:
-            raise AttentionError(
-                f"head dimension {whole}: FlashAttention takes at most {MOST_HEAD_DIM}; set attention: "
-                "packed_block_mask, which is exact and slow"
-            )
-        if whole == head == carried:
-            return run(query, key, value, call)
-        if whole != head:
-            # torch 2.10 divides by the root of the padded head dimension; `run` corrects for it.
-            query, key = (functional.pad(tensor, (0, whole - head)) for tensor in (query, key))
-        out = run(query, key, functional.pad(value, (0, whole - carried)), call)
-        return out[..., :carried]
+    Args:
+        query, key, value: (T, H, E), (T, G, E), (T, G, V).
+        scale: scale of the scores; by default 1/√E.
+        window: the number of tokens that each token sees, including itself.
+        softcap: c; scores s become c·tanh(s/c).
+        sinks: (H,), scores that take part in the softmax but carry no value.
 
-    return padded
+    Returns:
+        (T, H, V).
+    """
+    lengths = [end - begin for begin, end in pairwise(bounds)]
+    # Each tensor is split once, so that the backward pass joins gradients once.
+    parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+    pieces = [_one(q, k, v, scale, window, softcap, sinks) for q, k, v in parts if len(q)]
+    return torch.cat(pieces) if pieces else query.new_zeros(0, query.shape[1], value.shape[2])
+
+
+def _one(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
+    length, plain = q.shape[2], softcap is None and sinks is None
+    seen = None if plain and (window is None or window >= length) else _causal(length, window, q.device)
+    if plain:
+        out: torch.Tensor = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+    else:
+        out = _written_out(q, k, v, seen, q.shape[-1] ** -0.5 if scale is None else scale, softcap, sinks)
+    return out.squeeze(0).transpose(0, 1)
+
+
+def _causal(length: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """(L, L), true where a token may attend: itself and earlier tokens within the window."""
+    here = torch.arange(length, device=device)
+    back = here[:, None] - here[None, :]
+    return (back >= 0) if window is None else (back >= 0) & (back < window)
+
+
+def _written_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seen: Any,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Plain operations, in float32 or better, because torch has no fused kernel with softcap or sinks."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
+    exact = torch.promote_types(q.dtype, torch.float32)
+    scores = (q @ k.transpose(2, 3)).to(exact) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        column = sinks.to(exact).reshape(1, -1, 1, 1).expand(-1, -1, scores.shape[2], 1)
+        weights = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    return weights.to(v.dtype) @ v

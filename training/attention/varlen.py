@@ -1,18 +1,31 @@
-"""`packed_varlen`: the attention function that transformers calls in every layer, on variable-length FlashAttention.
+"""`packed_varlen`: the attention function that transformers calls in every layer of a model.
 
-Legend: B rows (1 in a packed batch), T tokens, H query heads, G key heads, E head dimension, V value dimension.
+It finds the bounds of the documents in the arguments of the layer, windows and chunks in the layer's configuration, and
+computes attention by `kernels`. Where its result would be wrong it raises.
+
+Legend: B rows (1 in a packed batch), T tokens, D documents, H query heads, G key heads, E head dimension, V value
+dimension. Bounds are int32 (D + 1,), from 0 to T; empty documents, as in batches of a fixed shape, have equal ones.
 """
 
+import contextlib
+import inspect
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
 from ...schemas.errors import AttentionError
-from . import NAME
-from .bounds import find_bounds, in_chunks
-from .calls import count
-from .kernels import HALF, PER_DOCUMENT, Call, chosen
-from .layer import chunk_of, refuse, refuse_mask, who, window_of
+from .kernels import HALF, MOST_HEAD_DIM, flash, per_document, why_not_flash
+
+NAME = "packed_varlen"
+UNPACKED = "take another model, or pad its documents with PackedLoader(unpacked=True)"
+"""What to do with a model that cannot keep documents apart."""
+_UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
+"""Arguments that change scores in ways that are not supported here."""
 
 
 def packed_varlen(
@@ -34,99 +47,295 @@ def packed_varlen(
     Args:
         query, key, value: (B, H, T, E), (B, G, T, E), (B, G, T, V).
         attention_mask: must be None.
+        softcap: c; scores s become c·tanh(s/c).
+        s_aux: (H,), attention sinks.
         kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T).
 
     Returns:
         (B, T, H, V), and None in the place of attention weights.
 
     Raises:
-        AttentionError: the layer needs something that this function does not compute.
+        AttentionError: the layer needs something that this function does not compute, or there are no bounds.
     """
-    count(module, value.dtype)
-    refuse(module, query, key, dropout, is_causal, kwargs)
-    if attention_mask is not None:
-        raise AttentionError(
-            f"{who(module)} makes its own attention mask, or the batch has one; {NAME} does not use masks. Leave "
-            "attention_mask out of the batch; if the model makes it, set attention: packed_block_mask"
-        )
-    kernel = chosen(query.device)
-    if s_aux is not None or (softcap is not None and not kernel.softcap):
-        what = "attention sinks" if s_aux is not None else f"soft-capped scores ({softcap:g})"
-        raise AttentionError(
-            f"{who(module)} has {what}, which {kernel.name} does not compute; set attention: packed_block_mask (or "
-            "auto), which is exact and slow"
-        )
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    _refuse(module, query, key, attention_mask, dropout, causal, kwargs)
+    if not torch.compiler.is_compiling():  # compiled code runs without Python, so its calls cannot be counted
+        for calls in _OPEN:
+            calls.add(value.dtype)
     rows, _, length, size = query.shape
-    bounds = find_bounds(kwargs, rows, length, who(module))
-    chunk = chunk_of(module)
-    if chunk is not None:
+    bounds = find_bounds(kwargs, rows, length, _who(module))
+    if (chunk := _chunk_of(module)) is not None:
         bounds = in_chunks(bounds, rows * length, chunk)
-    call = Call(
-        cu=bounds.cu,
-        longest=bounds.longest,
-        scale=size**-0.5 if scaling is None else float(scaling),
-        window=window_of(module, sliding_window),
-        softcap=softcap,
-    )
-    if query.device.type == "cuda":
+    scale, window = size**-0.5 if scaling is None else float(scaling), window_of(module, sliding_window)
+    plain = softcap is None and s_aux is None and max(size, value.shape[-1]) <= MOST_HEAD_DIM
+    fast = plain and not why_not_flash(query.device)
+    if fast:
         query, key, value = _in_half(module, query, key, value)
-    # (B, H, T, E) → (B·T, H, E): of one row, a view
-    flat = [tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)]
-    assert kernel.run is not None
-    run = _by_hand if kernel.name == PER_DOCUMENT else kernel.run
-    out = run(flat[0], flat[1], flat[2], call)
+    q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))  # (B·T, H, E)
+    if fast:
+        out = flash(q, k, v, bounds.cu, bounds.longest, scale=scale, window=window)
+    else:
+        out = _loop(q, k, v, bounds.cu, scale=scale, window=window, softcap=softcap, sinks=s_aux)
     return out.unflatten(0, (rows, length)), None
 
 
-def no_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    *args: Any,
-    attention_mask: torch.Tensor | None = None,
-    use_vmap: bool = False,
-    **kwargs: Any,
-) -> None:
-    """Called by transformers to build the mask for `packed_varlen`, which needs no mask.
+def no_mask(*args: Any, attention_mask: torch.Tensor | None = None, use_vmap: bool = False, **kwargs: Any) -> None:
+    """Called by transformers to build the mask for `packed_varlen`, which needs none.
+
+    Args:
+        attention_mask: (B, T), false at padding. One of ones is accepted, because BART and BioGPT make it themselves.
 
     Raises:
-        AttentionError: the batch has a mask, or the model adds its own conditions to it, which would be lost.
+        AttentionError: the batch masks tokens, or the model adds its own conditions to the mask, which would be lost.
     """
-    refuse_mask(attention_mask, NAME)
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise AttentionError(
+            f"{NAME} got an attention_mask with zeros. A packed batch has no mask, and no padding between documents: "
+            "take the batches of PackedLoader. To generate, model.set_attn_implementation('sdpa')"
+        )
     if use_vmap:
         raise AttentionError(
             f"this model adds its own conditions to the attention mask, and {NAME} does not use masks; set attention: "
-            "packed_block_mask, which is exact and slow"
+            "sdpa or eager"
         )
-
-
-def _in_half(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Cast to bf16 or fp16. Norms that stay in float32 (with PEFT, or of queries and keys) make some tensors
-    float32.
-    """
-    kinds = {tensor.dtype for tensor in (query, key, value)}
-    if len(kinds) == 1 and query.dtype in HALF:
-        return query, key, value
-    halves = [kind for kind in kinds if kind in HALF]
-    if torch.is_autocast_enabled("cuda"):
-        target = torch.get_autocast_dtype("cuda")
-    elif halves:
-        target = halves[0]
-    else:
-        target = next((weight.dtype for weight in module.parameters() if weight.dtype in HALF), query.dtype)
-    if target not in HALF:
-        raise AttentionError(
-            f"{who(module)}: queries are {query.dtype}, and FlashAttention takes bf16 and fp16; set bf16: true, load "
-            "the model in bf16, or set attention: packed_block_mask"
-        )
-    return query.to(target), key.to(target), value.to(target)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> torch.Tensor:
-    """Runs outside torch.compile, because the loop depends on the number of documents."""
-    run = chosen(query.device).run
-    assert run is not None
-    return run(query, key, value, call)
+def _loop(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Outside torch.compile, because the loop depends on the number of documents."""
+    bounds = cu.tolist()
+    if bounds[0] != 0 or bounds[-1] != len(query):
+        raise AttentionError(
+            f"cu_seq_lens_q goes from {bounds[0]:,} to {bounds[-1]:,}, but there are {len(query):,} tokens"
+        )
+    return per_document(query, key, value, bounds, **options)
+
+
+def _in_half(module: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Cast to bf16 or fp16. Norms that stay in float32 (with PEFT, or of queries and keys) make some tensors
+    float32.
+    """
+    halves = [tensor.dtype for tensor in tensors if tensor.dtype in HALF]
+    if torch.is_autocast_enabled("cuda"):
+        target = torch.get_autocast_dtype("cuda")
+    else:
+        target = next(iter(halves or (weight.dtype for weight in module.parameters() if weight.dtype in HALF)), None)
+    if target not in HALF:
+        raise AttentionError(
+            f"{_who(module)}: queries are {tensors[0].dtype}, and FlashAttention takes bf16 and fp16; set bf16: true, "
+            "load the model in bf16, or set attention: sdpa"
+        )
+    return tuple(tensor.to(target) for tensor in tensors)
+
+
+# What a layer needs, and what is refused
+
+
+def _who(module: torch.nn.Module) -> str:
+    index = getattr(module, "layer_idx", None)
+    return type(module).__name__ if index is None else f"{type(module).__name__} of layer {index}"
+
+
+def _refuse(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    causal: bool,
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Raise AttentionError if attention within documents would differ from this layer's own."""
+    unknown = next((name for name in _UNKNOWN if kwargs.get(name) is not None), None)
+    if query.shape[2] != key.shape[2]:
+        what = (
+            f"{query.shape[2]:,} queries and {key.shape[2]:,} keys. Packed attention is for training: pass "
+            "use_cache=False; to generate, model.set_attn_implementation('sdpa')"
+        )
+    elif dropout > 0 and module.training:
+        what = (
+            f"attention dropout {dropout:g}, which packed attention does not compute; set it to 0 in the model's "
+            "config.json (attention_dropout, attn_pdrop or the like)"
+        )
+    elif not causal:
+        what = f"it looks ahead (is_causal is false), but packed attention is causal; {UNPACKED}"
+    elif unknown is not None:
+        what = f"its attention takes {unknown}, which packed attention does not support; {UNPACKED}"
+    elif mask is not None:
+        what = (
+            f"it makes its own attention mask, or the batch has one; {NAME} does not use masks. Leave attention_mask "
+            "out of the batch; if the model makes it, set attention: sdpa or eager"
+        )
+    else:
+        return
+    raise AttentionError(f"{_who(module)}: {what}")
+
+
+def window_of(module: torch.nn.Module, given: int | None) -> int | None:
+    """The number of tokens that each token sees, including itself; None if it sees all earlier tokens.
+
+    transformers expresses windows in the mask, and there is none here. Most layers also pass their window; for those
+    that do not (Qwen2-MoE, PhiMoE) it is read from the configuration.
+
+    Args:
+        given: the window that the layer passes.
+    """
+    if given is not None:
+        return int(given)
+    config: Any = getattr(module, "config", None)
+    own, kind = getattr(module, "sliding_window", None), _kind_of(module)
+    if kind is not None:
+        if kind != "sliding_attention":
+            return None
+        own = getattr(config, "sliding_window", None) if own is None else own
+    else:
+        if own is None and getattr(config, "use_sliding_window", True):
+            own = getattr(config, "sliding_window", None)
+        if isinstance(own, int) and not _masks_windows(type(module).__module__):
+            return None
+    return int(own) if isinstance(own, int) and own > 0 else None
+
+
+@cache
+def _masks_windows(code: str) -> bool:
+    """Whether a model's code uses masks with windows. Moshi has a window in its configuration, and ignores it."""
+    source = sys.modules.get(code)
+    try:
+        return source is None or "create_sliding_window_causal_mask" in inspect.getsource(source)
+    except (OSError, TypeError):  # the code has no file: trust the configuration
+        return True
+
+
+def _kind_of(module: torch.nn.Module) -> str | None:
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    index = getattr(module, "layer_idx", None)
+    return None if kinds is None or index is None or index >= len(kinds) else str(kinds[index])
+
+
+def _chunk_of(module: torch.nn.Module) -> int | None:
+    """The length of the chunks within which this layer attends, as in Llama 4; None if it has no chunks."""
+    chunk = getattr(getattr(module, "config", None), "attention_chunk_size", None)
+    return int(chunk) if chunk is not None and _kind_of(module) == "chunked_attention" else None
+
+
+# Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The documents of a row, or of several rows one after another."""
+
+    cu: torch.Tensor
+    """int32 (D + 1,), where documents begin, then T; on the device of the queries."""
+    longest: int
+    """Tokens of the longest document, or more. Kernels cover so many tokens; fewer would leave tokens out."""
+
+
+_LAST: dict[str, Any] = {}
+"""The bounds derived last: every layer asks for the same ones, and deriving them waits for the device."""
+
+
+def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> Bounds:
+    """The bounds in the arguments of a layer: `cu_seq_lens_q`, which most models pass to every layer; else derived from
+    `position_ids` (StableLM and Nemotron drop the bounds).
+
+    Args:
+        kwargs: arguments of the attention function.
+        rows, length: shape of the queries. Bounds of several rows are counted through all rows.
+        who: the layer's name, for errors.
+
+    Raises:
+        AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.
+    """
+    cu, cu_k, positions = (kwargs.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "position_ids"))
+    if cu is not None:
+        longest = kwargs.get("max_length_q")
+        longest = int((cu[1:] - cu[:-1]).max()) if longest is None else longest
+        if not isinstance(longest, int):  # reading a tensor waits; an int stays symbolic in compiled code
+            longest = int(longest)
+        wrong = rows != 1 or (cu_k is not None and cu_k is not cu and cu_k.shape != cu.shape)
+        if not torch.compiler.is_compiling():  # as far as can be seen without waiting for a device
+            wrong |= longest > length or (cu.device.type == "cpu" and int(cu[-1]) != length)
+        if wrong:
+            raise AttentionError(
+                f"{who}: cu_seq_lens_q, cu_seq_lens_k and max_length_q are not those of this row of {length:,} tokens "
+                f"({rows:,} rows came). Pass the batches of PackedLoader, or of collate, as they come; a device's part "
+                "of a batch (context parallelism) needs attention that exchanges keys with the other devices"
+            )
+        return Bounds(cu, longest)
+    if positions is None:
+        raise AttentionError(
+            f"{who}: attention got neither cu_seq_lens_q nor position_ids, so it cannot find where documents end. Pass "
+            f"both to the model, as PackedLoader's batches do. If you did, this model drops them: {UNPACKED}"
+        )
+    positions = positions[0] if positions.ndim == 3 else positions  # several kinds, in image models: text is first
+    if positions.shape[-1] != length:
+        raise AttentionError(
+            f"{who}: position_ids are for {positions.shape[-1]:,} tokens, but attention is over {length:,}; if there "
+            "is a cache, pass use_cache=False"
+        )
+    if torch.compiler.is_compiling():
+        return _derive(positions, rows)
+    known = _LAST.get("key")
+    if known is None or known[0]() is not positions or known[1:] != (positions._version, rows):
+        _LAST.update(key=(weakref.ref(positions), positions._version, rows), bounds=_derive(positions, rows))
+    found: Bounds = _LAST["bounds"]
+    return found
+
+
+def _derive(positions: torch.Tensor, rows: int) -> Bounds:
+    """A document begins wherever positions do not increase by one; a row may begin within a document."""
+    positions = positions.expand(rows, -1)
+    first = torch.ones_like(positions[:, :1], dtype=torch.bool)
+    begins = torch.cat((first, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
+    starts = begins.nonzero().reshape(-1)
+    cu = torch.cat((starts, torch.tensor([begins.numel()], device=starts.device))).to(torch.int32)
+    return Bounds(cu, int((cu[1:] - cu[:-1]).max()))
+
+
+def in_chunks(bounds: Bounds, tokens: int, chunk: int) -> Bounds:
+    """Cut documents every `chunk` tokens: chunked attention (Llama 4) is attention within these chunks.
+
+    The result is filled up with empty documents to a size that depends only on shapes, so that nothing waits for the
+    device.
+    """
+    if bounds.longest <= chunk:
+        return bounds
+    here = torch.arange(tokens, device=bounds.cu.device, dtype=torch.int32)
+    document = torch.searchsorted(bounds.cu, here, right=True) - 1
+    begins = (here - bounds.cu[document]) % chunk == 0
+    room = min(tokens, len(bounds.cu) - 1 + tokens // chunk)  # each document adds at most one short chunk
+    starts = torch.where(begins, here, tokens).sort().values[:room]
+    return Bounds(torch.nn.functional.pad(starts, (0, 1), value=tokens).to(torch.int32), chunk)
+
+
+# Calls
+
+
+@dataclass(slots=True)
+class Calls:
+    """How often `packed_varlen` ran."""
+
+    calls: int = 0
+    dtype: torch.dtype | None = None
+    """Dtype of the values in the last call, the only place where autocast shows."""
+
+    def add(self, dtype: torch.dtype) -> None:
+        """Note a call."""
+        self.calls, self.dtype = self.calls + 1, dtype
+
+
+_OPEN: list[Calls] = []
+
+
+@contextlib.contextmanager
+def count_calls() -> Iterator[Calls]:
+    """Count calls: `with count_calls() as seen: model(**batch)`, then read `seen.calls`."""
+    calls = Calls()
+    _OPEN.append(calls)
+    try:
+        yield calls
+    finally:
+        _OPEN.remove(calls)

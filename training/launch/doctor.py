@@ -195,21 +195,13 @@ def devices() -> list[DoctorLine]:
 
 
 def attention() -> list[DoctorLine]:
-    """The attention kernel that training would use, the others, and why."""
+    """The attention kernel that training would use, and why."""
     import torch
 
-    from ..attention.kernels import choose, survey
+    from ..attention.kernels import LOOP, flash_name, why_not_flash
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = choose(device)
-    others = [one for one in survey(device) if one.name != chosen.name]
-    return [
-        DoctorLine("attention", GOOD, f"{chosen.name}: {chosen.reason}"),
-        *(
-            DoctorLine("", NOTE, f"{one.name}, {'usable' if one.usable else 'not usable'}: {one.reason}")
-            for one in others
-        ),
-    ]
+    why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return [DoctorLine("attention", GOOD, f"{LOOP}: {why}" if why else f"{flash_name()}: torch {torch.__version__}")]
 
 
 def variables(environ: Mapping[str, str]) -> list[DoctorLine]:

@@ -1,5 +1,4 @@
-"""`packtrain probe MODEL`: finds out whether an architecture keeps packed documents apart, before you plan a run with
-it.
+"""`packtrain probe MODEL`: finds out whether an architecture keeps packed documents apart, before a run is planned.
 
 Needs no tokenizer, data, GPU or weights, because only code decides what leaks. With `tiny`, a model of any size can be
 probed on a laptop.
@@ -12,19 +11,16 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
-from ...schemas.parallel import Parallel
 from ...schemas.units import size
 from ..attention.apply import Applied, refuse_foreign_attention, use_packed
 from ..rows import ConcatRows, PackedRows
-from .limits import document_limit
-from .outputs import first_line
-from .probing import probe
+from .documents import RandomDocuments
+from .probing import first_line, probe
 from .report import ProbeReport
 from .tiny import shrink
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-"""Names of files in which transformers stores weights."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def probe_model(
@@ -36,7 +32,6 @@ def probe_model(
     random: bool = False,
     tiny: bool = False,
     data: Path | None = None,
-    ulysses: int | None = None,
 ) -> tuple[ProbeReport, Applied, str]:
     """Build the model and probe it as the trainer would.
 
@@ -46,9 +41,7 @@ def probe_model(
         dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
         random: use random weights, even if the folder has weights.
         tiny: use a tiny model of the same architecture, with random weights.
-        data: a packed dataset; the probe also tests documents and rows as long as its longest, and whether the
-            devices of its `pack.parallel` can share attention heads.
-        ulysses: the number of devices that are to share attention heads; by default what `data` says.
+        data: a packed dataset; the probe also tests a row as long as its longest, of documents as long as its longest.
 
     Returns:
         The report, the attention that was applied, and a description of how the model was made.
@@ -76,47 +69,38 @@ def probe_model(
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder}/config.json: {first_line(error)}") from error
     refuse_foreign_attention(config, folder / "config.json")
-    weights = has_weights(folder)
-    whole = config
     if tiny:
         try:
             config = shrink(config)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(
-                f"--tiny: {config.model_type} cannot be shrunk ({first_line(error)}); leave it out"
-            ) from error
-    made = "tiny, weights at random" if tiny else "weights at random" if random or not weights else "its own weights"
+            said = f"{config.model_type} cannot be shrunk ({first_line(error)})"
+            raise ConfigError(f"--tiny: {said}; leave it out") from error
+    made = "tiny, weights at random" if tiny else "weights at random"
+    kind = getattr(torch, dtype)
     try:
-        if made == "its own weights":
+        if not (tiny or random) and any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+            made = "its own weights"
             model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=DTYPES[dtype], trust_remote_code=False, local_files_only=True
+                folder, dtype=kind, trust_remote_code=False, local_files_only=True
             )
         else:
-            _refuse_too_large(AutoModelForCausalLM, config, DTYPES[dtype], place)
+            _refuse_too_large(AutoModelForCausalLM, config, kind, place)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+                model = AutoModelForCausalLM.from_config(config, dtype=kind)
     except ConfigError:
         raise
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         raise ConfigError(f"{folder}: transformers cannot build this model: {first_line(error)}") from error
     model.to(place)
     applied = use_packed(model, attention)
-    rows = None if data is None else PackedRows(data)
-    limit = document_limit(model)
-    report = probe(
-        model,
-        tokens=None if rows is None else rows.max_length,
-        longest=None if rows is None else ConcatRows([rows]).longest(None if limit is None else limit.tokens),
-        parallel=Parallel(ulysses, layout="ulysses") if ulysses else None if rows is None else rows.manifest.parallel,
-        config=whole,
-    )
-    return report, applied, f"{made}, {dtype} on {place.type}"
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether a model's folder holds weights; true for a name on the hub, because its files are not known here."""
-    return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in WEIGHTS)
+    batch = None
+    if data is not None:
+        rows = ConcatRows([PackedRows(data)])
+        longest, room = rows.longest(), rows.max_length
+        lengths = [*[longest] * (room // longest), *([room % longest] if room % longest > 1 else [])]
+        batch = RandomDocuments(model.config, lengths, 1, place).packed()
+    return probe(model, batch=batch), applied, f"{made}, {dtype} on {place.type}"
 
 
 def _refuse_too_large(factory: Any, config: Any, dtype: torch.dtype, device: torch.device) -> None:

@@ -1,98 +1,100 @@
-"""Makes random documents into a batch, by the loader's own code, so that the probe sees what training sees."""
+"""Batches for a probe: documents of random tokens, and single documents cut out of a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...schemas.rows import IGNORE_INDEX
-from ..batch import flatten
-from ..shard import Row
+from .. import collate
 
+COMPARED = 8
+"""Documents of a real batch that are compared with themselves alone."""
 Batch = dict[str, Any]
-Call = Callable[[Batch], Any]
-"""The callable that trains: a batch → outputs with `logits` or `loss`."""
-Make = Callable[[Sequence[Row]], Batch]
-"""Turns packed rows into input of the model. The loader's is `collate.flatten`."""
 
 
 class RandomDocuments:
-    """Documents of random tokens in one packed row.
+    """Documents of random tokens, packed into one row by the loader's own code.
 
     Args:
         config: the model's configuration, for its vocabulary.
-        lengths: lengths of the documents, in tokens.
-        make: turns packed rows into a batch.
+        lengths: of the documents, in tokens.
+        seq_idx: add the number of each token's document.
     """
 
-    def __init__(self, config: Any, lengths: Sequence[int], seed: int, make: Make = flatten) -> None:
-        self._random = np.random.default_rng(seed)
+    def __init__(
+        self, config: Any, lengths: Sequence[int], seed: int, device: torch.device, *, seq_idx: bool = False
+    ) -> None:
         self._ids = _ordinary(config)
-        self._make = make
-        self.lengths = tuple(lengths)
-        self.tokens = [self.draw(length) for length in lengths]
-        ends = np.cumsum(self.lengths).tolist()
+        self._places = np.random.default_rng(seed).integers(len(self._ids), size=sum(lengths))
+        self._lengths, self._seq_idx, self.device = np.array(lengths), seq_idx, device
+        ends = np.cumsum(lengths).tolist()
         self.spans = list(zip([0, *ends[:-1]], ends, strict=True))
         """Start and end of each document in the row."""
 
-    def draw(self, length: int) -> list[int]:
-        """Draw random tokens of the vocabulary."""
-        return [int(one) for one in self._random.choice(self._ids, length)]
-
     def packed(self, trained: int | None = None, changed: int | None = None) -> Batch:
-        """Return all documents in one row.
+        """All documents in one row.
 
         Args:
             trained: the only document whose labels count; None for all.
-            changed: the document whose tokens are replaced by others (the same ones each time).
+            changed: the document in which every token is replaced by another.
         """
-        tokens = list(self.tokens)
+        places = self._places.copy()
         if changed is not None:
-            # Replace every token, so that a document that sees any of them sees a difference.
-            size = len(self._ids)
-            place = {int(one): index for index, one in enumerate(self._ids)}
-            tokens[changed] = [int(self._ids[(place[one] + 1 + size // 3) % size]) for one in tokens[changed]]
-        return self._batch(tokens, trained)
-
-    def alone(self, document: int) -> Batch:
-        """Return one document alone in a row."""
-        return self._batch([self.tokens[document]], None)
-
-    def _batch(self, tokens: Sequence[Sequence[int]], trained: int | None) -> Batch:
-        ids = np.array([token for one in tokens for token in one], dtype=np.int32)
-        labels = np.array(
-            [
-                token if place and trained in (None, number) else IGNORE_INDEX
-                for number, one in enumerate(tokens)
-                for place, token in enumerate(one)
-            ],
-            dtype=np.int32,
-        )
-        positions = np.array([place for one in tokens for place, _ in enumerate(one)], dtype=np.int32)
-        lengths = np.array([len(one) for one in tokens], dtype=np.int32)
-        return self._make([Row(ids, labels, positions, lengths)])
+            begin, end = self.spans[changed]
+            places[begin:end] = (places[begin:end] + 1 + len(self._ids) // 3) % len(self._ids)
+        positions = np.concatenate([np.arange(length) for length in self._lengths])
+        labels = np.where(positions == 0, IGNORE_INDEX, self._ids[places])
+        if trained is not None:
+            begin, end = self.spans[trained]
+            labels[:begin] = labels[end:] = IGNORE_INDEX
+        row = {
+            "input_ids": self._ids[places],
+            "labels": labels,
+            "position_ids": positions,
+            "seq_lengths": self._lengths,
+        }
+        batch = collate([{name: torch.from_numpy(one) for name, one in row.items()}])
+        if self._seq_idx:
+            numbers = np.repeat(np.arange(len(self._lengths), dtype=np.int32), self._lengths)
+            batch["seq_idx"] = torch.from_numpy(numbers)[None]
+        return to_device(batch, self.device)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Move a batch's tensors to a device. The bounds of queries and keys stay one shared tensor."""
-    moved: dict[int, Any] = {}
-    for value in batch.values():
-        if isinstance(value, torch.Tensor) and id(value) not in moved:
-            moved[id(value)] = value.to(device)
-    return {name: moved.get(id(value), value) for name, value in batch.items()}
+    moved = {id(one): one.to(device) for one in batch.values() if isinstance(one, torch.Tensor)}
+    return {name: moved.get(id(one), one) for name, one in batch.items()}
+
+
+def cut_out(batch: Batch, begin: int, end: int) -> Batch:
+    """One document of a batch, in a batch of its own."""
+    cut = {name: one[:, begin:end] for name, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
+    if "seq_idx" in cut:
+        cut["seq_idx"] = torch.zeros_like(cut["seq_idx"])
+    bounds = torch.tensor([0, end - begin], dtype=torch.int32, device=batch["input_ids"].device)
+    sizes = {"max_length_q": end - begin, "max_length_k": end - begin}
+    return {**cut, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, **sizes, "use_cache": False}
+
+
+def some_documents(batch: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Start and end of the longest document of a batch and some others: always `COMPARED`, as ranks must make the same
+    number of passes, so one may stand there twice.
+    """
+    spans = [(begin, end) for begin, end in pairwise(batch["cu_seq_lens_q"].tolist()) if end - begin > 1]
+    spans = spans or [(0, batch["input_ids"].shape[1])]
+    longest = max(spans, key=lambda span: span[1] - span[0])
+    return [longest, *(spans[round(place)] for place in np.linspace(0, len(spans) - 1, COMPARED - 1))]
 
 
 def _ordinary(config: Any) -> Any:
-    """Return token ids without a special meaning to the model: no padding, image or end tokens."""
+    """Token ids without a special meaning to the model: no padding, image or end tokens."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     special: set[int] = set()
-    for one in (config, text):
-        for name, value in vars(one).items():
-            if name.endswith(("_token_id", "_token_index")):
-                special |= (
-                    {value} if isinstance(value, int) else set(value) if isinstance(value, list | tuple) else set()
-                )
-    size = int(text.vocab_size)
-    ids = np.array([one for one in range(min(size, 4096)) if one not in special], dtype=np.int64)
-    return ids if len(ids) > 3 else np.arange(size)
+    for name, value in [*vars(config).items(), *vars(text).items()]:
+        if name.endswith(("_token_id", "_token_index")):
+            special |= {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int)}
+    ids = np.array([one for one in range(min(int(text.vocab_size), 4096)) if one not in special])
+    return ids if len(ids) > 3 else np.arange(int(text.vocab_size))

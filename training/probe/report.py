@@ -1,13 +1,10 @@
 """The result of a probe, as rows of a table, as plain data, and as an error."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...schemas.errors import LeakError
-
-NOT_NUMBERS = "the model's outputs, which are not numbers"
-"""The fault of a model whose outputs are NaN or infinite; it does not concern isolation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +12,7 @@ class Check:
     """The result of one check."""
 
     name: str
-    """`attention`, `layers`, `batch`, `runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`,
-    `at length`, `dropout`, `length`, `stretch` or `heads`."""
+    """`runs`, `calls`, `isolation`, `control`, `perturbation`, `equivalence`, `lengths` or `at length`."""
     passed: bool
     value: str
     """The measured result."""
@@ -34,13 +30,9 @@ class ProbeReport:
     attention: str
     """Attention implementation in the model's configuration."""
     checks: tuple[Check, ...]
-    fault: str | None = None
-    """The setting that caused the failure."""
-    fix: str | None = None
-    """How to fix the failure."""
-    calls: int | None = None
-    """Number of calls of packed attention in a forward pass; None if they cannot be counted."""
-    influence: tuple[tuple[float, ...], ...] = field(default=())
+    hint: str = ""
+    """What to do about a failure."""
+    influence: tuple[tuple[float, ...], ...] = ()
     """[d][e]: the largest gradient of document d's loss with respect to embeddings of document e."""
     shown: tuple[int, int] = (0, 0)
     """Tokens of the longest compared document, and of the row that held it."""
@@ -48,27 +40,22 @@ class ProbeReport:
     """What the model is known to do with longer documents or rows; empty if nothing is known."""
 
     @property
+    def isolated(self) -> bool:
+        """Whether every check passed: documents are isolated, and each gives the same outputs as alone."""
+        return all(check.passed for check in self.checks)
+
+    @property
     def verdict(self) -> str:
         """The result in one sentence, with the lengths for which it was shown."""
-        if self.fault == NOT_NUMBERS:
-            return "not shown: the model's outputs are not numbers (NaN or infinite), so isolation cannot be tested"
-        if any(check.name == "runs" for check in self.checks):
-            return "not shown: the model does not run"
-        if self._failed() == {"heads"}:
-            return "NOT divisible: documents are apart, but devices cannot share this model's attention heads equally"
+        if (runs := self.check("runs")) is not None:
+            return f"not shown: the model does not run on a packed batch: {runs.detail}"
         if not self.isolated:
             return "NOT isolated: this model must not be trained on packed rows in this way"
         document, row = self.shown
         return (
             "isolated: packed documents do not see each other, and each is computed as it would be alone. Shown with "
-            "documents "
-            f"of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
+            f"documents of up to {document:,} tokens in a row of {row:,}" + (f"; {self.beyond}" if self.beyond else "")
         )
-
-    @property
-    def isolated(self) -> bool:
-        """Whether every check passed: documents are isolated, and each gives the same outputs as alone."""
-        return all(check.passed for check in self.checks)
 
     def check(self, name: str) -> Check | None:
         """Return a check by name; None if it was not made."""
@@ -78,36 +65,19 @@ class ProbeReport:
         """Return this report, or raise if a check failed.
 
         Raises:
-            LeakError: a check failed; the message names the check, the setting at fault and the fix.
+            LeakError: a check failed; the message names the check, and what to do.
         """
-        if self.isolated:
+        failed = [check for check in self.checks if not check.passed]
+        if not failed:
             return self
-        failed = "; ".join(
+        said = "; ".join(
             f"{check.name} is {check.value}, and should be {check.threshold}"
             + (f" ({check.detail})" if check.detail else "")
-            for check in self.checks
-            if not check.passed
+            for check in failed
         )
-        raise LeakError(f"{self._opening()}: {failed}. At fault: {self.fault or 'unknown'}. {self._fix()}")
-
-    def _failed(self) -> set[str]:
-        return {check.name for check in self.checks if not check.passed}
-
-    def _opening(self) -> str:
-        names = self._failed()
-        if names == {"heads"}:
-            return f"{self.model} has attention heads that the devices cannot share equally"
-        if self.fault == NOT_NUMBERS:
-            return f"{self.model} computes outputs that are not numbers (NaN or infinite), before any training"
-        if "runs" in names:
-            return f"{self.model} with attention {self.attention} does not run on a packed batch"
-        if names <= {"dropout"}:
-            return f"{self.model} uses attention dropout, which attention {self.attention} does not compute"
-        return f"{self.model} with attention {self.attention} does not keep packed documents apart"
-
-    def _fix(self) -> str:
-        said = self.fix or "take another model, or pad its documents with PackedLoader(unpacked=True)"
-        return said[0].upper() + said[1:]
+        does = "does not run on a packed batch" if self.check("runs") else "does not keep packed documents apart"
+        hint = f". {self.hint[0].upper()}{self.hint[1:]}" if self.hint else ""
+        raise LeakError(f"{self.model} with attention {self.attention} {does}: {said}{hint}")
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return (check, passed, value, expected, detail) of each check, for a table."""
@@ -117,6 +87,5 @@ class ProbeReport:
         ]
 
     def to_json(self) -> Mapping[str, Any]:
-        """Plain data; the format calls the fix `mend`."""
-        fields = asdict(self)
-        return {**fields, "mend": fields.pop("fix"), "isolated": self.isolated}
+        """Plain data."""
+        return {**asdict(self), "isolated": self.isolated}

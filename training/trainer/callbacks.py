@@ -4,19 +4,15 @@ import logging
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 from transformers import TrainerCallback
 
-from ..batch import flatten
+from ...schemas.errors import LeakError
 from .document_losses import DocumentLosses
 from .feed import Feed
 
 _LOG = logging.getLogger(__name__)
-FIRST_BATCH = 0.01
-"""Relative difference allowed between the first packed batch's loss and that of its documents one by one."""
 _SHOWN = {name: name for name in ("isolation", "perturbation", "control", "equivalence")} | {
     "at length": "at full length"
 }
@@ -57,7 +53,8 @@ class StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is not f
 
 
 class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Proves before the first step, and after resuming, that no document sees another; then watches every step.
+    """Proves before the first step, and after resuming, that no document sees another; and sees to it that the
+    attention that was proved stays.
 
     Args:
         trainer: a PackedTrainer.
@@ -67,50 +64,37 @@ class Proof(TrainerCallback):  # type: ignore[misc]  # transformers is not follo
         self.trainer = trainer
         self.report: Any = None
         """probe.ProbeReport; None where nothing was probed."""
-        self._guard: Any = None
-        self._compare = False
+        self._wanted = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Probe the prepared model: wrapped, compiled and checkpointed as it trains. See transformers.
+        """See transformers."""
+        self._wanted = self.trainer.probes
+
+    def check(self, batch: Mapping[str, Any]) -> None:
+        """Probe the prepared model with the first batch: wrapped, compiled and checkpointed as it trains.
 
         Raises:
-            LeakError: documents see each other; names the setting at fault, and the fix.
+            LeakError: documents see each other, with what to do; or something has changed the attention since.
         """
-        from ..probe import StepGuard, probe
+        from ..probe import probe
 
-        trainer, loader = self.trainer, self.trainer.loader
-        model = trainer.model_wrapped
-        if trainer.probes:
-            # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
-            with trainer.accelerator.autocast():
-                self.report = probe(
-                    model,
-                    seed=args.seed,
-                    device=args.device,
-                    make=partial(flatten, seq_idx=loader.seq_idx),
-                    tokens=args.per_device_train_batch_size * loader.corpus.max_length,
-                    longest=loader.corpus.longest(),
-                )
-            self.report.require()
-            if trainer.say is not None and state.is_world_process_zero:
-                shown = [f"{_SHOWN[one.name]} {one.value}" for one in self.report.checks if one.name in _SHOWN]
-                trainer.say(f"isolation proved: {', '.join(shown)}")
-        self._guard = StepGuard(model, None if self.report is None else self.report.calls)
-        self._compare = trainer.probes
-
-    def step(self, batch: Mapping[str, Any]) -> AbstractContextManager[Any]:
-        """A context for the forward pass, which checks that every layer uses the attention that was proved.
-
-        Raises:
-            LeakError: the loss of the first batch differs from that of its documents one by one.
-        """
-        if self._compare:
-            from ..probe import compare_first_batch
-
-            self._compare = False
-            with self.trainer.meter.paused():
-                compare_first_batch(self.trainer.model_wrapped, batch).require(FIRST_BATCH)
-        return nullcontext() if self._guard is None else self._guard.step(batch)
+        trainer = self.trainer
+        now = str(trainer.model.config._attn_implementation)
+        if now != trainer.applied.name:
+            raise LeakError(
+                f"the step is not taken: attention was {trainer.applied.name} when training began, and is {now} now; "
+                "something set it in between"
+            )
+        if not self._wanted:
+            return
+        self._wanted = False
+        # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
+        with trainer.meter.paused(), trainer.accelerator.autocast():
+            self.report = probe(trainer.model_wrapped, batch=batch, seed=trainer.args.seed, device=trainer.args.device)
+        self.report.require()
+        if trainer.say is not None and trainer.state.is_world_process_zero:
+            shown = [f"{_SHOWN[one.name]} {one.value}" for one in self.report.checks if one.name in _SHOWN]
+            trainer.say(f"isolation proved: {', '.join(shown)}")
 
 
 class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed

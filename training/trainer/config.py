@@ -167,7 +167,7 @@ class TrainConfig(ConfigModel):
     """Seed of the row order, of random weights and of dropout."""
     loader: LoaderConfig = LoaderConfig()
     """Rarely needed options of the loader."""
-    attention: Literal["auto", "packed_varlen", "packed_block_mask", "sdpa", "eager"] = "auto"
+    attention: Literal["auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"] = "auto"
     """How documents are kept apart; docs/isolation.md. `auto` takes the fastest that the model allows."""
     probe: bool = True
     """Prove before the first step, and after resuming, that no document sees another. Switch it off only for rows of

@@ -17,7 +17,7 @@ from ...schemas.config.hints import did_you_mean
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.positions import Limit
 from ..attention.apply import refuse_foreign_attention
-from ..probe.limits import document_limit
+from ..probe.probing import document_limit, row_limit
 from ..rows import ConcatRows
 from .config import ModelConfig
 
@@ -126,6 +126,8 @@ class ModelLimits:
     """Number of token ids with embeddings."""
     document: Limit | None
     """The longest document, and what happens to longer ones; None where there is no limit."""
+    row: Limit | None
+    """The longest row of a batch, likewise."""
     trained: int | None
     """`max_position_embeddings`: positions beyond may never have been trained; None if the model does not say."""
 
@@ -142,17 +144,23 @@ class ModelLimits:
                 learned = min(_rows(module.weight), trained or _rows(module.weight))
                 limits.append(Limit(learned, f"the model has embeddings for {learned:,} positions"))
         shortest = min(limits, key=lambda limit: limit.tokens, default=None)
-        return cls(_rows(model.get_input_embeddings().weight), shortest, trained or None)
+        return cls(_rows(model.get_input_embeddings().weight), shortest, row_limit(model), trained or None)
 
-    def check_rows(self, name: str, rows: ConcatRows) -> None:
+    def check_rows(self, name: str, rows: ConcatRows, rows_per_device: int = 1) -> None:
         """Refuse documents that are longer than the model takes; warn of those longer than it was trained for.
 
         Args:
             name: what the rows are called in the error.
+            rows_per_device: rows of one batch.
 
         Raises:
             InputError: says how long the longest document is, and how long it may be.
         """
+        if self.row is not None and (size := rows_per_device * rows.max_length) > self.row.tokens:
+            raise InputError(
+                f"a batch has up to {size:,} tokens in a row, but this model takes {self.row.tokens:,}: "
+                f"{self.row.reason}. Take fewer rows_per_device, or a shorter max_length"
+            )
         if self.document is not None and (longest := rows.longest(self.document.tokens)) > self.document.tokens:
             raise InputError(
                 f"{name} has a document of {longest:,} tokens, but {self.document.reason}. Pack with "

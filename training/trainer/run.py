@@ -253,7 +253,7 @@ class _Training:
 
 
 def _memory_ran_out(config: TrainConfig, max_length: int, error: Exception) -> str:
-    from ..probe.outputs import first_line
+    from ..probe.probing import first_line
 
     less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
     return (

@@ -22,7 +22,7 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ...schemas.errors import ConfigError, DivergedError
-from ..attention import check_batch, use_packed
+from ..attention import use_packed
 from ..generate.sharded import find_shards
 from ..loader import PackedLoader
 from ..order import Source
@@ -105,7 +105,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.loader = PackedLoader(data, rows_per_step=rows_per_step, accumulate=parts, **options)
         self.feed = Feed(self.loader)
         self.limits = ModelLimits.of(model)
-        self.limits.check_rows("the data", self.loader.corpus)
+        self.limits.check_rows("the data", self.loader.corpus, rows_per_device)
         fill_in(
             args,
             parts=parts,
@@ -161,7 +161,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             waited = time.perf_counter() - began
-            check_batch(batch)  # before it goes to the device, where looking would wait for it
             self.limits.check_batch(batch)
             self.meter.batch(batch, waited)
             wanted = targets(batch)
@@ -191,7 +190,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         keep = None if self.losses is None else self.losses.keep(batch, wanted)
-        with self.proof.step(batch), offloaded(self.model) if self.offloads else nullcontext():
+        self.proof.check(batch)
+        with offloaded(self.model) if self.offloads else nullcontext():
             return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share, keep=keep) * ranks
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -133,7 +133,7 @@ TRAIN: dict[str, tuple[str, ...]] = {
     "loader.cache_bytes": ("null",),
     "loader.storage_options": ("null",),
     "loader.verify": ("never", "first"),
-    "attention": ("auto", "packed_varlen", "packed_block_mask", "sdpa", "eager"),
+    "attention": ("auto", "packed_varlen", "flash_attention_2", "sdpa", "eager"),
     "probe": ("true", "false"),
     "loss_kernel": ("auto", "none", "chunked", "liger"),
     "document_losses": ("null",),

@@ -24,7 +24,7 @@ from ...store.local import LocalStore
 from .child import FORMAT, Answer
 from .generation_stops import generation_stops
 from .place import find_tokenizer, tokenizer_name
-from .process import start_child, start_early
+from .process import start_child
 
 if TYPE_CHECKING:
     import subprocess
@@ -154,7 +154,7 @@ class TokenizerLoading:
         answer = read_answer(memo)
         if answer is None and memo is not None:
             answer = _of_user(key, memo)
-        child = start_child(folder, key) if answer is None else None
+        child = start_child(folder) if answer is None else None
         written = isinstance(chat_template, str) and template == chat_template
         origin = "tokenizer.chat_template" if written else Path(chat_template).name if template is not None else ""  # type: ignore[arg-type]
         return cls(folder, template, memo, key, answer, child, template_name if named else None, origin)
@@ -223,15 +223,6 @@ class TokenizerLoading:
             _write_atomically(self._memo, seal(out, self._memo.name))
             _user_cache().keep({"folder": self._key}, out)
         return msgspec.convert(said, Answer)
-
-
-def ask_early(folder: Path, cache: Path) -> None:
-    """Start to ask transformers about a folder, unless something is stored about it. `TokenizerLoading.start` with this
-    cache waits for the same answer.
-    """
-    key = _folder_key(folder)
-    if not (_memo(cache, key).exists() or _user_cache().has({"folder": key})):
-        start_early(folder, key)
 
 
 def load_tokenizer(

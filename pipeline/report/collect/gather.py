@@ -19,7 +19,7 @@ from ...dataset.open import Finished, open_dataset
 from ...dataset.run_notes import recall
 from ..options import ReportOptions
 from .flow import flow_of
-from .lengths.packed import Spreads, spreads_of
+from .lengths.packed import spreads_of
 from .model_shapes import with_tokenizers_model
 from .overlap import noted_hits, overlap_of
 from .padding import padding_cost
@@ -51,15 +51,11 @@ def report_of_dataset(
     dataset: Finished,
     options: ReportOptions,
     decoder: Decoder | None = None,
-    choice: Choice | None = None,
-    spreads: Spreads | None = None,
 ) -> Report:
     """The report of an open dataset.
 
     Args:
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
-        choice: the comparison of lengths, if it is already made under these options.
-        spreads: the length statistics of packed examples, if they are already made.
     """
     try:
         origin = recall(dataset.store)
@@ -67,7 +63,7 @@ def report_of_dataset(
         origin = None
     if origin is not None:
         options = with_tokenizers_model(options, origin.config.tokenizer.path, origin.base)
-    return _Gathering(dataset, options, decoder, choice, spreads).report()
+    return _Gathering(dataset, options, decoder).report()
 
 
 @dataclass(slots=True)
@@ -77,8 +73,6 @@ class _Gathering:
     dataset: Finished
     options: ReportOptions
     decoder: Decoder | None = None
-    choice: Choice | None = None
-    spreads: Spreads | None = None
     absent: dict[str, str] = field(default_factory=dict)
     looks: dict[str, RowLook] = field(default_factory=dict)
 
@@ -130,8 +124,6 @@ class _Gathering:
         return made
 
     def _choice(self) -> Choice | None:
-        if self.choice is not None:
-            return self.choice
         from .lengths.choice import choose
         from .lengths.encoded import stats_of
 
@@ -153,7 +145,7 @@ class _Gathering:
     def _training(self) -> Training:
         manifest = self.dataset.manifest
         policy = manifest.plan["config"]["mask"]
-        spreads = self.spreads or spreads_of(self.dataset, Mask.of_plan(policy))
+        spreads = spreads_of(self.dataset, Mask.of_plan(policy))
         return training_of(manifest.ledger, spreads, self._shown(), policy=policy["policy"])
 
     def _shown(self) -> Shown:

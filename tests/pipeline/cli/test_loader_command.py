@@ -63,22 +63,6 @@ def test_starting_later_gives_the_later_steps(packed: Path, packtrain: Command) 
     assert [[one[key] for key in keys] for one in later] == [[one[key] for key in keys] for one in whole[2:]]
 
 
-def test_for_people(packed: Path, packtrain: Command) -> None:
-    done = packtrain("loader", packed, "--rows-per-step", 2, "--steps", 2, "--explain")
-    assert (done.code, done.err) == (0, "")
-    shown = (
-        "steps of 2 rows, order full",
-        "rank 0 of 1",
-        "input_ids",
-        "cu_seq_lens_q",
-        "use_cache",
-        " tokens/s over 2 ",
-    )
-    for what in shown:
-        assert what in done.out
-    assert "text/ro[bold]ws:" in done.out, "names from the data are text, not markup"
-
-
 def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Command) -> None:
     other = tmp_path / "other"
     shutil.copytree(packed, other)
@@ -86,32 +70,3 @@ def test_several_datasets_are_mixed(packed: Path, tmp_path: Path, packtrain: Com
     rows = PackedLoader(packed, rows_per_step=1).total_rows
     assert view["steps"] == rows
     assert {one["dataset"] for one in view["documents"]} == {str(packed), str(other)}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--rows-per-step", 3, "--world-size", 2),
-            "cannot be divided among 2 ranks, which must all get the same number; take",
-        ),
-        (("--start", 10_000), "--start 10,000: the order has"),
-        (("--start", -1), "--start -1: the order has"),
-        (("--order", "up"), "order='up': choose one of sequential, full, blocks"),
-        (("--tail", "up"), "tail='up': choose one of"),
-        (("--split", "holdout"), "has no split 'holdout'; it has train"),
-        (("--rank", 1), "give both rank and world_size"),
-        (("--rank", 5, "--world-size", 2), "ranks count from 0"),
-    ],
-)
-def test_mistakes(packed: Path, packtrain: Command, arguments: tuple[object, ...], message: str) -> None:
-    done = packtrain("loader", packed, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("packtrain: ")
-    assert message in done.err
-
-
-def test_a_folder_without_a_dataset(tmp_path: Path, packtrain: Command) -> None:
-    done = packtrain("loader", tmp_path)
-    assert done.code == 2
-    assert "has no manifest.json, so it is not a finished dataset" in done.err

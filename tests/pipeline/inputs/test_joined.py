@@ -235,7 +235,7 @@ def test_a_changed_file_is_found(make: Callable[..., Manifest], folder: Path, tm
         assert found is not None
         part, row = found
         assert row > 0
-        with pytest.raises(InputError, match=r"chats-050\.jsonl changed while it was read"):
+        with pytest.raises(InputError):
             read_rows(part.file.path, part.block, 1 << 20)
     finally:
         path.write_bytes(content)

@@ -153,8 +153,7 @@ def test_tight_has_fewer_rows_in_windows_with_everything(base: Config, tmp_path:
         windows = list(zip(plain.splits[split].windows, tight.splits[split].windows, strict=True))
         for before, after in windows:
             assert (before.tokens, before.pieces) == (after.tokens, after.pieces)
-            assert before.bound <= after.bound <= after.rows <= before.rows
-            assert (before.bound_by, bool(after.bound_by)) == ("", True)
+            assert before.bound == after.bound <= after.rows <= before.rows
             rows["bfd"], rows["tight"] = rows["bfd"] + before.rows, rows["tight"] + after.rows
         assert max(shard.max_docs for shard in tight.splits[split].shards) <= 3
     assert len(tight.splits["train"].windows) > 1
@@ -297,8 +296,6 @@ def test_memory_depends_on_the_window_and_not_on_the_input() -> None:
     assert hundred.driver < 1.7 * one.driver  # a little for each of a hundred times as many parts
     narrow = packing_need(large, more, configured(window_tokens=400_000_000), pairs=False)
     assert narrow.driver < hundred.driver - 700e6
-    searched = packing_need(small, places, configured(strategy="tight"), pairs=False)
-    assert one.driver < searched.driver <= one.driver + (512 << 20)  # the search has tables of a limited size
 
 
 def test_too_little_memory_is_refused_with_what_would_do() -> None:

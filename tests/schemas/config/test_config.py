@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.section import parse_size
-from pydantic import ValidationError
 
 SMALLEST: dict[str, Any] = {
     "out": "out",
@@ -48,12 +47,6 @@ def test_a_number_is_a_number_of_bytes(size: int) -> None:
     assert parse_size(f"{size % 2**50}") == size % 2**50  # exact as far as a float is
 
 
-@pytest.mark.parametrize("text", ["", "B", "MiB", "12 cows", "1,000", "0x10", "inf", "1e999", "nan", "5 XiB", "--3"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size; write 256MiB"):
-        parse_size(text)
-
-
 def test_other_values_are_left_to_the_type() -> None:
     values: list[Any] = [None, 1.5, [], {}]
     for value in values:
@@ -62,34 +55,6 @@ def test_other_values_are_left_to_the_type() -> None:
 
 def test_one_path_may_stand_for_a_list() -> None:
     assert config().sources[0].path == ("a.jsonl",)
-
-
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"sources": []}, "at least 1 item"),
-        ({"sources": [{"name": "a", "format": "text", "path": []}]}, "at least 1 item"),
-        ({"sources": [{"name": "a b", "format": "text", "path": "x"}]}, "pattern"),
-        ({"sources": SMALLEST["sources"] * 2}, "two sources are called 'a'"),
-        ({"truncate": {"max_length": 1}}, "greater than or equal to 2"),
-        (
-            {"truncate": {"max_length": 10}, "pack": {"align": 4}},
-            r"\(10\) must be a multiple of 4 for pack.align; take 8 or 12",
-        ),
-        ({"pack": {"strategy": "wrapped", "max_docs": 3}}, "cuts anywhere"),
-        ({"pack": {"strategy": "wrapped", "align": 2}}, "cuts anywhere"),
-        ({"pack": {"strategy": "bfd_split"}, "truncate": {"overlong": "drop"}}, "has no meaning"),
-        ({"holdout": {"fraction": 1.0}}, "less than 1"),
-        ({"seed": -1}, "greater than or equal to 0"),
-        ({"seed": 2**63}, "less than"),
-        ({"output": {"shard_bytes": "1KiB"}}, "greater than or equal to 65536"),
-        ({"nope": 1}, "Extra inputs"),
-        ({"version": 2}, "Input should be 1"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValidationError, match=what):
-        config(**more)
 
 
 SAME_RUN: list[dict[str, Any]] = [

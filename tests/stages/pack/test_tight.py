@@ -1,16 +1,14 @@
-"""`tight` needs at most the rows of `bfd`, its bound at most the fewest rows of any plan, and both hold every piece."""
+"""`tight` needs at most the rows of `bfd`, the bound at most the fewest rows of any plan, and both hold every piece."""
 
-import time
+import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.pack.best_fit import best_fit_decreasing
-from packtrain.stages.pack.bin_slack import Work, fill_spaces, minimum_bin_slack
-from packtrain.stages.pack.bounds import least_rows, martello_toth, size_counts
-from packtrain.stages.pack.dual_bounds import dual_bound
-from packtrain.stages.pack.limited import limited_bound
+from numpy.typing import NDArray
+from packtrain.stages.pack.bounds import bound_of_whole_pieces, size_counts
 from packtrain.stages.pack.plan import plan_rows
 from packtrain.stages.pack.tight import tight_rows
 
@@ -52,36 +50,16 @@ def problems(draw: st.DrawFn, most: int = 9) -> tuple[list[int], int]:
 
 
 @examples(300)
-@given(problems())
-def test_the_bound_is_never_above_the_optimum(problem: tuple[list[int], int]) -> None:
+@given(problems(), st.none() | st.integers(1, 4))
+def test_rows_and_bound_beside_the_optimum(problem: tuple[list[int], int], max_docs: int | None) -> None:
     sizes, capacity = problem
-    counts = size_counts(np.array(sizes), capacity)
-    bound = dual_bound(counts, enough=len(sizes) + 1)
-    optimum = fewest_rows(sizes, capacity)
-    assert max(martello_toth(counts, capacity), least_rows(sum(sizes), capacity)) <= bound.rows <= optimum
-    certificate = plan_rows(sizes, capacity, "tight").certificate
-    assert bound.rows <= certificate.bound <= optimum <= certificate.rows <= plan_rows(sizes, capacity).certificate.rows
-
-
-@examples(200)
-@given(problems(6))
-def test_no_row_is_worth_more_than_a_full_one(problem: tuple[list[int], int]) -> None:
-    """The function itself is dual feasible: over every subset of the sizes that fits into a row."""
-    sizes, capacity = problem
-    bound = dual_bound(size_counts(np.array(sizes), capacity), enough=len(sizes) + 1)
-    for chosen in range(1 << len(sizes)):
-        row = [size for index, size in enumerate(sizes) if chosen >> index & 1]
-        if sum(row) <= capacity:
-            assert sum(int(bound.values[size]) for size in row) <= bound.full
-
-
-def test_bounds_beyond_tokens_and_halves() -> None:
-    # Five of 4 in rows of 10: two fit a row, so three rows, though 20 tokens would fit two and none is above a half.
-    assert martello_toth(size_counts(np.array([4] * 5), 10), 10) == 2
-    assert dual_bound(size_counts(np.array([4] * 5), 10), 5).rows == 3
-    # Seven of 26 in rows of 100: three fit.
-    found = dual_bound(size_counts(np.array([26] * 7), 100), 7)
-    assert (found.rows, found.bound_by) == (3, "u(3)")
+    bound = bound_of_whole_pieces(size_counts(np.array(sizes), capacity), max_docs)
+    optimum = fewest_rows(sizes, capacity, max_docs)
+    plain = plan_rows(sizes, capacity, max_docs=max_docs).certificate
+    certificate = plan_rows(sizes, capacity, "tight", max_docs=max_docs).certificate
+    assert bound == certificate.bound == plain.bound <= optimum <= certificate.rows <= plain.rows
+    if max_docs is not None and max_docs < 3:
+        assert certificate.rows == optimum
 
 
 def test_fewer_rows_than_best_fit_decreasing() -> None:
@@ -93,60 +71,6 @@ def test_fewer_rows_than_best_fit_decreasing() -> None:
     rows = [sorted(plan.lengths[a:b].tolist()) for a, b in zip(plan.row_offsets, plan.row_offsets[1:], strict=False)]
     assert sorted(rows) == [[2, 3, 5], [2, 4, 4]]
     assert not plan_rows(sizes, 10).certificate.optimal
-
-
-@examples(150)
-@given(problems(60), st.booleans(), st.integers(0, 400))
-def test_every_size_is_placed_once(problem: tuple[list[int], int], apart: bool, work: int) -> None:
-    sizes, capacity = problem
-    counts = size_counts(np.array(sizes), capacity)
-    floor = capacity // 3
-    low = counts.copy()
-    low[floor:] = 0
-    begun = minimum_bin_slack(counts - low, Work(work), apart=apart)
-    rows, left = fill_spaces(begun, low)
-    rows += minimum_bin_slack(left, Work(work), apart=apart)
-    held = np.zeros_like(counts)
-    for pattern, number in rows:
-        assert sum(size * many for size, many in pattern.items()) <= capacity
-        for size, many in pattern.items():
-            held[size] += many * number
-    assert held.tolist() == counts.tolist()
-
-
-@examples(100)
-@given(problems(60), st.sampled_from([0, 300, 20_000]))
-def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], work: int) -> None:
-    given_sizes, capacity = problem
-    sizes = np.array(given_sizes, dtype=np.int32)
-    counts = size_counts(sizes, capacity)
-    placement, bound = tight_rows(sizes, counts, work=work)
-    assert sorted(placement.order.tolist()) == list(range(len(sizes)))
-    assert np.add.reduceat(sizes[placement.order], placement.row_offsets[:-1]).max() <= capacity
-    rows = len(placement.row_offsets) - 1
-    assert bound.rows <= rows <= len(best_fit_decreasing(sizes, counts).row_offsets) - 1
-    again, _ = tight_rows(sizes, counts, work=work)
-    assert again.order.tolist() == placement.order.tolist()
-
-
-@pytest.mark.parametrize(("mean", "capacity"), [(300, 1024), (600, 2048), (900, 4096)])
-def test_reaches_the_bound_where_best_fit_does_not(mean: int, capacity: int) -> None:
-    """Lognormal documents of about three to a row."""
-    random = np.random.default_rng(mean)
-    lengths = np.clip(np.exp(random.standard_normal(1500) * 0.6 + np.log(mean)), 1, capacity).astype(np.int64)
-    plain, tight = plan_rows(lengths, capacity).certificate, plan_rows(lengths, capacity, "tight").certificate
-    assert tight.optimal
-    assert tight.rows < plain.rows
-    assert tight.bound >= plain.bound
-    assert tight.bound_by
-
-
-def test_sizes_that_are_nearly_all_different() -> None:
-    """A quarter to a half of a long row. Two thirds of them fill rows in threes, a third in pairs: 7 rows for 18."""
-    lengths = np.random.default_rng(1).integers(32_768, 65_536, 1800)
-    plan = plan_rows(lengths, 131_072, "tight").certificate
-    assert 695 < plan.bound <= plan.rows < 710  # 680 rows would hold the tokens
-    assert plan_rows(lengths, 131_072).certificate.rows > 735
 
 
 def plain_greedy(sizes: list[int], capacity: int, max_docs: int) -> int:
@@ -163,39 +87,63 @@ def plain_greedy(sizes: list[int], capacity: int, max_docs: int) -> int:
 
 
 @examples(250)
-@given(problems(), st.integers(1, 4))
-def test_the_limited_bound_is_never_above_the_optimum(problem: tuple[list[int], int], max_docs: int) -> None:
-    sizes, capacity = problem
-    optimum = fewest_rows(sizes, capacity, max_docs)
-    bound = limited_bound(size_counts(np.array(sizes), capacity), max_docs)
-    assert least_rows(len(sizes), max_docs) <= bound <= optimum
-    certificate = plan_rows(sizes, capacity, "tight", max_docs=max_docs).certificate
-    assert bound <= certificate.bound <= optimum <= certificate.rows
-    if max_docs == 2:
-        assert certificate.bound == optimum == certificate.rows
-
-
-@examples(150)
-@given(problems(60), st.integers(1, 9), st.sampled_from([0, 300, 100_000]))
-def test_at_most_so_many_pieces_in_a_row(problem: tuple[list[int], int], max_docs: int, work: int) -> None:
+@given(problems(60), st.none() | st.integers(1, 9), st.sampled_from([0, 300, 100_000]))
+def test_pieces_in_rows_and_never_more_rows(problem: tuple[list[int], int], max_docs: int | None, work: int) -> None:
     given_sizes, capacity = problem
     sizes = np.array(given_sizes, dtype=np.int32)
     counts = size_counts(sizes, capacity)
-    placement, bound = tight_rows(sizes, counts, max_docs, work)
+    placement = tight_rows(sizes, counts, max_docs, work)
     assert sorted(placement.order.tolist()) == list(range(len(sizes)))
-    assert np.diff(placement.row_offsets).max() <= max_docs
     assert np.add.reduceat(sizes[placement.order], placement.row_offsets[:-1]).max() <= capacity
     rows = len(placement.row_offsets) - 1
-    assert bound.rows <= rows <= len(best_fit_decreasing(sizes, counts, max_docs).row_offsets) - 1
-    assert rows <= plain_greedy(given_sizes, capacity, max_docs)
+    assert rows <= plan_rows(sizes, capacity, max_docs=max_docs).rows
+    if max_docs is not None:
+        assert np.diff(placement.row_offsets).max() <= max_docs
+        assert rows <= plain_greedy(given_sizes, capacity, max_docs)
+    again = tight_rows(sizes, counts, max_docs, work)
+    assert again.order.tolist() == placement.order.tolist()
 
 
-def test_large_pieces_leave_no_room_for_as_many_as_may_be() -> None:
-    # Ten of 9 in rows of 10 are alone; thirty of 2 are at most three to a row. Together 40 pieces would fit 14 rows.
-    counts = size_counts(np.array([9] * 10 + [2] * 30), 10)
-    assert (least_rows(40, 3), limited_bound(counts, 3)) == (14, 20)
-    certificate = plan_rows([9] * 10 + [2] * 30, 10, "tight", max_docs=3).certificate
-    assert (certificate.rows, certificate.bound, certificate.bound_by) == (20, 20, "max_docs")
+def test_the_same_sizes_give_the_same_rows_in_any_order() -> None:
+    random = np.random.default_rng(3)
+    lengths = random.integers(1, 4097, 400)
+    plans = []
+    for one in (lengths, random.permutation(lengths)):
+        placement = tight_rows(one, size_counts(one, 4096))
+        plans.append((one[placement.order].tolist(), placement.row_offsets.tolist()))
+    assert plans[0] == plans[1]
+
+
+def lognormal(random: np.random.Generator, number: int, mean: float, sigma: float) -> NDArray[np.float64]:
+    drawn: NDArray[np.float64] = np.exp(random.standard_normal(number) * sigma + np.log(mean) - sigma**2 / 2)
+    return drawn
+
+
+def bimodal(random: np.random.Generator, number: int, capacity: int) -> NDArray[np.float64]:
+    """Seven short answers to three long documents, which fill more than half of a row."""
+    long = random.normal(0.6 * capacity, 0.08 * capacity, number)
+    return np.where(random.random(number) < 0.3, long, lognormal(random, number, 250, 0.5))
+
+
+FAMILIES: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]] = {
+    "lognormal": lambda random, number, capacity: lognormal(random, number, 0.4 * capacity, 1.0),
+    "bimodal": bimodal,
+    "uniform": lambda random, number, capacity: random.integers(1, capacity + 1, number).astype(np.float64),
+}
+
+
+def test_rows_near_the_bound() -> None:
+    """27 cases; column generation proves a bound of 76,263 rows for them, and best-fit-decreasing takes 76,308."""
+    plain = tight = bound = 0
+    for (_, family), number, capacity in itertools.product(FAMILIES.items(), (200, 2000, 20_000), (1024, 4096, 32_768)):
+        drawn = family(np.random.default_rng([number, capacity]), number, capacity)
+        lengths = np.clip(np.rint(drawn), 1, capacity).astype(np.int64)
+        before, after = plan_rows(lengths, capacity), plan_rows(lengths, capacity, "tight")
+        assert after.certificate.bound <= after.rows <= before.rows
+        plain, tight, bound = plain + before.rows, tight + after.rows, bound + after.certificate.bound
+    assert (plain, bound) == (76_308, 76_237)
+    assert tight <= 1.0015 * bound
+    assert tight <= 76_290
 
 
 def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
@@ -207,19 +155,6 @@ def test_a_limit_on_documents_that_best_fit_handles_badly() -> None:
         tight = plan_rows(lengths, capacity, "tight", max_docs=4).certificate
         assert plain.gap > 0.05
         assert tight.gap < 0.015
-
-
-@pytest.mark.slow
-def test_very_long_rows_take_no_more_work() -> None:
-    """What one row costs grows with its capacity; how much is searched does not, or 2**24 tokens would take minutes."""
-    seconds = []
-    for capacity in (2**17, 2**22):
-        lengths = np.random.default_rng(3).integers(capacity // 5, capacity // 2, 20_000)
-        begin = time.process_time()
-        certificate = plan_rows(lengths, capacity, "tight").certificate
-        seconds.append(time.process_time() - begin)
-        assert certificate.rows <= plan_rows(lengths, capacity).certificate.rows
-    assert seconds[1] < 3 * seconds[0]  # about as much; six times without the limit
 
 
 @pytest.mark.parametrize("capacity", [2, 3, 64])

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep.alpaca import AlpacaFormat, AlpacaOptions
 
@@ -72,30 +70,3 @@ def test_other_keys() -> None:
     options = AlpacaOptions(input_key="context", output_key="response")
     made = example({"instruction": "A", "context": "B", "response": "C", "input": 1, "output": 2}, options)
     assert made[3:5] == ([user("A\nB")], [assistant("C")])
-
-
-@pytest.mark.parametrize(
-    ("row", "options", "reason", "detail"),
-    [
-        ({"instruction": "a"}, None, "missing_key", "the row has no `output`; it has `instruction`"),
-        ({"instruction": "", "output": "a"}, None, "empty", "`instruction` is empty"),
-        ({"instruction": "a", "output": ""}, None, "empty_completion", "`output` is empty"),
-        (
-            {"instruction": "a", "output": "b", "history": [["c"]]},
-            None,
-            "wrong_type",
-            "`history[0]` must be a pair of texts, got 1",
-        ),
-        ({"instruction": 1, "output": "b"}, None, "wrong_type", "`instruction`: expected `str`, got `int`"),
-        (
-            {"instruction": "a", "output": "b", "system": "S"},
-            PLAIN,
-            "not_plain",
-            "the plain text has no place for `system`; take style: chat",
-        ),
-    ],
-)
-def test_bad_rows_are_rejected(row: Any, options: AlpacaOptions | None, reason: str, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        example(row, options)
-    assert (caught.value.reason, caught.value.detail) == (reason, detail)

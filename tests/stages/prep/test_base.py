@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from packtrain.schemas.errors import RowFilteredError, RowRejectedError
 from packtrain.stages.prep import (
     FORMATS,
     AlpacaOptions,
@@ -16,7 +16,6 @@ from packtrain.stages.prep import (
     Format,
     PreferenceOptions,
     ReaderOptions,
-    TextOptions,
     TokenizedOptions,
     make_format,
 )
@@ -33,35 +32,6 @@ def rejection(line: bytes, name: str = "text") -> tuple[str, str]:
 def test_decode_gives_the_text() -> None:
     line = '{"id": [1, {}], "text": "héllo \\ud83d\\ude00", "url": null}\n'.encode()
     assert make_format("text").decode(line).text == "héllo 😀"
-
-
-@pytest.mark.parametrize(
-    ("line", "reason", "detail"),
-    [
-        (b'{"text": 5}', "wrong_type", "`text`: expected `str`, got `int`"),
-        (b'{"text": null}', "wrong_type", "`text`: expected `str`, got `null`"),
-        (b'{"text": ["a"]}', "wrong_type", "`text`: expected `str`, got `array`"),
-        (b'{"txt": "a"}', "missing_key", "the row has no `text`; it has `txt`"),
-        (b'["a"]', "not_an_object", "expected `object`, got `array`"),
-        (b"null", "not_an_object", "expected `object`, got `null`"),
-        (b'"a"', "not_an_object", "expected `object`, got `str`"),
-        (b'{"text": "a', "invalid_json", "the line ends in the middle of its JSON"),
-        (b'{"text": "a"', "invalid_json", "the line ends in the middle of its JSON"),
-        (b'{"text": "a"} {"text": "b"}', "invalid_json", "JSON is malformed: trailing characters (byte 15)"),
-        (b'{"text": NaN}', "invalid_json", "JSON is malformed: invalid character (byte 9)"),
-        (b"{'text': 'a'}", "invalid_json", "JSON is malformed: object keys must be strings (byte 1)"),
-        (b'{"text": "a\xff"}', "invalid_utf8", "byte 11 of the line: invalid start byte"),
-        (b'{"text": "\xed\xa0\x80"}', "invalid_utf8", "byte 10 of the line: invalid continuation byte"),
-        (b'{"text": \xe9}', "invalid_utf8", "byte 9 of the line: invalid continuation byte"),
-        (
-            b'{"text": "\\ud800"}',
-            "invalid_json",
-            "a text holds half of a surrogate pair, such as \\ud83d alone",
-        ),
-    ],
-)
-def test_a_bad_line_is_rejected_by_name(line: bytes, reason: str, detail: str) -> None:
-    assert rejection(line) == (reason, detail)
 
 
 @given(
@@ -158,30 +128,6 @@ def test_a_format_pickles_as_its_options(name: str) -> None:
     assert type(again) is type(made)
     assert again.options == made.options
     assert hash(again.options) == hash(made.options)
-
-
-def test_unknown_formats_and_foreign_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no prep format is called 'chat'; choose from apps, prompt_completion"):
-        make_format("chat")
-    with pytest.raises(ConfigError, match="'apps' takes AppsOptions, got TextOptions"):
-        make_format("apps", TextOptions())
-
-
-def test_options_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"max_solutions=0: must be at least 1"):
-        AppsOptions(max_solutions=0)
-    with pytest.raises(ConfigError, match=r"difficulties=\(\): must be a tuple"):
-        AppsOptions(difficulties=())
-    with pytest.raises(ConfigError, match="style='gpt': must be chat or classic"):
-        AppsOptions(style="gpt")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="text_key='': must be a column's name"):
-        TextOptions(text_key="")
-    with pytest.raises(ConfigError, match="must be a column's name"):
-        TextOptions(text_key='a"b')
-    with pytest.raises(ConfigError, match="two keys name the same column"):
-        PromptCompletionOptions(prompt_key="a", completion_key="a")
-    with pytest.raises(ConfigError, match="two keys name the same column"):
-        MessagesOptions(tools_key="messages")
 
 
 JSON = st.recursive(

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Example
 from packtrain.stages.prep.preference import PreferenceFormat, PreferenceOptions
 
@@ -59,43 +57,3 @@ def test_a_prompt_that_is_a_text_beside_answers_that_are_turns() -> None:
 def test_other_keys() -> None:
     options = PreferenceOptions(prompt_key="question", chosen_key="better", rejected_key="worse")
     assert sides({"question": "a", "better": "b", "worse": "c", "prompt": 1}, options) == ("a", "b", "c")
-
-
-@pytest.mark.parametrize(
-    ("row", "reason", "detail"),
-    [
-        ({"prompt": "a", "chosen": "b"}, "missing_key", "the row has no `rejected`; it has `prompt`, `chosen`"),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "no_preference", "`chosen` and `rejected` are the same"),
-        ({"prompt": "a", "chosen": "", "rejected": "b"}, "empty_completion", "`chosen` is empty"),
-        ({"prompt": "a", "chosen": "b", "rejected": []}, "empty_completion", "`rejected` is empty"),
-        (
-            {"prompt": "a", "chosen": "b", "rejected": [BAD]},
-            "wrong_type",
-            "`chosen` is a text but `rejected` is a list of messages: both must be of one kind",
-        ),
-        (
-            {"prompt": [USER], "chosen": "b", "rejected": "c"},
-            "wrong_type",
-            "`prompt` is a list of messages but `chosen` is a text: both must be of one kind",
-        ),
-        ({"prompt": "", "chosen": "b", "rejected": "c"}, "no_prompt", "there is no `prompt`, and `chosen` and "),
-        ({"chosen": "b", "rejected": "c"}, "no_prompt", "there is no `prompt`, and `chosen` and "),
-        ({"chosen": [GOOD], "rejected": [BAD]}, "no_prompt", "there is no `prompt`, and `chosen` and "),
-        (
-            {"prompt": [USER], "chosen": [USER], "rejected": [USER, BAD]},
-            "empty_completion",
-            "`chosen` holds nothing after the prompt",
-        ),
-        (
-            {"prompt": "a", "chosen": [{"role": "assistant", "content": [{"type": "image"}]}], "rejected": [BAD]},
-            "not_text",
-            "`chosen[0].content[0]` is of type 'image': only text can be packed",
-        ),
-        ({"prompt": 5, "chosen": "b", "rejected": "c"}, "wrong_type", "`prompt`: expected "),
-    ],
-)
-def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        example(row)
-    assert caught.value.reason == reason
-    assert caught.value.detail.startswith(detail)

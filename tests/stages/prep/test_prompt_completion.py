@@ -47,47 +47,6 @@ def test_other_keys() -> None:
     assert example({"question": "a", "answer": "b", "prompt": 1}, options)[3:5] == ("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("row", "reason", "detail"),
-    [
-        ({"prompt": "a"}, "missing_key", "the row has no `completion`; it has `prompt`"),
-        ({"completion": "a"}, "missing_key", "the row has no `prompt`; it has `completion`"),
-        ({"prompt": 5, "completion": "a"}, "wrong_type", "`prompt`: expected `str | array`, got `int`"),
-        (
-            {"prompt": "a", "completion": None},
-            "wrong_type",
-            "`completion`: expected `str | array`, got `null`",
-        ),
-        (
-            {"prompt": "a", "completion": [ASSISTANT]},
-            "wrong_type",
-            "`prompt` is a text but `completion` is a list of messages: both must be of one kind",
-        ),
-        (
-            {"prompt": [USER], "completion": "a"},
-            "wrong_type",
-            "`prompt` is a list of messages but `completion` is a text: both must be of one kind",
-        ),
-        ({"prompt": "a", "completion": ""}, "empty_completion", "`completion` is empty"),
-        ({"prompt": [USER], "completion": []}, "empty_completion", "`completion` is empty"),
-        (
-            {"prompt": [{"content": "a"}], "completion": [ASSISTANT]},
-            "wrong_type",
-            "`prompt[0].role` must be a string, got none",
-        ),
-        (
-            {"prompt": [USER], "completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
-            "not_text",
-            "`completion[0].content[0]` is of type 'image': only text can be packed",
-        ),
-    ],
-)
-def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        example(row)
-    assert (caught.value.reason, caught.value.detail) == (reason, detail)
-
-
 def test_the_nulls_of_arrow_are_dropped() -> None:
     made = PromptCompletionFormat()
     row = {"prompt": [USER | {"name": None}], "completion": [ASSISTANT | {"name": None}], "tools": None}

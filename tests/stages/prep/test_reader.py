@@ -104,49 +104,6 @@ def test_a_reader_may_reject_and_filter_by_name() -> None:
         examples(1, code)
 
 
-@pytest.mark.parametrize(
-    ("give", "detail"),
-    [
-        (5, "result: wrong_type: a row is a dict, or a list of dicts, got int"),
-        ([{"text": "a"}, "b"], "result[1]: wrong_type: a row is a dict, or a list of dicts, got str"),
-        (
-            {},
-            "result: missing_key: a row has one of `input_ids`, `chosen`, `messages`, `conversations`, `prompt`, `tex",
-        ),
-        (
-            {"messages": [USER], "tols": []},
-            "result: unknown_key: a row with `messages` has no `tols`; did you mean `tools`?",
-        ),
-        ({"text": "a", "zzz": 1}, "result: unknown_key: a row with `text` has no `zzz`; it may have group, text"),
-        ({"text": "a", "group": 1}, "result: wrong_type: `group` must be a string, got int"),
-        ({"text": 1}, "result: wrong_type: `text`: expected `str`, got `int`"),
-        ({"prompt": "a"}, "result: missing_key: the row has no `completion`"),
-        ({"messages": [{"role": 1}]}, "result: wrong_type: `messages[0].role` must be a string, got int"),
-        ({"input_ids": [1], "labels": [2]}, "result: bad_labels: `labels[0]` is 2"),
-    ],
-)
-def test_a_result_that_cannot_be_used_is_a_reject_that_says_where(give: Any, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        examples(give)
-    assert caught.value.reason == "reader_result"
-    assert caught.value.detail.startswith(f"readers.py, line 1, read(), {detail}")
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("def read(row:\n", r"/home/me/readers\.py, line 1: the reader cannot be loaded: SyntaxError"),
-        ("\nimport nowhere_at_all\n", r"readers\.py, line 2: the reader cannot be loaded: ModuleNotFoundError"),
-        ("import sys\nsys.exit()\n", r"readers\.py, line 2: the reader cannot be loaded: SystemExit"),
-        ("def other(row): ...\n", r"readers\.py: read is not in it"),
-        ("read = 5\n", r"readers\.py: read is not a function"),
-    ],
-)
-def test_a_module_that_cannot_be_run_is_refused(code: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        examples(1, code)
-
-
 def test_what_is_hashed_is_the_text_and_not_its_place() -> None:
     here = ReaderOptions(function="read", code=AS_IT_IS, path="/a/readers.py", folder="/a", package="p")
     there = ReaderOptions(function="read", code=AS_IT_IS, path="/b/x.py", folder="/b")

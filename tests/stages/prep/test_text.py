@@ -13,12 +13,6 @@ def test_a_text_is_carried_as_it_is() -> None:
     ]
 
 
-def test_an_empty_text_is_rejected() -> None:
-    made = TextFormat()
-    with pytest.raises(RowRejectedError, match="empty: `text` is empty"):
-        made.examples(made.decode(b'{"text": ""}'), 0)
-
-
 def test_another_key() -> None:
     made = TextFormat(TextOptions(text_key="body"))
     assert made.decode('{"text": 1, "body": "é"}'.encode()).text == "é"

@@ -110,51 +110,6 @@ def test_other_keys() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("row", "reason", "detail"),
-    [
-        ({"input_ids": []}, "empty", "`input_ids` is empty"),
-        ({"input_ids": [1, -2]}, "bad_ids", "`input_ids[1]` is -2: an id is 0 to 2147483647"),
-        ({"input_ids": [2**31]}, "bad_ids", "`input_ids[0]` is 2147483648: an id is 0 to 2147483647"),
-        ({"input_ids": [1.0]}, "wrong_type", "`input_ids[0]`: expected `int`, got `float`"),
-        ({"input_ids": [[1]]}, "wrong_type", "`input_ids[0]`: expected `int`, got `array`"),
-        ({"labels": [5, 6, 7]}, "missing_key", "the row has no `input_ids`; it has `labels`"),
-        (IDS | {"labels": [5]}, "bad_labels", "`labels` has 1 values for 3 of `input_ids`"),
-        (
-            IDS | {"labels": [5, 6, 8]},
-            "bad_labels",
-            "`labels[2]` is 8, and `input_ids[2]` is 7: a label is the id of its own token, or -100",
-        ),
-        (
-            IDS | {"labels": [6, 7, -100]},
-            "bad_labels",
-            "`labels[0]` is 6, and `input_ids[0]` is 5: they look shifted by one; a label is the id of its own token, "
-            "or -100",
-        ),
-        (IDS | {"loss_mask": [0, 1]}, "bad_mask", "`loss_mask` has 2 values for 3 of `input_ids`"),
-        (IDS | {"loss_mask": [0, 1, 2]}, "bad_mask", "`loss_mask[2]` is 2: a mask holds 0 and 1"),
-        (IDS | {"loss_mask": [0, 1, 0.5]}, "wrong_type", "`loss_mask[2]`: expected `bool | int`, got `float`"),
-        (
-            IDS | {"loss_mask": [0, 1, 0], "seq_start_id": [0, 2]},
-            "bad_mask",
-            "`seq_start_id` says that the row was packed for Megatron-Bridge, whose `loss_mask` stands one place "
-            "before its token; give the data that it was packed from",
-        ),
-        (IDS | {"attention_mask": [1, 1, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
-        (IDS | {"attention_mask": [0, 0, 0]}, "padded", "`attention_mask` has zeros: give rows without padding"),
-        (
-            IDS | {"seq_lengths": [1, 2]},
-            "packed_already",
-            "`seq_lengths` says that several documents share this row; take them apart by keys: {lengths: seq_lengths}",
-        ),
-    ],
-)
-def test_bad_rows_are_rejected(row: Any, reason: str, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        example(row)
-    assert (caught.value.reason, caught.value.detail) == (reason, detail)
-
-
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1), st.sampled_from(["labels", *MASKS]))
 def test_labels_and_masks_say_the_same(tokens: list[tuple[int, bool]], column: str) -> None:
     ids = [token for token, _ in tokens]

@@ -154,11 +154,6 @@ def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
         make_engine("gigatoken", tiny())
 
 
-def test_an_unknown_engine_names_the_known_ones() -> None:
-    with pytest.raises(TokenizerError, match="no tokenizer engine 'tiktoken'; choose from auto, fastokens"):
-        make_engine("tiktoken", tiny())
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', "{}"])
 def test_what_is_not_a_tokenizer(name: str, content: str) -> None:

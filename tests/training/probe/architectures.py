@@ -4,17 +4,18 @@ Used by the tests beside it and by tests/bench/bench_isolation.py, which prints 
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention import BLOCK_NAME, NAME, use_packed
-from packtrain.training.batch import flatten
+from packtrain.training import collate
+from packtrain.training.attention import NAME, use_packed
+from packtrain.training.attention.apply import configs_of
 from packtrain.training.probe import ProbeReport, probe
 from packtrain.training.probe.tiny import WINDOW, shrink
-from packtrain.training.shard import Row
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)
@@ -53,7 +54,7 @@ ARCHITECTURES = [
     Architecture("gemma2", I, I),
     Architecture("gemma3_text", I, I),
     Architecture("phi3", I, I),
-    Architecture("gpt2", I, I, {"attn_pdrop": 0.0}),
+    Architecture("gpt2", I, I),
     Architecture("gpt_neox", I, I),
     Architecture("olmo2", I, I),
     Architecture("olmo3", I, I),
@@ -68,17 +69,17 @@ ARCHITECTURES = [
     Architecture("gpt_oss", L, I),
     Architecture("afmoe", L, I),
     Architecture("opt", L, I),
-    Architecture("biogpt", L, I, {"attention_probs_dropout_prob": 0.0}),
+    Architecture("biogpt", L, I),
     Architecture("stablelm", I, I),
     Architecture("nemotron", I, I),
     Architecture("deepseek_v32", I, I),
     Architecture("glm_moe_dsa", I, I),
     Architecture("doge", I, I),
     Architecture("falcon", I if _FROM_5_24 else L, R),
-    Architecture("bloom", L, R),
-    Architecture("mpt", L, R),
+    Architecture("bloom", L, L),
+    Architecture("mpt", L, L),
     Architecture("gpt_neo", I, R),
-    Architecture("xglm", L, R),
+    Architecture("xglm", L, L),
     Architecture("bamba", L, L),
     Architecture("falcon_h1", L, L),
     Architecture("lfm2", L, L, _LAYERS),
@@ -94,73 +95,82 @@ ARCHITECTURES = [
 ]
 
 
+NO_DROPOUT = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
+
+
 def build(kind: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
-    """A tiny model with weights at random, the same ones every time."""
+    """A tiny model with weights at random, the same ones every time, and no dropout of attention weights."""
     config = shrink(CONFIG_MAPPING[kind](**settings))
+    for name in NO_DROPOUT:
+        for one in configs_of(config):
+            if getattr(one, name, None) and name not in settings:
+                setattr(one, name, 0.0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def strip(*documents: list[int]) -> Row:
+def row(*documents: list[int]) -> dict[str, torch.Tensor]:
     """A packed row of these documents, in which every label but a document's first counts."""
-    import numpy as np
-
-    return Row(
-        input_ids=np.array([token for one in documents for token in one], dtype=np.int32),
-        labels=np.array([token if i else -100 for one in documents for i, token in enumerate(one)], dtype=np.int32),
-        position_ids=np.array([i for one in documents for i, _ in enumerate(one)], dtype=np.int32),
-        seq_lengths=np.array([len(one) for one in documents], dtype=np.int32),
-    )
+    return {
+        "input_ids": torch.tensor([token for one in documents for token in one]),
+        "labels": torch.tensor([token if place else -100 for one in documents for place, token in enumerate(one)]),
+        "position_ids": torch.tensor([place for one in documents for place, _ in enumerate(one)]),
+        "seq_lengths": torch.tensor([len(one) for one in documents]),
+    }
 
 
-def row(*lengths: int, seed: int = 0) -> Row:
+def tokens(*lengths: int, seed: int = 0) -> list[list[int]]:
     """Documents of random tokens."""
     random = torch.Generator().manual_seed(seed)
-    return strip(*(torch.randint(5, 500, (length,), generator=random).tolist() for length in lengths))
+    return [torch.randint(5, 500, (length,), generator=random).tolist() for length in lengths]
 
 
-def with_default_cache(rows: Any) -> dict[str, Any]:
-    """The loader's batch, `use_cache` left to the model."""
-    return {name: value for name, value in flatten(rows).items() if name != "use_cache"}
+def batch(*lengths: int, seed: int = 0) -> dict[str, Any]:
+    """A batch of one row of random documents, as the loader makes it."""
+    return collate([row(*tokens(*lengths, seed=seed))])
 
 
-def with_ones(rows: Any) -> dict[str, Any]:
-    """The loader's batch with the mask that collators like to add."""
-    batch = flatten(rows)
-    return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
+def with_default_cache(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch with `use_cache` left to the model."""
+    return {name: value for name, value in batch.items() if name != "use_cache"}
+
+
+def with_ones(batch: dict[str, Any]) -> dict[str, Any]:
+    """A batch with the mask that collators like to add."""
+    return {**batch, "attention_mask": torch.ones(batch["labels"].shape, dtype=torch.int64)}
 
 
 def verdict(report: ProbeReport) -> str:
-    """In a word; static checks of the batch apart."""
-    failed = {check.name for check in report.checks if not check.passed} - {"batch"}
+    """In a word."""
+    failed = {check.name for check in report.checks if not check.passed}
     if "runs" in failed:
         return R
     if "isolation" in failed:
         return L
     if "equivalence" in failed:
         return P
-    return I if not failed - {"layers", "dropout"} else ", ".join(sorted(failed))
+    return ", ".join(sorted(failed)) or I
 
 
-def judge(model: Any, attention: str | None, make: Any = flatten) -> tuple[str, str]:
+def judge(model: Any, attention: str | None, change: Callable[[dict[str, Any]], Any] = dict) -> tuple[str, str]:
     """(verdict, attention) of a model with its own attention (None), or with one of packtrain's."""
     if attention is not None:
         try:
             use_packed(model, attention)
         except AttentionError:
             return R, "none"
-    report = probe(model, make=make, explain=False)
+    report = probe(model, call=lambda batch: model(**change(batch)))
     return verdict(report), report.attention
 
 
 def alone(model: Any) -> torch.Tensor:
     """Logits of one document that is longer than the tiny models' windows and chunks."""
-    batch = flatten([row(3 * WINDOW + 1)])
-    if model.config._attn_implementation not in (NAME, BLOCK_NAME):
-        batch = {name: batch[name] for name in ("input_ids", "position_ids", "use_cache")}
+    given = batch(3 * WINDOW + 1)
+    if model.config._attn_implementation != NAME:
+        given = {name: given[name] for name in ("input_ids", "position_ids", "use_cache")}
     with torch.no_grad():
-        logits: torch.Tensor = model.eval()(**batch).logits
+        logits: torch.Tensor = model.eval()(**given).logits
     return logits
 
 

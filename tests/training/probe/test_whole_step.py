@@ -3,7 +3,6 @@
 Auxiliary losses of routers are off: they take all tokens of a row together, by design.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,10 +10,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import torch
+from packtrain.training import collate
 from packtrain.training.attention import use_packed
-from packtrain.training.batch import FixedShape, flatten
 
-from tests.training.probe.architectures import build, row, strip
+from tests.training.probe.architectures import build, row, tokens
 
 LENGTHS = (17, 23, 1, 9, 40, 2)
 KINDS = [
@@ -47,19 +46,19 @@ def test_packed_is_one_by_one(kind: str) -> None:
             module.dropout = 0.0
     use_packed(model)
     model.train()
-    whole = row(*LENGTHS)
-    ends = torch.tensor([0, *LENGTHS]).cumsum(0).tolist()
-    documents = [strip(whole.input_ids[begin:end].tolist()) for begin, end in pairwise(ends)]
-    alone = gradients(model, [flatten([one]) for one in documents])
+    documents = tokens(*LENGTHS)
+    alone = gradients(model, [collate([row(one)]) for one in documents])
     assert len(alone) > 10
-    for name, batch in (
-        ("packed", flatten([whole])),
-        ("two rows", flatten([row(*LENGTHS), strip([1, 2, 3])])),
-        ("fixed shape", flatten([whole], shape=FixedShape(length=128, docs=9))),
+    padded = collate([row(*documents), row([0] * 36)])  # as of a fixed shape: padding, and empty documents
+    padded["labels"][:, sum(LENGTHS) :] = -100
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        padded[name] = torch.nn.functional.pad(padded[name], (0, 3), value=sum(LENGTHS) + 36)
+    more = gradients(model, [collate([row(one)]) for one in [*documents, [1, 2, 3]]])
+    for name, batch, expected in (
+        ("packed", collate([row(*documents)]), alone),
+        ("two rows", collate([row(*documents), row([1, 2, 3])]), more),
+        ("fixed shape", padded, alone),
     ):
-        expected = alone
-        if name == "two rows":
-            expected = gradients(model, [flatten([one]) for one in [*documents, strip([1, 2, 3])]])
         found = gradients(model, [batch])
         assert found.keys() == expected.keys()
         for weight, grad in found.items():
@@ -71,8 +70,8 @@ def test_packed_is_one_by_one(kind: str) -> None:
 
 def test_it_would_be_seen_if_it_were_not() -> None:
     model = build("llama")  # its own attention, and a cache
-    whole = row(17, 23)
-    alone = gradients(model, [flatten([strip(whole.input_ids[a:b].tolist())]) for a, b in ((0, 17), (17, 40))])
-    found = gradients(model, [{**flatten([whole]), "use_cache": True}])
+    documents = tokens(17, 23)
+    alone = gradients(model, [collate([row(one)]) for one in documents])
+    found = gradients(model, [{**collate([row(*documents)]), "use_cache": True}])
     errors = [float((found[name] - alone[name]).norm() / alone[name].norm()) for name in alone]
     assert max(errors) > 0.1

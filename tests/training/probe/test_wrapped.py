@@ -9,10 +9,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 import torch
 from packtrain.training.attention import NAME, use_packed
-from packtrain.training.batch import flatten
 from packtrain.training.probe import ProbeReport, probe
 
-from tests.training.probe.architectures import build, row
+from tests.training.probe.architectures import batch, build
 
 
 def packed(kind: str = "llama", **options: Any) -> Any:
@@ -38,7 +37,8 @@ def leaks(report: ProbeReport) -> bool:
 )
 def test_other_dtypes(kind: str, dtype: Any) -> None:
     assert probe(packed(kind, dtype=dtype)).require().isolated
-    assert leaks(probe(build(kind, dtype=dtype), make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
+    own = build(kind, dtype=dtype)
+    assert leaks(probe(own, call=lambda batch: own(**{**batch, "use_cache": True})))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -50,7 +50,7 @@ def test_checkpointed(reentrant: bool) -> None:
     assert {"perturbation" if reentrant else "isolation"} <= {check.name for check in report.checks}
     eager = build("gpt_oss")
     eager.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    assert leaks(probe(eager, explain=False))
+    assert leaks(probe(eager))
 
 
 @pytest.mark.slow
@@ -60,15 +60,15 @@ def test_compiled() -> None:
     compiled = torch.compile(model, backend="aot_eager", dynamic=True)  # else every length is compiled twice
     report = probe(compiled).require()
     assert report.check("isolation") is not None
-    assert report.calls is None  # cannot be counted
+    assert report.check("calls") is None  # cannot be counted
     # Compiled code does not notice hooks that go: one on the embedding would cut its gradient in training.
-    compiled(**flatten([row(5, 4)])).loss.backward()
+    compiled(**batch(5, 4)).loss.backward()
     assert model.get_input_embeddings().weight.grad is not None
     model = packed(num_hidden_layers=1)
     model.compile(backend="eager", dynamic=True)
     assert probe(model).isolated
     leaking = torch.compile(build("llama", num_hidden_layers=1), backend="eager", dynamic=True)
-    assert leaks(probe(leaking, make=lambda rows: {**flatten(rows), "use_cache": True}, explain=False))
+    assert leaks(probe(leaking, call=lambda batch: leaking(**{**batch, "use_cache": True})))
 
 
 def test_with_adapters() -> None:
@@ -76,31 +76,7 @@ def test_with_adapters() -> None:
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], lora_dropout=0.5)
     model = peft.get_peft_model(packed(), config)
     assert probe(model).require().isolated  # with dropout on, packed and alone would differ
-    assert leaks(probe(peft.get_peft_model(build("gpt_oss"), config), explain=False))
-
-
-def test_a_callable_of_ones_own_that_gives_a_loss_alone() -> None:
-    model = packed()
-
-    def call(batch: dict[str, Any]) -> Any:
-        logits = (
-            model.model(**{name: value for name, value in batch.items() if name != "labels"})[0]
-            @ model.lm_head.weight.T
-        )
-        labels = batch["labels"][0, 1:]
-        return torch.nn.functional.cross_entropy(logits[0, :-1], labels, ignore_index=-100)
-
-    report = probe(model, call=call).require()
-    assert report.check("isolation") is not None
-    assert leaks(probe(model, call=lambda batch: call({**_bare(batch), "use_cache": True}), explain=False))
-
-
-def _bare(batch: dict[str, Any]) -> dict[str, Any]:
-    """Without anything that says where documents are."""
-    ids = batch.get("input_ids", batch.get("inputs_embeds"))
-    assert ids is not None
-    rest = {name: value for name, value in batch.items() if "seq_lens" not in name and "max_length" not in name}
-    return {**rest, "position_ids": torch.arange(ids.shape[1])[None]}
+    assert leaks(probe(peft.get_peft_model(build("gpt_oss"), config)))
 
 
 def test_autocast() -> None:
@@ -119,7 +95,7 @@ def test_the_model_is_left_as_it_was(train: bool) -> None:
     model = packed("gpt2")  # with dropout
     model.train(train)
     model.lm_head.eval()
-    model(**flatten([row(7)])).loss.backward() if not train else None
+    model(**batch(7)).loss.backward() if not train else None
     grads = [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
     weights = [weight.detach().clone() for weight in model.parameters()]
     buffers = [buffer.clone() for buffer in model.buffers()]
@@ -146,3 +122,12 @@ def test_auxiliary_losses_of_routers_are_left_out() -> None:
     model = packed("mixtral", output_router_logits=True)
     assert probe(model).require().isolated
     assert model.config.output_router_logits
+
+
+def test_rotary_embeddings_are_left_as_they_were() -> None:
+    model = packed(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    rotary = model.model.rotary_emb
+    before, held = rotary.inv_freq.clone(), rotary.max_seq_len_cached
+    probe(model, lengths=(held + 60, 17, 9))
+    assert torch.equal(rotary.inv_freq, before)
+    assert rotary.max_seq_len_cached == held

@@ -29,18 +29,6 @@ class Tally:
         if self._size >= _LOT:
             self._settle()
 
-    def counts(self) -> tuple[list[int], list[int]]:
-        """(values, ascending; how often each occurs), for a note."""
-        values, counts = self._settle()
-        return values.tolist(), counts.tolist()
-
-    @classmethod
-    def of_counts(cls, values: Sequence[int], counts: Sequence[int]) -> "Tally":
-        """The inverse of `counts`."""
-        out = cls()
-        out._known = np.array(values, np.int64), np.array(counts, np.int64)
-        return out
-
     def _settle(self) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
         """(values,) ascending, and (values,) how often each occurs."""
         if self._waiting:

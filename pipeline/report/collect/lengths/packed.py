@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .....schemas.config.config import RunConfig
 from .....schemas.errors import PacktrainError
 from .....schemas.ragged import begins_of
 from .....schemas.rows import (
@@ -25,7 +24,6 @@ from .....stages.mask.policy import Mask, supervised_tokens, supervised_turns
 from ....dataset.cached_parts import CachedParts, open_parts
 from ....dataset.open import Finished
 from ....dataset.packed_documents import PackedDocuments
-from ....encode.driver import Encoded
 from ....encode.parts import EncodedPart
 from .histograms import Tally
 
@@ -72,43 +70,6 @@ class Spreads:
     """Why prompts, completions and turns are unknown, if they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadNote:
-    """A `Spread` as plain data: the counts of each `Tally`."""
-
-    lengths: tuple[list[int], list[int]]
-    prompts: tuple[list[int], list[int]]
-    completions: tuple[list[int], list[int]]
-    turns: tuple[list[int], list[int]]
-    kinds: dict[str, tuple[int, int]]
-
-    @classmethod
-    def of(cls, spread: Spread) -> "SpreadNote":
-        """The counts of a spread."""
-        lengths, prompts, completions, turns = (
-            tally.counts() for tally in (spread.lengths, spread.prompts, spread.completions, spread.turns)
-        )
-        kinds = {kind: (both[0], both[1]) for kind, both in spread.kinds.items()}
-        return cls(lengths, prompts, completions, turns, kinds)
-
-    def spread(self) -> Spread:
-        """The inverse of `of`."""
-        lengths, prompts, completions, turns = (
-            Tally.of_counts(*counts) for counts in (self.lengths, self.prompts, self.completions, self.turns)
-        )
-        return Spread(lengths, prompts, completions, turns, {kind: list(both) for kind, both in self.kinds.items()})
-
-
-def noted_spreads(spreads: Spreads) -> dict[str, SpreadNote]:
-    """The spreads of `early_spreads` as plain data, by source."""
-    return {name: SpreadNote.of(one) for name, one in spreads.sources.items()}
-
-
-def spreads_of_note(note: dict[str, SpreadNote]) -> Spreads:
-    """The inverse of `noted_spreads`."""
-    return Spreads({name: one.spread() for name, one in note.items()})
-
-
 def spreads_of(dataset: Finished, mask: Mask, most: int = MOST, looked_into: int = LOOKED_INTO) -> Spreads:
     """Read the length statistics.
 
@@ -137,29 +98,6 @@ def spreads_of(dataset: Finished, mask: Mask, most: int = MOST, looked_into: int
             out.missing_runs = cached
     except (PacktrainError, OSError, pa.ArrowException, ValueError) as error:
         out.missing_runs = str(error)
-    return out
-
-
-def early_spreads(config: RunConfig, encoded: Encoded, packed: NDArray[np.bool_]) -> Spreads | None:
-    """The same, before there is a table of documents; None if it would be made from a sample, or cannot be made.
-
-    Args:
-        packed: (N,) which of all encoded documents are packed; none is a preference pair.
-    """
-    if len(packed) > LOOKED_INTO:
-        return None
-    names, mask = [source.name for source in config.sources], Mask.of(config.mask)
-    out, first = Spreads({name: Spread() for name in names}), 0
-    try:
-        for place, record in zip(encoded.places, encoded.records, strict=True):
-            here = packed[first : first + record.examples]
-            first += record.examples
-            spread = out.sources[names[place.source]]
-            lengths = [np.diff(view(batch.column("input_ids").offsets)) for batch in EncodedPart(place.path).batches]
-            spread.lengths.add(np.concatenate([np.zeros(0, np.int32), *lengths])[here])
-            part_spread(place.path, here, spread, mask)
-    except (PacktrainError, OSError, pa.ArrowException, ValueError):
-        return None  # the report tries again, and says why
     return out
 
 

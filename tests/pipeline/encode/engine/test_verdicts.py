@@ -114,7 +114,7 @@ def test_a_refusal_is_kept_with_its_words(
     monkeypatch.setitem(engines.ENGINES, "fastokens", Wrong)
     words = []
     for _ in range(2):
-        with pytest.raises(TokenizerError, match="fastokens differs from tokenizers on") as caught:
+        with pytest.raises(TokenizerError) as caught:
             resolve_engine("fastokens", tokenizer, list, check=UserVerdicts(tokenizer, tmp_path).check)
         words.append(str(caught.value))
     assert words[0] == words[1]

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.report.at_end import DOCUMENTS, early_choice
 from packtrain.pipeline.report.collect.gather import report_of
 from packtrain.pipeline.report.collect.lengths.packed import spreads_of
 from packtrain.pipeline.report.collect.rows.packing import planned_places
@@ -98,33 +97,6 @@ def copy(mixed: Mixed, tmp_path: Path) -> Path:
     """A copy of the dataset, to be damaged; its cache is still found."""
     shutil.copytree(mixed.out, tmp_path / "copy")
     return tmp_path / "copy"
-
-
-@pytest.mark.parametrize("decontaminate", [False, True])
-def test_the_report_of_a_run_whose_workers_pack_meanwhile(
-    mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decontaminate: bool
-) -> None:
-    early = Counter[str]()
-
-    def noted(*given: Any) -> Any:
-        early["calls"] += 1
-        found = early_choice(*given)
-        assert found is not None
-        return found
-
-    monkeypatch.setattr("packtrain.pipeline.report.at_end.early_choice", noted)
-    more: dict[str, Any] = {}
-    if decontaminate:
-        (tmp_path / "eval.jsonl").write_text(json.dumps({"text": words(70, 60) + " " + words(80, 60)}) + "\n")
-        more = {"decontaminate": {"against": [str(tmp_path / "eval.jsonl")], "action": "drop"}}
-    config = mixed.config | {"out": str(tmp_path / "out"), "run": {"workers": 2}} | more
-    packtrain.run(config, base=mixed.folder)
-    assert early["calls"] == 1
-    written = json.loads((tmp_path / "out" / "report.json").read_bytes())
-    alone = json.loads(report_json(report_of(tmp_path / "out", ReportOptions(documents=DOCUMENTS))))
-    assert written["choice"] is not None
-    for section in ("choice", "training", "absent"):
-        assert written[section] == alone[section], section
 
 
 def test_every_section_is_there(report: Report, mixed: Mixed) -> None:
@@ -402,7 +374,6 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
         assert made.training.rows_absent
     if gone in ("documents.parquet", "_run/parts.json", "_run/scan.json"):
         assert all(one.prompts is None for one in made.training.sources)
-        assert "no longer known" in made.training.sentence
     assert report_html(made)
     assert msgspec.json.decode(report_json(made), type=Report) == made
 

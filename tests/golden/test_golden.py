@@ -1,0 +1,256 @@
+"""Datasets keep their rows: some 120 configurations, each against what `golden.json` recorded.
+
+Pinned are the rows of every split (ids, labels, positions, lengths, weights, in their order) and the numbers of the
+ledger. Files, manifests and caches may change form; what is in them may not.
+
+A change that moves code leaves every record as it is. A change that alters rows on purpose records them again, in a
+commit of its own that says why: `PACKTRAIN_RECORD=1 python -m pytest tests/golden`.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import kit
+from tests.kit import Config, Packed, source
+
+RECORD = Path(__file__).with_name("golden.json")
+RECORDS = bool(os.environ.get("PACKTRAIN_RECORD"))
+STRATEGIES = ("bfd", "bfd_split", "wrapped", "none")
+MASKS = ("completion", "assistant", "last_assistant", "all")
+
+
+def _grid() -> dict[str, tuple[list[Any], Config]]:
+    """Sources and keys of the configurations, by name."""
+    grid: dict[str, tuple[list[Any], Config]] = {}
+
+    def add(name: str, *sources: Config | str, **keys: Any) -> None:
+        assert name not in grid, name
+        grid[name] = (list(sources), keys)
+
+    chats, texts, pairs = (source(kind) for kind in ("chats", "texts", "pairs"))
+    for strategy in STRATEGIES:
+        add(strategy, pack={"strategy": strategy})
+        add(f"{strategy}, parquet", pack={"strategy": strategy}, output={"format": "parquet"})
+        add(f"{strategy}, windows", pack={"strategy": strategy, "window_tokens": 3000})
+        add(f"{strategy}, holdout", pack={"strategy": strategy}, holdout={"fraction": 0.2})
+        add(f"{strategy}, in order", pack={"strategy": strategy, "shuffle": False})
+        add(f"{strategy}, two workers", pack={"strategy": strategy, "window_tokens": 9000}, run={"workers": 2})
+        for mask in MASKS:
+            add(f"{strategy}, mask {mask}", "chats", pack={"strategy": strategy}, mask=mask)
+    for seed in (1, 2):
+        add(f"seed {seed}", seed=seed, holdout={"fraction": 0.3, "by": "example"})
+    for overlong in ("truncate", "drop"):
+        for keep in ("start", "end"):
+            add(f"{overlong}, keep {keep}", truncate={"max_length": 96, "overlong": overlong, "keep": keep})
+    for at in ("turns", "paragraphs", "tokens"):
+        for overlap in (0, 1, 8):
+            cut = {"max_length": 96, "overlong": "split", "split": {"at": at, "overlap": overlap}}
+            add(f"split at {at}, overlap {overlap}", truncate=cut)
+    cut = {"max_length": 96, "overlong": "split"}
+    add("split, windows", truncate=cut, pack={"window_tokens": 3000})
+    add("split, duplicates, holdout", truncate=cut, duplicates="drop", holdout={"fraction": 0.2})
+    limits = {"max_length": 256, "max_prompt_length": 24, "max_completion_length": 48}
+    add("prompt limits", truncate=limits)
+    add("prompt limits, keep end", truncate=limits | {"keep": "end", "max_length": 64})
+    add("prompt limits, chats", "chats", truncate=limits, mask="assistant")
+
+    add("without end", "chats", mask={"policy": "assistant", "train_end": False})
+    add("untrained kept", truncate={"max_length": 96}, keep_untrained=True)
+    add("untrained kept, split", truncate=cut, keep_untrained=True, mask="last_assistant")
+    for name, mask in {
+        "thoughts": {},
+        "thoughts masked": {"thoughts": "mask"},
+        "last thoughts": {"thoughts": "last"},
+        "calls masked": {"tool_calls": "mask"},
+        "thoughts and calls masked": {"thoughts": "mask", "tool_calls": "mask", "train_end": False},
+        "stop auto": {"stop": "auto"},
+    }.items():
+        add(f"{name}, assistant", "thoughts", mask={"policy": "assistant"} | mask)
+    add("thoughts, completion", "thoughts")
+    add("thoughts, all", "thoughts", mask="all", tokenizer={"variables": {"enable_thinking": False}})
+
+    add("duplicates dropped", duplicates="drop")
+    add("duplicates dropped, holdout", duplicates="drop", holdout={"fraction": 0.2})
+    add("duplicates dropped, windows", duplicates="drop", pack={"window_tokens": 3000})
+    add("mixture", chats | {"weight": 1.0}, texts | {"weight": 3.0})
+    add("mixture, holdout", chats | {"weight": 1.0}, texts | {"weight": 0.3}, holdout={"fraction": 0.2})
+    add("mixture, windows", chats | {"weight": 2.0}, texts | {"weight": 1.0}, pack={"window_tokens": 3000})
+    add("mixture, repeats", chats | {"weight": 1.0, "repeat": 2}, texts | {"weight": 0.5, "repeat": 3})
+    add("repeats", chats | {"repeat": 3}, texts)
+    add("repeats, none", chats | {"repeat": 3}, texts, pack={"strategy": "none"})
+
+    add("align", pack={"align": 16})
+    add("align, split", pack={"align": 8}, truncate={"max_length": 96, "overlong": "split"})
+    add("align, none", pack={"align": 16, "strategy": "none"})
+    for layout in ("thd", "ring", "ulysses"):
+        add(f"parallel {layout}", pack={"parallel": {"cp": 2, "layout": layout}})
+    add("parallel thd, tp", pack={"parallel": {"cp": 2, "tp": 4, "layout": "thd"}})
+    add("parallel ring, wrapped", pack={"strategy": "wrapped", "parallel": {"cp": 4, "layout": "ring"}})
+    add("parallel thd, bfd_split", pack={"strategy": "bfd_split", "parallel": {"cp": 2}})
+    for most in (1, 3, 8):
+        add(f"at most {most} documents a row", pack={"max_docs": most})
+    add("at most 3 documents a row, split", pack={"max_docs": 3, "strategy": "bfd_split"})
+    add("at most 3 documents a row, holdout", pack={"max_docs": 3}, holdout={"fraction": 0.3})
+    add("tight", pack={"strategy": "tight"})
+    add("tight, few documents a row", pack={"strategy": "tight", "max_docs": 4})
+    add("tight, split", pack={"strategy": "tight"}, truncate=cut)
+
+    add("source weights", chats | {"loss_weight": 0.5}, texts)
+    add("source weights, wrapped", chats | {"loss_weight": 0.5}, texts, pack={"strategy": "wrapped"})
+    add("source weights, split", chats | {"loss_weight": 2.0}, texts, truncate=cut)
+    add("weights always", loss={"column": "always"})
+    add("weights by document", loss={"normalize": "document"})
+    add("message weights", source("chats", name="weighted", path="weighted.jsonl"), mask="assistant")
+    add("message weights, all", source("chats", name="weighted", path="weighted.jsonl"), mask="all")
+    add("row weights", source("pairs", name="rated", path="rated.jsonl", keys={"weight": "score"}))
+    add("parts", source("chats", name="parts", path="parts.jsonl"), mask="assistant")
+
+    add("filters", chats | {"filter": {"min_tokens": 40}}, texts, filter={"max_tokens": 300})
+    add("first rows", chats | {"max_rows": 30}, texts | {"max_rows": 7})
+    add("where", texts | {"where": "LENGTH(text) > 120"}, pairs | {"where": "prompt LIKE '%mules%'"})
+    add("a turn each", chats | {"expand": "per_turn"})
+    add("a turn each, holdout", chats | {"expand": "per_turn"}, holdout={"fraction": 0.3})
+    add("pairs as chats", pairs | {"style": "chat"})
+    for kind in ("sharegpt", "alpaca", "apps"):
+        add(kind, kind)
+    add("sharegpt, assistant", "sharegpt", mask="assistant")
+    add("alpaca plain", source("alpaca", style="plain"))
+    add("apps, holdout", "apps", holdout={"fraction": 0.3})
+    add("apps classic", source("apps", apps={"style": "classic", "max_solutions": 1}))
+    for strategy in STRATEGIES:
+        add(f"tokenized, {strategy}", "ids", pack={"strategy": strategy})
+    add("formats detected", *(source(kind, format="auto") for kind in ("chats", "texts", "pairs", "apps")))
+    add("everything", "chats", "texts", "pairs", "apps", "ids", holdout={"fraction": 0.1}, duplicates="drop")
+    add("bad rows", source("chats", name="bad", path="bad.jsonl"), "texts")
+
+    against = {"against": "evaluation.jsonl"}
+    add("contamination reported", "chats", "texts", decontaminate=against)
+    add("contamination dropped", "chats", "texts", decontaminate=against | {"action": "drop"})
+    add(
+        "contamination dropped, holdout", "texts", decontaminate=against | {"action": "drop"}, holdout={"fraction": 0.2}
+    )
+
+    add("preference", "choices")
+    add("preference, cut", "choices", truncate={"max_length": 64})
+    add("preference, parquet", "choices", output={"format": "parquet"}, holdout={"fraction": 0.2})
+    add("preference, prompt limit", "choices", truncate={"max_prompt_length": 20, "max_length": 64})
+    add("preference, overlong dropped", "choices", truncate={"max_length": 48, "overlong": "drop"})
+
+    for name in ("bos", "eos", "bos and eos", "generation", "thinking"):
+        for mask in ("completion", "assistant", "all"):
+            add(f"tokenizer {name}, {mask}", chats, texts, pairs, mask=mask, tokenizer={"path": name})
+    add("first half of the blocks", run={"shard": "0/2"})
+    return grid
+
+
+GRID = _grid()
+THINKING = kit.CHATML.replace("message.content +", "message.content.split('</think>')[-1].strip() +")
+"""A template that leaves thoughts out."""
+
+
+def _extra() -> Iterator[tuple[str, list[Config]]]:
+    """Files beside those of the kit: name and rows."""
+    weighted = kit.corpus("chats", 60, seed=7)
+    for number, row in enumerate(weighted):
+        for message in row["messages"]:
+            message.pop("train", None)
+            if message["role"] == "assistant" and number % 3:
+                message["weight"] = (0.0, 0.25, 2.0)[(number + len(message["content"])) % 3]
+    yield "weighted", weighted
+    yield "rated", [row | {"score": (0.5, 1.0, 3.0)[n % 3]} for n, row in enumerate(kit.corpus("pairs", 60, seed=8))]
+    parts = kit.corpus("chats", 60, seed=9)
+    for number, row in enumerate(parts):
+        answer = row["messages"][-1]
+        answer.pop("train", None)
+        if number % 2:
+            said = answer["content"]
+            half = said.rfind(" ", 0, len(said) // 2 + 1) + 1
+            first, second = {"type": "text", "text": said[:half]}, {"type": "text", "text": said[half:]}
+            answer["content"] = [first | {"train": number % 4 == 1}, second | {"train": True}]
+    yield "parts", parts
+    bad: list[Any] = kit.corpus("chats", 40, seed=10)
+    bad[3], bad[9] = {"messages": []}, {"messages": "no"}
+    bad[14] = {"messages": [{"role": "user", "content": "nobody answers"}]}
+    bad[20] = {"conversation": []}
+    bad[31]["messages"][-1] = {"role": "assistant", "content": ""}
+    yield "bad", bad
+    said = [row["text"] for row in kit.corpus("texts")]
+    asked = [row["messages"][-1]["content"] for row in kit.corpus("chats")]
+    yield "evaluation", [{"question": text, "answer": "1"} for text in (*said[5:60:7], *asked[2:50:9])]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all configurations find their files and tokenizers."""
+    folder = tmp_path_factory.mktemp("golden")
+    for name, rows in _extra():
+        kit.write(folder / f"{name}.jsonl", rows)
+    kit.tokenizer(folder / "bos", bos=True)
+    kit.tokenizer(folder / "eos", eos=True)
+    kit.tokenizer(folder / "bos and eos", bos=True, eos=True)
+    kit.tokenizer(folder / "generation", template=kit.GENERATION)
+    kit.tokenizer(folder / "thinking", template=THINKING)
+    kit.tokenizer(folder / "tools", template=kit.TOOLS, special=("<think>", "</think>"))
+    return folder
+
+
+def _packed(name: str, inputs: Path) -> Packed:
+    sources, keys = GRID[name]
+    place = keys.get("tokenizer", {}).get("path")
+    thoughtful = any(one == "thoughts" or (isinstance(one, dict) and one["name"] == "thoughts") for one in sources)
+    tokenizer = {"path": str(inputs / (place or "tools"))} if place or thoughtful else {}
+    out = inputs / f"out-{list(GRID).index(name)}"
+    config = kit.configure(inputs, *sources, **keys)
+    return kit.packed(kit.merged(config, {"out": str(out), "tokenizer": tokenizer}), base=inputs)
+
+
+def _numbers(value: Any) -> Any:
+    """A ledger without what is zero or empty, so that a new counter changes no record in which it counts nothing."""
+    if isinstance(value, dict):
+        plain = {key: _numbers(one) for key, one in value.items()}
+        return {key: one for key, one in sorted(plain.items()) if one}
+    return value
+
+
+def _record(packed: Packed) -> Config:
+    """What is pinned of a dataset."""
+    ledger = _numbers(packed.ledger)
+    sources = ledger.values()
+    return {
+        "rows": packed.digest(),
+        "ledger": hashlib.sha256(json.dumps(ledger, sort_keys=True).encode()).hexdigest()[:16],
+        "counts": [
+            sum(len(packed.table(split)) for split in packed.splits),
+            *(sum(one.get(key, 0) for one in sources) for key in ("examples_made", "tokens_encoded", "labels_trained")),
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Config:
+    """The records by name."""
+    known: Config = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return known
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_rows_and_ledger(name: str, inputs: Path, recorded: Config) -> None:
+    found = _record(_packed(name, inputs))
+    if RECORDS:
+        recorded[name] = found
+        kept = {key: recorded[key] for key in GRID if key in recorded}
+        body = ",\n".join(f"{json.dumps(key)}: {json.dumps(one)}" for key, one in kept.items())
+        RECORD.write_text(f"{{\n{body}\n}}\n")
+    assert found == recorded[name]
+
+
+def test_the_grid_tells_configurations_apart(recorded: Config) -> None:
+    assert set(recorded) == set(GRID)
+    assert len(GRID) >= 120
+    assert len({one["rows"] for one in recorded.values()}) >= 95

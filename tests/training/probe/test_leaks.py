@@ -1,0 +1,209 @@
+"""Settings and models that leak are caught, and the isolated ones pass, without false alarms."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+import torch
+from packtrain.schemas.errors import ConfigError, LeakError
+from packtrain.training import collate
+from packtrain.training.attention import use_packed
+from packtrain.training.probe import ProbeReport, probe
+
+from tests.training.probe.architectures import batch, build, row, tokens, with_default_cache, with_ones
+
+
+def failed(report: ProbeReport) -> set[str]:
+    return {check.name for check in report.checks if not check.passed}
+
+
+def packed(kind: str = "llama", **options: Any) -> Any:
+    model = build(kind, **options)
+    use_packed(model)
+    return model
+
+
+def counted_on(batch: dict[str, Any]) -> dict[str, Any]:
+    """Positions run on from document to document, and no bounds come: what plain collators make."""
+    rest = {name: one for name, one in batch.items() if "seq_lens" not in name and "max_length" not in name}
+    return {**rest, "position_ids": torch.arange(batch["labels"].shape[1])[None]}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "gemma2"])
+@pytest.mark.parametrize(
+    "change",
+    [with_default_cache, lambda batch: {**batch, "use_cache": True}, with_ones, counted_on],
+    ids=["default cache", "cache", "mask of ones", "positions count on"],
+)
+def test_what_leaks_with_a_models_own_attention(kind: str, change: Any) -> None:
+    model = build(kind)
+    report = probe(model, call=lambda batch: model(**change(batch)))
+    assert failed(report) == {"isolation", "equivalence"}
+    assert float(report.check("isolation").value) > 1e-3  # type: ignore[union-attr]
+    with pytest.raises(LeakError, match=r"isolation is .*should be 0, to the bit.*Set attention: auto"):
+        report.require()
+    assert probe(model).require().isolated  # the same model, as the loader feeds it
+
+
+def test_layers_that_leak_whatever_the_batch() -> None:
+    eager = build("gpt_oss")
+    assert {"isolation", "equivalence"} <= failed(probe(eager))
+    assert eager.config._attn_implementation == "eager"
+    report = probe(build("mamba2"))
+    assert {"isolation", "equivalence"} <= failed(report)
+    assert "Mamba2Mixer" in report.hint
+    assert "unpacked=True" in report.hint
+    convolution = build("lfm2", layer_types=["conv", "full_attention", "conv"], num_hidden_layers=3)
+    assert "ShortConv" in probe(convolution).hint
+
+
+def test_positions_that_run_on_within_the_model() -> None:
+    report = probe(packed("bart"))
+    assert failed(report) == {"equivalence"}
+    assert "counts positions along the whole row" in report.hint
+
+
+def test_attention_dropout_is_found_before_training_fails_on_it() -> None:
+    report = probe(packed("gpt2", attn_pdrop=0.1))
+    assert failed(report) == {"runs"}
+    with pytest.raises(LeakError, match=r"does not run on a packed batch.*attention dropout 0\.1"):
+        report.require()
+    assert probe(build("gpt2", attn_pdrop=0.1)).isolated  # a model's own attention may drop weights
+
+
+def test_the_control_sees_a_model_that_ignores_its_input() -> None:
+    model = build("llama")
+    torch.nn.init.zeros_(model.get_input_embeddings().weight)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    assert "control" in failed(probe(model))
+
+
+def test_outputs_that_are_no_numbers() -> None:
+    model = packed()
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(LeakError, match="outputs are not numbers"):
+        probe(model).require()
+
+
+def test_the_influence_of_each_document_on_each() -> None:
+    matrix = probe(packed(), lengths=(5, 2, 30, 9)).influence
+    for loss, line in enumerate(matrix):
+        assert [value > 0 for value in line] == [document == loss for document in range(4)]
+
+
+def test_what_cannot_be_probed() -> None:
+    with pytest.raises(ConfigError, match="at least two"):
+        probe(build("llama"), lengths=(17,))
+    with pytest.raises(ConfigError, match="no config"):
+        probe(torch.nn.Linear(2, 2))
+
+
+def test_the_report_as_a_table_and_as_data() -> None:
+    report = probe(build("gpt_oss"))
+    rows = {name: passed for name, passed, *_ in report.rows()}
+    assert (rows["isolation"], rows["control"]) == ("FAILED", "ok")
+    data = report.to_json()
+    assert (data["isolated"], data["model"], len(data["influence"])) == (False, "GptOssForCausalLM", 3)
+
+
+# Lengths of a real batch
+
+
+HALF = 8
+"""Half a tiny head's dimensions."""
+LONG = {"short_factor": [1.0] * HALF, "long_factor": [3.0] * HALF, "original_max_position_embeddings": 32}
+STRETCHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "dynamic": ("llama", {"rope_type": "dynamic", "factor": 2.0}),
+    "longrope": ("phi3", {"rope_type": "longrope", **LONG}),
+    "PhiMoE": ("phimoe", {"rope_type": "longrope", **LONG, "short_mscale": 1.0, "long_mscale": 1.3}),
+}
+"""Rotary embeddings that change beyond 32 tokens."""
+
+
+def roped(kind: str, rope: dict[str, Any], **changes: Any) -> Any:
+    from packtrain.training.probe.tiny import shrink
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = shrink(CONFIG_MAPPING[kind]())
+    config.rope_parameters = {**(config.rope_parameters or {}), "rope_theta": 1e4, **rope}
+    for name, value in changes.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    use_packed(model)
+    return model
+
+
+def stretched(name: str) -> Any:
+    kind, rope = STRETCHED[name]
+    lengths = {"original_max_position_embeddings": 32} if kind == "phi3" else {}
+    return roped(kind, rope, max_position_embeddings=32 if name == "dynamic" else 512, **lengths)
+
+
+@pytest.mark.parametrize("name", STRETCHED)
+def test_rotary_embeddings_that_stretch(name: str) -> None:
+    model = stretched(name)
+    report = probe(model, batch=batch(17, 33, 50))
+    assert "lengths" in failed(report)
+    assert "truncate.max_length" in report.hint
+    assert "longer than 32 tokens" in report.beyond
+    report = probe(model, batch=batch(17, 32, 31, 20)).require()
+    assert report.shown == (32, 100)
+    # That they stretch is also seen without knowing of it.
+    assert failed(probe(model, lengths=(40, 17, 9))) == {"equivalence"}
+
+
+def test_code_of_which_nothing_is_known() -> None:
+    model = packed()
+    rotary, forward = model.model.rotary_emb, model.model.rotary_emb.forward
+
+    def by_the_longest(x: Any, position_ids: Any) -> Any:
+        cos, sin = forward(x, position_ids)
+        return (cos, sin) if int(position_ids.max()) < 64 else (0.9 * cos, 0.9 * sin)
+
+    rotary.forward = by_the_longest
+    assert probe(model).isolated
+    report = probe(model, batch=batch(17, 80, 40, 9, 50))
+    assert failed(report) == {"at length"}
+    with pytest.raises(LeakError, match="documents of up to 80 tokens in a row of 196"):
+        report.require()
+
+
+def test_scaling_that_does_not_depend_on_lengths() -> None:
+    for kind in ("yarn", "linear"):
+        model = roped("llama", {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 32})
+        assert probe(model, batch=batch(200, 40)).require().shown == (200, 240)
+
+
+def test_rows_of_llama_4_beyond_its_scale() -> None:
+    model = roped("llama4_text", {}, floor_scale=60)
+    assert probe(model, batch=batch(17, 23, 9)).isolated
+    assert "lengths" in failed(probe(model, batch=batch(17, 23, 30)))
+    assert failed(probe(roped("llama4_text", {}, floor_scale=8))) == {"equivalence"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("doge", {"keep_window_size": 8}), ("deepseek_v32", {"index_topk": 8, "index_n_heads": 16})]
+)
+def test_sparse_attention_picks_within_a_document(kind: str, changes: dict[str, Any]) -> None:
+    model = roped(kind, {}, **changes)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(".A") or "dt_proj" in name or "index" in name:
+                weight.normal_()  # as they are at first, scores tie, and which of them is taken means nothing
+    assert probe(model).isolated
+
+
+def test_every_form_of_the_loaders_batches() -> None:
+    model = packed()
+    numbered = batch(17, 5, 40)
+    numbered["seq_idx"] = torch.repeat_interleave(torch.arange(3, dtype=torch.int32), torch.tensor([17, 5, 40]))[None]
+    padded = collate([row(*tokens(17, 5)), row([0] * 10)])  # as of a fixed shape: padding, and empty documents
+    padded["labels"][:, 22:] = -100
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        padded[name] = torch.tensor([0, 17, 22, 32, 32, 32], dtype=torch.int32)
+    for given in (numbered, padded, batch(7), {**batch(9, 4), "loss_weights": torch.ones(1, 13)}):
+        assert probe(model, batch=given).require().check("at length") is not None
