@@ -69,8 +69,10 @@ class ShardCache:
                         return found
                     if part is not None:
                         self._fill(part, size, download)
+                        os.utime(part)
                         _VERIFIED.add(_identity(target, sha256, part.stat()))
                         part.replace(target)
+                        self._make_room(self.limit, part)  # others may have been written meanwhile
         except StoreError:
             raise
         except OSError as error:
