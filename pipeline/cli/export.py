@@ -1,20 +1,17 @@
 """The commands that give away: a dataset in the format of another trainer or on the Hub, a sharded checkpoint as one
 model."""
 
-import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import parse_size, plural, size
 from .arguments import completion
-from .arguments.options import Folder, Json, Workers
+from .arguments.options import Folder, Json
 from .views.streams import print_json
-
-if TYPE_CHECKING:
-    from ..export.manifest import ExportedSplit
 
 
 def _bytes(text: str) -> int:
@@ -30,27 +27,24 @@ def _bytes(text: str) -> int:
 def export(
     folder: Folder,
     to: Annotated[
-        str,
+        Literal["megatron-bridge", "megatron", "mds", "olmo-core", "trl", "datasets"],
         typer.Option(
-            metavar="FORMAT",
-            help="megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets).",
-            autocompletion=completion.export,
+            metavar="FORMAT", help="megatron-bridge, megatron, mds, olmo-core, or trl (also called datasets)."
         ),
     ],
     out: Annotated[
         str,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="The folder to write, or its URL.", autocompletion=completion.path
+            "--out", "-o", metavar="DIR", help="A new or empty folder to write.", autocompletion=completion.path
         ),
     ],
     dtype: Annotated[
-        str | None,
+        Literal["int32", "uint32", "uint16"] | None,
         typer.Option(
             metavar="TYPE",
             help="megatron, olmo-core: the type of token ids. uint16 takes half the space, for vocabularies up to "
             "65,536.",
             show_default="int32 for megatron, uint32 for olmo-core",
-            autocompletion=completion.export_dtype,
         ),
     ] = None,
     eos_id: Annotated[
@@ -68,44 +62,29 @@ def export(
         bool,
         typer.Option("--drop-weights", help="Leave out loss_weights, if the format has no place for them."),
     ] = False,
-    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Write a finished dataset in the format of another trainer: the same rows, order, splits and masks."""
-    from ..export.driver import export as export_dataset
-    from ..export.options import export_options
+    from ..export.export import export as export_dataset
     from ..report.draw.printing import say
     from .views.console import ConsoleObserver, make_console
 
-    began = time.perf_counter()
-    options = export_options(to, dtype, eos_id, pad_seq_to_mult, drop_weights)
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
-        outcome = export_dataset(folder, out, options, workers=workers, observer=observer)
-    manifest = outcome.manifest
-    written = sum(file.bytes for file in manifest.files)
+        made = export_dataset(
+            folder, out, to, dtype=dtype, eos_id=eos_id, pad_seq_to_mult=pad_seq_to_mult, drop_weights=drop_weights,
+            observer=observer,
+        )  # fmt: skip
     if as_json:
-        print_json(
-            {
-                "state": "finished" if outcome.changed else "unchanged",
-                "dataset": manifest.plan["dataset"],
-                "to": options.to,
-                "out": out,
-                "manifest": manifest.hash,
-                "seconds": time.perf_counter() - began,
-                "files": len(manifest.files),
-                "bytes": written,
-                "not_carried": manifest.not_carried,
-                "splits": manifest.splits,
-            }
-        )
+        print_json({"out": out, **asdict(made)})
         return
-    for name, split in manifest.splits.items():
-        say(console, f"{name}: {_split_line(split)}")
-    if manifest.not_carried:
-        lost = " and ".join(manifest.not_carried)
-        say(console, f"not carried, because {options.to} has no place for it: {lost}; the dataset keeps it")
-    say(console, f"{out}: {plural(len(manifest.files), 'file')}, {size(written)}; manifest {manifest.hash[:16]}")
+    for name, split in made.splits.items():
+        rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
+        say(console, f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained")
+    if made.not_carried:
+        lost = " and ".join(made.not_carried)
+        say(console, f"not carried, because {made.to} has no place for it: {lost}; the dataset keeps it")
+    say(console, f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}")
 
 
 def publish(
@@ -116,85 +95,29 @@ def publish(
     private: Annotated[
         bool, typer.Option("--private", help="Make a new repository private. Otherwise everybody can read it.")
     ] = False,
-    extras: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="WHAT",
-            help="Also publish the report (rows as text, and paths), the rejects, the documents (ids and files) or the "
-            "manifest (names of inputs). May be repeated.",
-            autocompletion=completion.publish_extra,
-        ),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Remove everything else from the repository, in the same commit.")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the card and list what would go, without asking the Hub.")
     ] = False,
-    staging: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where the Parquet files are written first; they stay there.",
-            show_default="the user's cache, until they are uploaded",
-            autocompletion=completion.path,
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, without asking the Hub.")] = False,
-    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
-    """Publish a finished dataset on the Hugging Face Hub: as Parquet, with its card, and nothing private."""
-    from ..export.publish import Listing
+    """Publish a finished dataset on the Hugging Face Hub: its shards and its card, and nothing private."""
     from ..export.publish import publish as publish_dataset
     from ..report.draw.printing import say
     from .views.console import ConsoleObserver, make_console
 
-    began = time.perf_counter()
     console = make_console(stderr=as_json)
-
-    def show(listing: Listing) -> None:
-        held = sum(file.bytes for file in listing.files)
-        say(console, f"{listing.target}: {plural(len(listing.files), 'file')}, {size(held)}")
-        for file in listing.files:
-            say(console, f"  {file.name} ({size(file.bytes)})")
-        for name in listing.removed:
-            say(console, f"  {name} is removed", "yellow")
-        say(console, f"not published: {', '.join(listing.kept)}", "dim")
-
     with ConsoleObserver(console) as observer:
-        done = publish_dataset(
-            folder,
-            target,
-            extras=extras or (),
-            private=private,
-            replace=replace,
-            staging=staging,
-            dry_run=dry_run,
-            workers=workers,
-            observer=observer,
-            show=show,
-        )
-    state = "dry run" if done.commit is None else "published" if done.sent or done.listing.removed else "unchanged"
+        done = publish_dataset(folder, target, private=private, dry_run=dry_run, observer=observer)
     if as_json:
-        print_json(
-            {
-                "state": state,
-                "dataset": done.listing.dataset,
-                "repository": done.listing.target.repository,
-                "revision": done.listing.target.revision,
-                "url": done.url,
-                "commit": done.commit,
-                "seconds": time.perf_counter() - began,
-                "files": {file.name: file.bytes for file in done.listing.files},
-                "sent": [file.name for file in done.sent],
-                "removed": done.listing.removed,
-                "not_published": done.listing.kept,
-            }
-        )
-    elif state == "dry run":
-        say(console, "nothing was published: --dry-run")
-    elif state == "published":
-        sent = sum(file.bytes for file in done.sent)
-        say(console, f"{done.url}: {plural(len(done.sent), 'file')} sent, {size(sent)}; commit {str(done.commit)[:12]}")
+        print_json(asdict(done))
+        return
+    if dry_run:
+        for line in done.card.splitlines():
+            say(console, line)
+    say(console, f"{target}: {plural(len(done.files), 'file')}, {size(sum(done.files.values()))}")
+    for name, held in done.files.items():
+        say(console, f"  {name} ({size(held)})")
+    say(console, "nothing was published: --dry-run" if dry_run else f"{done.url}: commit {str(done.commit)[:12]}")
 
 
 def export_model(
@@ -238,14 +161,6 @@ def export_model(
         print_json({"out": str(out), "files": made.files, "tensors": made.tensors, "bytes": made.bytes})
         return
     say(console, f"{out}: {plural(made.tensors, 'tensor')}, {size(made.bytes)}, in {plural(made.files, 'file')}")
-
-
-def _split_line(split: "ExportedSplit") -> str:
-    padding = f", plus {split.padding:,} of padding that the export adds" if split.padding else ""
-    return (
-        f"{plural(split.rows, 'row')}, {plural(split.pieces, 'document')}, {split.tokens:,} tokens, of which "
-        f"{split.trained:,} are trained{padding}"
-    )
 
 
 def _import_export() -> Any:

@@ -20,16 +20,14 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Also check every byte against its hash.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a dataset against its manifest, and every row's invariants; or the files of an export."""
+    """Check a dataset against its manifest, and every row's invariants."""
     from ..dataset.verify import verify as check
-    from ..export.verify import is_export, verify_export
     from ..report.draw.printing import say
     from .views.console import ConsoleObserver, make_console
 
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
-        exported = is_export(folder)
-        outcome = (verify_export if exported else check)(folder, deep=deep, observer=observer)
+        outcome = check(folder, deep=deep, observer=observer)
     if as_json:
         print_json({"folder": folder, "sound": outcome.sound, "deep": deep, **_plain(outcome)})
         if not outcome.sound:
@@ -44,16 +42,9 @@ def verify(
     if not outcome.sound:
         found = plural(len(outcome.findings), "finding")
         say(console, f"{folder} does NOT match its manifest: {found} in {checked}")
-        if exported:
-            say(console, "remove the files named above, and run the same packtrain export again: it makes only those")
-        else:
-            say(console, f"packtrain repair {folder} rebuilds the files named above, and leaves the rest alone")
+        say(console, f"packtrain repair {folder} rebuilds the files named above, and leaves the rest alone")
         raise typer.Exit(1)
-    how = (
-        "every byte matches its hash"
-        if deep
-        else f"{'sizes agree' if exported else 'sizes and rows agree'}; --deep checks every byte against its hash"
-    )
+    how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     say(console, f"{folder} is sound: {checked}; {how}")
 
 

@@ -17,7 +17,6 @@ from ..dataset.open import Finished
 from ..dataset.run_notes import recall_files
 from ..inputs.blocks import Block, BlockRows, InputFile
 from ..inputs.containers.lines import BOM
-from ..inputs.containers.parts import measure
 from ..inputs.scan import read_rows, scan_file
 
 
@@ -94,9 +93,9 @@ class Inputs:
         if not file.path.is_file():
             return SourceRow(State.GONE, path, f"{path} is gone; {then}")
         try:
-            now = measure(file.path)
-            same = (now.size, now.stamp) == (file.size, file.mtime_ns)
-        except (OSError, PacktrainError) as error:  # another of its files is gone
+            now = file.path.stat()
+            same = (now.st_size, now.st_mtime_ns) == (file.size, file.mtime_ns)
+        except OSError as error:
             return SourceRow(State.GONE, path, f"{path} can no longer be read ({error}); {then}")
         try:
             rows = self._rows(file, address.line, same)
@@ -105,12 +104,12 @@ class Inputs:
                 return SourceRow(State.CHANGED, path, f"{path} can no longer be read ({error}); {then}")
             rows = None
         if rows is None:
-            said = f"{path} has changed since the run: {then}, and has {now.size:,} bytes now"
+            said = f"{path} has changed since the run: {then}, and has {now.st_size:,} bytes now"
             return SourceRow(State.CHANGED, path, f"{said}. Its current content is not shown")
         said = "as the run read it"
-        if now.size != file.size:
+        if now.st_size != file.size:
             said = (
-                f"the file has changed since the run ({file.size:,} → {now.size:,} bytes), but not the part with "
+                f"the file has changed since the run ({file.size:,} → {now.st_size:,} bytes), but not the part with "
                 "this row"
             )
         return SourceRow(State.SAME, path, said, rows)

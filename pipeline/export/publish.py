@@ -1,355 +1,176 @@
-"""Publish a dataset on the Hugging Face Hub: exported to Parquet, with its card, and nothing that is private.
+"""`packtrain publish`: the shards of a dataset and its card on the Hugging Face Hub, and nothing else.
 
-1. Ask the Hub what the repository holds. If it is this dataset, nothing is left to do.
-2. Verify the dataset, and export it into a staging folder, where an interrupted command finds it again.
-3. List what goes. Only the export's own files, its manifest and the card go; everything else only if it is asked for.
-4. Upload, and compare what the Hub then has.
+What goes is a list made from the manifest: the files of the splits, then README.md. Reports, rejects, documents and the
+manifest name inputs and hold rows as text, so they stay. Everything appears in one commit; the Hub keeps large files by
+their hash, so what a killed upload has sent is not sent again.
 """
 
+import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...schemas.config.hints import did_you_mean
-from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError, StoreError
-from ...schemas.files.user_folder import user_folder
-from ...schemas.fingerprint import fingerprint
-from ...schemas.units import plural
+from ...schemas.errors import ConfigError, InputError, OutputError, PacktrainError, StoreError
 from ..dataset.open import Finished
-from ..dataset.verify import verify
 from ..observer import Observer, Silent
 from ..report.card import NAME as CARD
-from ..report.card import card_front, dataset_card, is_untouched, own_place, seal_card
-from ..report.markdown import split_front, with_front
+from ..report.card import dataset_card, is_untouched, own_place
 from ..run.steps import packtrain_version
 from ..store.local import LocalStore
-from ..store.open import is_url
-from .driver import export, export_plan, open_source
-from .hub import AGAIN, GITATTRIBUTES, Held, Hub, Outgoing, Target, parse_target
-from .manifest import NAME, ExportManifest, parse_export
-from .options import export_options
-from .reader_files import hub_place
-from .verify import verify_export
+from .export import open_finished, refuse_damaged
 
-EXTRAS = {
-    "report": ("report.html", "report.json"),
-    "rejects": ("rejects.jsonl", "contamination.jsonl"),
-    "documents": ("documents.parquet",),
-    "manifest": ("manifest.json",),
-}
-"""What can be published besides, and its files: rows as text and paths of the machine; rows that were left out; ids and
-files of documents; names and hashes of the inputs, and the code of own readers."""
-_OPTIONS = export_options("trl")
-_MOST_CARD = 16 << 20
-"""Bytes that a card can have."""
+_TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?(?:@([\w./-]+))?")
 _SECRET = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{30,}|sk-[\w-]{20,}|A[KS]IA[0-9A-Z]{16})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
 )
 """Tokens of the Hub, GitHub, model providers and AWS, and private keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What a publication consists of."""
-
-    target: Target
-    dataset: str
-    """The manifest's hash."""
-    files: tuple[Outgoing, ...]
-    kept: tuple[str, ...]
-    """Files of the dataset that stay here because they may hold something private."""
-    removed: tuple[str, ...] = ()
-    """Files of the repository that are removed."""
+_MOST_CARD = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of it."""
+    """What goes, and what became of it."""
 
-    listing: Listing
-    sent: tuple[Outgoing, ...] = ()
-    """Files that were not there before."""
+    repository: str
+    revision: str | None
+    dataset: str
+    """The hash of the dataset's manifest."""
+    card: str
+    files: dict[str, int]
+    """Name → bytes of every file, the card among them."""
     commit: str | None = None
-    """The commit that holds it; None if nothing was published."""
+    """The commit that holds it; None after a dry run."""
     url: str = ""
-    """The repository's page."""
 
 
 def publish(
     dataset: str | Path,
     target: str,
     *,
-    extras: Sequence[str] = (),
     private: bool = False,
-    replace: bool = False,
-    staging: Path | None = None,
     dry_run: bool = False,
-    workers: int | None = None,
     observer: Observer | None = None,
-    show: Callable[[Listing], None] = lambda listing: None,
 ) -> Published:
-    """Publish a finished dataset.
+    """Publish a finished dataset, or a list of what would go.
 
     Args:
         dataset: its folder or URL.
         target: `hf://owner/name`, or `hf://owner/name@branch`.
-        extras: keys of `EXTRAS`: what goes besides.
         private: make the repository private, if it is made.
-        replace: remove what else the repository holds, in the same commit.
-        staging: a folder for the export, which is kept; None for one in the user's cache, removed after the upload, and
-            after a dry run that has made it.
-        dry_run: list what would go, without asking the Hub.
-        show: gets the list before anything is uploaded.
 
     Raises:
-        ConfigError: the target, the token or an option cannot be used.
+        ConfigError: the target or the token cannot be used.
         InputError: the dataset is unfinished or damaged, or its card cannot be published.
-        OutputError: the repository holds something else, or is public.
+        OutputError: the repository is there, and public where a private one is wanted.
         StoreError: the Hub failed, or cannot be reached.
     """
-    observer, place = observer or Silent(), parse_target(target)
-    source = open_source(dataset)
-    with _nothing_left(own_staging(source)) if dry_run and staging is None else nullcontext():
-        return _publish(source, place, extras, private, replace, staging, dry_run, workers, observer, show)
-
-
-@contextmanager
-def _nothing_left(folder: Path) -> Iterator[None]:
-    """Remove the folder afterwards, unless an interrupted upload had left it."""
-    there = folder.exists()
-    try:
-        yield
-    finally:
-        if not there:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _publish(
-    source: Finished,
-    place: Target,
-    extras: Sequence[str],
-    private: bool,
-    replace: bool,
-    staging: Path | None,
-    dry_run: bool,
-    workers: int | None,
-    observer: Observer,
-    show: Callable[[Listing], None],
-) -> Published:
-    asked, own = _extras(source, extras), _own_card(source)
-    hub = None if dry_run else Hub(place)
-    there = _look(hub, source) if hub is not None else None
-    if there is not None:
-        _check_repository(place, there, private=private, replace=replace)
-    if hub is not None and (there is None or not there.whole):
-        hub.check_rights(there.held if there is not None else None)
-    found = there.ours if there is not None and there.whole else None
-    folder = (staging or own_staging(source)) if found is None else None
-    exported = _export(source, folder, workers, observer) if folder is not None else found
-    assert exported is not None
-    files = [Outgoing(file.name, folder and folder / file.name, file.bytes) for file in exported.files]
-    files += [_small(NAME, exported.to_bytes()), _small(CARD, _card(source, exported, place, own)), *asked]
-    names = {file.name for file in files}
-    removed = tuple(name for name in there.others if name not in names) if there is not None else ()
-    kept = [name for extra in EXTRAS.values() for name in extra if name not in names and source.store.exists(name)]
-    files.sort(key=lambda file: file.name)
-    listing = Listing(place, source.manifest.hash, tuple(files), (*kept, "_run/"), removed)
-    show(listing)
-    if hub is None:
-        return Published(listing)
-    left = {CARD} if there is not None and not replace and _card_is_edited(hub, there, observer) else set[str]()
-    held = there.held if there is not None else hub.create(private=private)
-    sent = tuple(file for file in files if file.name not in left and not file.is_in(held))
-    if not sent and not removed:
-        observer.note(f"{place} already holds this dataset; nothing to do")
-        return Published(listing, (), held.head, hub.url)
-    observer.note(f"uploading {plural(len(sent), 'file')} to {hub.url}")
-    message = f"Dataset {source.manifest.hash[:16]}, by packtrain {packtrain_version()}"
-    commit = hub.commit(held, sent, removed, message)
-    _check_arrived(hub, sent)
-    if folder is not None and staging is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return Published(listing, sent, commit, hub.url)
-
-
-@dataclass(frozen=True, slots=True)
-class _There:
-    """A repository that exists."""
-
-    held: Held
-    ours: ExportManifest | None
-    """The manifest of the export that it holds, if that is of the same dataset."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether all files of that export are there."""
-        return self.ours is not None and all(
-            (one := self.held.files.get(file.name)) is not None and (one.bytes, one.sha256) == (file.bytes, file.sha256)
-            for file in self.ours.files
+    observer = observer or Silent()
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise ConfigError(f"{target[:200]}: write hf://owner/name, or hf://owner/name@branch")
+    repository, revision = match[1], match[2]
+    if re.search(r"--|\.\.|[-.](?:/|$)|(?:^|/)[-.]", repository):
+        raise ConfigError(f"{target}: the Hub does not accept this name; write hf://owner/name")
+    source = open_finished(dataset)
+    card = _card(source, repository)
+    shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}
+    sizes = {name: shard.bytes for name, shard in shards.items()} | {CARD: len(card)}
+    listed = Published(repository, revision, source.manifest.hash, card.decode(), dict(sorted(sizes.items())))
+    refuse_damaged(source, observer)
+    if dry_run:
+        return listed
+    with _explained(target) as hub:
+        api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+        names = {"repo_id": repository, "repo_type": "dataset"}
+        if not sys.stderr.isatty():
+            hub.utils.disable_progress_bars()
+        url = api.create_repo(**names, private=private or None, exist_ok=True)
+        if private and not api.repo_info(**names).private:
+            raise OutputError(
+                f"{target} is there already, and public; make it private in its settings, or leave --private out"
+            )
+        if revision is not None:
+            api.create_branch(**names, branch=revision, exist_ok=True)
+        # What else would be read as rows of a split: shards of an earlier dataset.
+        folders = {name.rpartition("/")[0] for name in shards}
+        held = api.list_repo_files(**names, revision=revision)
+        stale = [name for name in held if name not in shards and name.rpartition("/")[0] in folders]
+        changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale]
+        changes.append(hub.CommitOperationAdd(CARD, card))
+        for name, shard in shards.items():
+            path = source.store.local(name, bytes=shard.bytes, hash=shard.hash)
+            changes.append(hub.CommitOperationAdd(name, path))
+        observer.note(f"uploading {len(sizes):,} files to {url}")
+        made = api.create_commit(
+            **names,
+            operations=changes,
+            commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {packtrain_version()}",
+            revision=revision,
         )
-
-    @property
-    def others(self) -> list[str]:
-        """Files that are in the way: other content, or what would be read as rows of this dataset."""
-        if self.ours is None:
-            return sorted(self.held.files.keys() - {GITATTRIBUTES})
-        known = {file.name for file in self.ours.files}
-        return sorted(name for name in self.held.files if name.startswith("data/") and name not in known)
+    return replace(listed, commit=str(made.oid), url=str(url))
 
 
-def _look(hub: Hub, source: Finished) -> _There | None:
-    held = hub.look()
-    if held is None:
-        return None
-    data = hub.read(held, NAME)
-    try:
-        ours = parse_export(data, f"{hub.target}/{NAME}") if data is not None else None
-    except IntegrityError:  # another program's, or damaged
-        ours = None
-    # Versions may differ: they decide the bytes of the files, but not the rows.
-    if ours is not None and (ours.plan.get("dataset"), ours.plan.get("to")) != (source.manifest.hash, _OPTIONS.to):
-        ours = None
-    return _There(held, ours)
-
-
-def _check_repository(target: Target, there: _There, *, private: bool, replace: bool) -> None:
-    """Refuse a repository that holds something else, or that everybody can read where that is not wanted.
+def _card(source: Finished, repository: str) -> bytes:
+    """The card to publish: packtrain's, with the address on the Hub; or the user's own, as it is.
 
     Raises:
-        OutputError: it does.
-    """
-    if private and not there.held.private:
-        raise OutputError(
-            f"{target} is there already, and public; make it private in its settings, or leave --private out"
-        )
-    if there.others and not replace:
-        some = ", ".join(there.others[:5]) + (", …" if len(there.others) > 5 else "")
-        raise OutputError(
-            f"{target} holds something else ({some}); name another repository, or add --replace, which removes that "
-            "from the branch in the same commit (its history keeps it)"
-        )
-
-
-def _extras(source: Finished, extras: Sequence[str]) -> list[Outgoing]:
-    """The files that are asked for besides.
-
-    Raises:
-        ConfigError: there is no such word, or none of its files.
-    """
-    found = []
-    for word in dict.fromkeys(extras):
-        if word not in EXTRAS:
-            raise ConfigError(f"--with {word}: choose one of {', '.join(EXTRAS)}{did_you_mean(word, EXTRAS)}")
-        names = [name for name in EXTRAS[word] if source.store.exists(name)]
-        if not names:
-            hint = "packtrain report writes it" if word == "report" else "leave it out"
-            raise ConfigError(f"--with {word}: {source.store.url} has no {EXTRAS[word][0]}; {hint}")
-        for name in names:
-            path = source.store.local(name)
-            found.append(Outgoing(name, path, path.stat().st_size))
-    return found
-
-
-def own_staging(source: Finished) -> Path:
-    """A folder in the user's cache whose name says what is exported, so that the next attempt finds it."""
-    return user_folder() / "publish" / fingerprint(export_plan(source, _OPTIONS))[:32]
-
-
-def _export(source: Finished, folder: Path, workers: int | None, observer: Observer) -> ExportManifest:
-    """Verify the dataset and export it, if that is not done yet; then read every byte of the export.
-
-    Raises:
-        ConfigError: the staging folder is a URL.
-        InputError: the dataset is damaged.
-        IntegrityError: the export is.
-    """
-    if is_url(str(folder)):
-        raise ConfigError(f"--staging {folder}: give a folder of this machine")
-    findings = verify(source.store.url, observer=observer).findings
-    if findings:
-        raise InputError(
-            f"{source.store.url} is damaged: {findings[0]}; packtrain repair {source.store.url} rebuilds it"
-        )
-    manifest = export(source.store.url, folder, _OPTIONS, workers=workers, observer=observer).manifest
-    found = verify_export(folder, deep=True, observer=observer).findings
-    if found:
-        raise IntegrityError(f"{folder} is damaged: {found[0]}; delete it, and {AGAIN}")
-    return manifest
-
-
-def _small(name: str, data: bytes) -> Outgoing:
-    return Outgoing(name, data, len(data))
-
-
-def _own_card(source: Finished) -> tuple[dict[str, Any], str] | None:
-    """The head and the text of the user's own card; None if packtrain's is published.
-
-    Raises:
-        InputError: the card cannot be read, or names a path of this machine or a secret, which may stand in the
-            configuration.
+        InputError: the user's card cannot be read, or names a path of this machine or a secret.
     """
     where = source.store.where(CARD)
-    if isinstance(source.store, LocalStore) and Path(where).is_dir():
-        raise InputError(f"{where} is a folder, but the card has this name; move the folder away")
-    if (source.store.size(CARD) or 0) > _MOST_CARD:
-        raise InputError(f"{where} has more than {_MOST_CARD >> 20} MiB; shorten it, or delete it")
-    held = source.store.read(CARD)
-    own = held if held is not None and not is_untouched(held) else None
-    try:
-        text = (dataset_card(source.manifest, own_place(source.manifest)) if own is None else own).decode()
-        front, body = split_front(text)
-    except ValueError as error:
-        raise InputError(f"{where}: {error}; fix it, or delete it, and packtrain writes a new one") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        found = [f"names a path of this machine ({path})" for path in _private_paths(source) if _names(path, line)]
-        found += [f"holds what looks like a secret ({one[0][:6]}…)" for one in _SECRET.finditer(line)]
-        if found:
-            raise InputError(f"{where}, line {number}: {found[0]}; take it out, because everybody could read it")
-    return (front, body) if own is not None else None
-
-
-def _card(source: Finished, exported: ExportManifest, target: Target, own: tuple[dict[str, Any], str] | None) -> bytes:
-    """The card to publish: packtrain's, or the user's own with the files of the export at its head."""
-    place = hub_place(exported, target.repository)
-    if own is None:
+    held = source.store.read(CARD) if (source.store.size(CARD) or 0) <= _MOST_CARD else b"\xff"
+    if held is None or is_untouched(held):
+        place = replace(own_place(source.manifest), address=repository, whole=False)
         return dataset_card(source.manifest, place)
-    (front, body), ours = own, card_front(source.manifest, place)
-    front = front | {key: ours[key] for key in ("configs", "dataset_info")}
-    return seal_card(with_front(front, body if body.endswith("\n") else f"{body}\n"))
-
-
-def _names(path: str, line: str) -> bool:
-    return re.search(rf"{re.escape(path)}(?![\w-])", line) is not None
-
-
-def _private_paths(source: Finished) -> list[str]:
+    try:
+        text = held.decode()
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{where} is not a text in UTF-8 of at most {_MOST_CARD >> 20} MiB; fix it, or delete it, and packtrain "
+            "writes a new one"
+        ) from None
     places = [Path.home(), Path.cwd()]
     if isinstance(source.store, LocalStore):
         places.append(source.store.root)
-    return sorted({str(place) for place in places if len(place.parts) > 1})
+    private = re.compile("|".join(rf"{re.escape(str(one))}(?![\w-])" for one in places if one != Path("/")) or "(?!)")
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = [f"names a path of this machine ({one[0]})" for one in private.finditer(line)]
+        found += [f"holds what looks like a secret ({one[0][:6]}…)" for one in _SECRET.finditer(line)]
+        if found:
+            raise InputError(f"{where}, line {number}: {found[0]}; take it out, because everybody could read it")
+    return held
 
 
-def _card_is_edited(hub: Hub, there: _There, observer: Observer) -> bool:
-    """Whether someone has edited the card in the repository."""
-    card = hub.read(there.held, CARD) if there.ours is not None else None
-    if card is None or is_untouched(card):
-        return False
-    observer.note(f"{CARD} was edited in the repository, and stays; --replace writes a new one")
-    return True
-
-
-def _check_arrived(hub: Hub, sent: Sequence[Outgoing]) -> None:
-    """Compare what was sent with what the repository now has.
-
-    Raises:
-        StoreError: something is missing or different.
-    """
-    held = hub.look()
-    wrong = [file.name for file in sent if held is None or not file.is_in(held)]
-    if wrong:
-        raise StoreError(f"{hub.target}: {wrong[0]} is not there as it was sent; run the same command again")
+@contextmanager
+def _explained(target: str) -> Iterator[Any]:
+    """huggingface_hub, and what its failures mean. The token is its own: HF_TOKEN, or that of `hf auth login`."""
+    try:
+        import huggingface_hub as hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError:
+        raise ConfigError("publishing needs huggingface_hub; pip install huggingface_hub") from None
+    if not hub.get_token():
+        raise ConfigError("there is no token for the Hub; run `hf auth login`, or set HF_TOKEN to one that may write")
+    try:
+        yield hub
+    except PacktrainError:
+        raise
+    except hub.errors.HfHubHTTPError as error:
+        said, status = " ".join(str(error.server_message or error).split())[:300], error.response.status_code
+        if status in (400, 401, 402, 403, 404):
+            raise ConfigError(
+                f"{target}: the Hub refused with status {status} ({said}); check the name, and that the token may "
+                "write there"
+            ) from error
+        raise StoreError(
+            f"{target}: the Hub failed with status {status} ({said}); run the same command again"
+        ) from error
+    except hub.errors.HFValidationError as error:
+        raise ConfigError(f"{target}: the Hub does not accept this name ({error}); write hf://owner/name") from None
+    except Exception as error:  # of the network, in whatever package it speaks HTTP by
+        raise StoreError(f"{target}: the upload failed ({error}); run the same command again") from error

@@ -146,7 +146,7 @@ class InputFile:
     path: Path
     size: int
     mtime_ns: int
-    """See `containers.parts.Measure.stamp`."""
+    """Its modification time in nanoseconds."""
     hash: str
     blocks: tuple[Block, ...]
     not_taken: int = 0

@@ -13,8 +13,6 @@ from ..store.local import LocalStore
 from .blocks import Block, InputFile, RowReader
 from .containers.arrow import ArrowPlace
 from .containers.lines import TextPlace
-from .containers.mds import MdsPlace, SpooledMds
-from .containers.megatron import MegatronPlace
 from .containers.parquet import ParquetPlace, SpooledTable
 from .containers.separated import SeparatedPlace
 from .containers.spool import SpooledLines, SpooledSeparated, SpooledText
@@ -23,12 +21,9 @@ _PLACES: dict[str, type[RowReader]] = {
     kind.__name__: kind
     for kind in (
         ArrowPlace,
-        MdsPlace,
-        MegatronPlace,
         ParquetPlace,
         SeparatedPlace,
         SpooledLines,
-        SpooledMds,
         SpooledSeparated,
         SpooledTable,
         SpooledText,

@@ -19,17 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ...schemas.errors import InputError, RowRejectedError
-from ...schemas.fingerprint import fingerprint
-from ...stages.exchange.mds_samples import ShardFile
 from ...stages.prep import Format, PreparedBlock
 from ...stages.prep.rowjson import check_depth
 from ..store.local import hash_file
 from .blocks import ArrayReader, Block, BlockRows, InputFile
 from .containers.detect import HEAD, Container, detect
 from .containers.lines import read_block, scan_lines, scan_text, split_lines
-from .containers.parts import measure
 from .places.folders import irregular
-from .places.mosaic import check_shard
 from .places.paths import Found, InputKind, find_inputs, labels
 
 if TYPE_CHECKING:  # workers read blocks, and need no pydantic for it
@@ -101,7 +97,7 @@ def scan_source(source: "SourceConfig", base: Path, cache: Path, order: ScanOrde
     named = labels([one.name for one in found])
 
     def scan(one: ToScan) -> InputFile:
-        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache, one.found.announced)
+        file = scan_file(source.name, one.label, one.get(), source.max_row_bytes, cache)
         return replace(file, origin=one.origin, far=one.far)
 
     items = [replace(one, label=label) for one, label in zip(found, named, strict=True)]
@@ -138,13 +134,8 @@ def _open(found: Found, source: "SourceConfig", cache: Path) -> list[ToScan]:
     return [ToScan(found, found.path, "", "", None, lambda: found.path)]
 
 
-def scan_file(
-    source: str, label: str, path: Path, max_row_bytes: int, cache: Path, announced: ShardFile | None = None
-) -> InputFile:
+def scan_file(source: str, label: str, path: Path, max_row_bytes: int, cache: Path) -> InputFile:
     """Hash a file and cut it into blocks, in bounded memory.
-
-    Args:
-        announced: what the index of MDS shards says of it, which must hold.
 
     Raises:
         InputError: it is empty, damaged, of an unknown kind, or cannot be read.
@@ -156,22 +147,14 @@ def scan_file(
         with path.open("rb", buffering=0) as file:
             head = os.pread(file.fileno(), HEAD, 0)
         container, packing = detect(path, str(path), head)
-        whole = measure(path)
         if container is Container.JSONL and packing is None:
             blocks, size, digest = scan_lines(path, BLOCK_BYTES, max_row_bytes)
         else:
-            if container is Container.MEGATRON:
-                from .containers.megatron import scan_megatron
-
-                blocks, size = scan_megatron(path, BLOCK_BYTES, max_row_bytes), whole.size
-                digest = fingerprint([block.hash for block in blocks])
-            else:
-                put = hash_file(path)
-                size, digest = put.bytes, put.hash
-                blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
-                if announced is not None:
-                    check_shard(path, announced, sum(block.lines for block in blocks))
-            if measure(path) != whole:
+            put = hash_file(path)
+            size, digest = put.bytes, put.hash
+            blocks = _cut(path, container, packing, max_row_bytes, cache) if size else []
+            after = path.stat()
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except OSError as error:
         raise InputError(
@@ -181,15 +164,11 @@ def scan_file(
         separated = container in (Container.CSV, Container.TSV) and size > 3  # more than a byte order mark
         what = "has a header but no rows" if separated else "is empty"
         raise InputError(f"{path} {what}; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, label, path, size, whole.stamp, digest, tuple(blocks))
+    return InputFile(source, label, path, size, before.st_mtime_ns, digest, tuple(blocks))
 
 
 def _cut(path: Path, container: Container, packing: Any, max_row_bytes: int, cache: Path) -> list[Block]:
     # Each reader is imported on demand: workers of plain JSONL need none of them.
-    if container is Container.MDS:
-        from .containers.mds import scan_mds
-
-        return scan_mds(path, packing, BLOCK_BYTES, max_row_bytes, cache)
     if packing is not None or container is Container.JSON_ARRAY:
         from .containers.spool import scan_spooled
 

@@ -28,7 +28,6 @@ from ..store.local import LocalStore
 from ..store.open import Store
 from . import scan
 from .blocks import InputFile
-from .containers.parts import measure, parts_of
 from .noted_files import files_note, read_files_note
 from .places.paths import InputKind
 from .places.remote import copy_of
@@ -167,15 +166,12 @@ def _name(group: Sequence[ToScan], max_row_bytes: int) -> tuple[str | None, bool
             continue
         if found.kind is not InputKind.LOCAL:
             return None, False
-        if found.announced is not None:
-            what.append(repr(found.announced))
-        for path in parts_of(found.path):
-            stat = _stat(path)
-            if stat is None:
-                return None, False
-            what.append([str(path.absolute()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns])
-            step = _SETTLED if stat.st_ctime_ns % _SECOND else 2 * _SECOND
-            settled = settled and now - stat.st_ctime_ns > step
+        stat = _stat(found.path)
+        if stat is None:
+            return None, False
+        what.append([str(found.path.absolute()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns])
+        step = _SETTLED if stat.st_ctime_ns % _SECOND else 2 * _SECOND
+        settled = settled and now - stat.st_ctime_ns > step
     how = [max_row_bytes, scan.BLOCK_BYTES, version("pyarrow"), __version__]
     return f"scans/{fingerprint([FORMAT, what, how])}.json", settled
 
@@ -196,6 +192,6 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _size(path: Path) -> int:
     try:
-        return measure(path).size
+        return path.stat().st_size
     except OSError:
         return -1

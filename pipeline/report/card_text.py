@@ -1,11 +1,14 @@
 """The text of a dataset's card, section by section, as Markdown."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ...schemas.config.config import RunConfig
+from ...schemas.config.config import RunConfig, SourceConfig
+from ...schemas.config.decontaminate import DecontaminateConfig
+from ...schemas.config.section import ConfigModel
 from ...schemas.ledger import Ledger, SourceLedger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
@@ -19,6 +22,9 @@ _MOST_COLUMNS = 6
 """The ledger shows at most this many sources side by side; of more, only the sum."""
 _MOST_YAML = 20_000
 """Longer configurations are not shown."""
+_TEXTS = {"name": r"[A-Za-z0-9][A-Za-z0-9_.-]*", "format": r"[a-z_]+", "date": r"[0-9-]+"}
+"""Texts of the configuration that the card may show, and what they look like. All else that it shows are numbers and
+choices: conditions, columns, variables and paths, which a user writes as text, never go."""
 _TRAINED = {
     "completion": "everything after the prompt, which is everything before a last assistant message",
     "assistant": "every assistant turn, without its header",
@@ -134,10 +140,12 @@ def _as_configured(manifest: Manifest) -> Ledger:
 def _sources(manifest: Manifest, ledger: Ledger) -> str:
     rows, formats = [], manifest.plan["formats"]
     for name, source in list(ledger.sources.items())[:_MOST_SOURCES]:
-        form = formats[name]["format"] if name in formats else ""
+        form = str(formats[name]["format"] if name in formats else "")
+        if not form.replace("_", "").isalpha():
+            form = "own reader" if form else ""  # its module is the user's own
         packed = sum(source.examples_packed.values())
         counts = (source.rows_read, packed, source.tokens_packed, source.labels_trained)
-        rows.append([inline(name), inline(str(form)), *(f"{value:,}" for value in counts)])
+        rows.append([inline(name), inline(form), *(f"{value:,}" for value in counts)])
     more = len(ledger.sources) - len(rows)
     made = table(["source", "format", "rows read", "examples", "tokens", "trained"], rows, words=2)
     return f"{made}\n\nAnd {plural(more, 'more source')}." if more else made
@@ -261,7 +269,8 @@ def _again(manifest: Manifest, config: RunConfig | None) -> str:
         f"`packtrain run` with this configuration and the same inputs ({plural(files, 'file')}, {size(held)}) and "
         "tokenizer, and the versions below, gives the same bytes. Paths stand for your own: this card names no input "
         "file. Ids of examples are made from the names of files, so files with other names give examples with other "
-        "ids. Settings that are not named have their defaults.\n\n"
+        "ids. Settings that are not named have their defaults; conditions (`where`), names of columns (`keys`), "
+        "variables of the template and readers of one's own are not shown.\n\n"
         f"{code(text, 'yaml')}"
     )
 
@@ -292,21 +301,51 @@ def _shown(identity: Mapping[str, Any]) -> dict[str, Any]:
     defaults = RunConfig.model_validate(
         {"out": "x", "tokenizer": {"path": "x"}, "sources": [{"name": "x", "path": "x"}]}
     )
-    usual = defaults.identity()
+    usual, public = defaults.identity(), _public(RunConfig, identity)
     (source_usual,) = usual["sources"]
-    rest = {key: value for key, value in identity.items() if key not in ("sources", "tokenizer", "decontaminate")}
+    sources = [_public(SourceConfig, source) for source in identity["sources"]]
     shown = {
         "out": "packed",
-        "tokenizer": {"path": "tokenizer"} | dict(_changed(identity["tokenizer"], usual["tokenizer"])),
+        "tokenizer": {"path": "tokenizer"} | dict(_changed(public.pop("tokenizer"), usual["tokenizer"])),
         "sources": [
             {"name": source["name"], "path": f"{source['name']}.jsonl"}
             | {key: value for key, value in _changed(source, source_usual) if key != "name"}
-            for source in identity["sources"]
+            for source in sources
         ],
     }
-    if identity.get("decontaminate") is not None:
-        shown["decontaminate"] = {"against": "evaluation.jsonl"} | dict(identity["decontaminate"])
-    return shown | dict(_changed(rest, usual))
+    if public.pop("decontaminate", None) is not None:
+        inner = _public(DecontaminateConfig, identity["decontaminate"])
+        shown["decontaminate"] = {"against": "evaluation.jsonl"} | inner
+    return shown | dict(_changed(public, usual))
+
+
+def _public(model: type[ConfigModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a section that the card may show."""
+    shown: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        value = values.get(name)
+        inner = [one for one in (field.annotation, *get_args(field.annotation)) if _is_section(one)]
+        if inner and isinstance(value, Mapping):
+            shown[name] = _public(inner[0], value)
+        elif isinstance(value, str) and name in _TEXTS:
+            shown |= {name: value} if re.fullmatch(_TEXTS[name], value) else {}
+        elif name in values and _is_choice(field.annotation):
+            shown[name] = value
+    return shown
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, ConfigModel)
+
+
+def _is_choice(kind: Any) -> bool:
+    """Whether a type has only numbers and choices as values."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_choice(parts[0])
+    if origin is Literal or kind in (bool, int, float, type(None), Ellipsis):
+        return True
+    return bool(parts) and origin is not dict and all(map(_is_choice, parts))
 
 
 def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

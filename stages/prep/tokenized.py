@@ -87,17 +87,7 @@ class TokenizedFormat(Format[TokenizedOptions, TokenizedRow]):
         return "tokenized"
 
     def convert(self, row: Mapping[str, Any]) -> TokenizedRow:
-        """See `Format.convert`. Ids in a column of bytes are int64, as LLM Foundry writes them to MDS.
-
-        Raises:
-            RowRejectedError: also `bad_ids`, for bytes that are no such numbers.
-        """
-        key = self.options.ids_key
-        ids = row.get(key)
-        if isinstance(ids, bytes):
-            if len(ids) % 8:
-                raise RowRejectedError("bad_ids", f"`{key}` has {len(ids):,} bytes, which are no numbers of int64")
-            row = {**row, key: np.frombuffer(ids, "<i8")}
+        """See `Format.convert`."""
         found = {field: row.get(column) for field, column in self._columns.items()}
         arrays = [value for value in found.values() if isinstance(value, np.ndarray)]
         if not arrays:

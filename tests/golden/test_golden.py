@@ -1,4 +1,4 @@
-"""Datasets keep their rows: some 120 configurations, each against what `golden.json` recorded.
+"""Datasets keep their rows: some 190 configurations, each against what `golden.json` recorded.
 
 Pinned are the rows of every split (ids, labels, positions, lengths, weights, in their order) and the numbers of the
 ledger. Files, manifests and caches may change form; what is in them may not.
@@ -10,7 +10,8 @@ commit of its own that says why: `PACKTRAIN_RECORD=1 python -m pytest tests/gold
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,97 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
         for mask in ("completion", "assistant", "all"):
             add(f"tokenizer {name}, {mask}", chats, texts, pairs, mask=mask, tokenizer={"path": name})
     add("first half of the blocks", run={"shard": "0/2"})
+    _add_rare(add)
     return grid
 
 
-GRID = _grid()
+def _add_rare(add: Callable[..., None]) -> None:
+    """Configurations of what is used less often, and of what meets seldom."""
+    chats, texts, pairs = (source(kind) for kind in ("chats", "texts", "pairs"))
+    weighted = source("chats", name="weighted", path="weighted.jsonl")
+    cut = {"max_length": 96, "overlong": "split"}
+    by_document = {"normalize": "document"}
+    for strategy in STRATEGIES:
+        add(f"message weights by document, {strategy}", weighted, pack={"strategy": strategy}, loss=by_document)
+    add("message weights, thd", weighted, mask="assistant", pack={"parallel": {"cp": 2}}, loss=by_document)
+    add("weights by document, split", truncate=cut, loss=by_document, holdout={"fraction": 0.2})
+    add("weights by document, repeats", weighted | {"repeat": 2}, loss=by_document)
+    add("weights by conversation", chats | {"expand": "per_turn"}, "apps", loss={"normalize": "conversation"})
+    add("row and source weights", pairs | {"path": "rated.jsonl", "keys": {"weight": "score"}, "loss_weight": 0.5})
+    add("parallel thd, align", pack={"align": 3, "parallel": {"cp": 2}}, truncate={"max_length": 192})
+    add("parallel thd, few documents a row", pack={"max_docs": 3, "parallel": {"cp": 2, "tp": 2}})
+    add(
+        "parallel ulysses, holdout",
+        pack={"parallel": {"cp": 4, "tp": 2, "layout": "ulysses"}},
+        holdout={"fraction": 0.2},
+    )
+
+    musing = source("chats", name="musing", path="musing.jsonl")
+    long: Config = {"truncate": {"max_length": 1024}, "tokenizer": {"path": "tools"}}
+    for thoughts in ("train", "mask", "last"):
+        for policy in ("assistant", "completion"):
+            mask = {"policy": policy, "thoughts": thoughts}
+            add(f"thoughts in two turns, {thoughts}, {policy}", musing, mask=mask, **long)
+    add("last turn, calls masked", musing, mask={"policy": "last_assistant", "tool_calls": "mask"}, **long)
+    add("thoughts between tags", source("chats", name="tagged", path="tagged.jsonl"), mask={"thoughts": "mask"})
+    for stop in ("turn", "auto"):
+        mask = {"policy": "assistant", "stop": stop}
+        add(f"turns without ends, {stop}", chats, mask=mask, tokenizer={"chat_template": ENDLESS})
+        add(f"turns without ends, weights, {stop}", weighted, mask=mask, tokenizer={"chat_template": ENDLESS})
+    for rewritten in ("train", "reject"):
+        mask = {"on_rewritten": rewritten}
+        add(f"prompts rewritten, {rewritten}", chats, mask=mask, tokenizer={"chat_template": LATE_SYSTEM})
+    add("system lost", chats, tokenizer=WITHOUT_SYSTEM)
+    add("system allowed to be lost", chats, tokenizer=WITHOUT_SYSTEM | {"allow_lost": ["system"]}, mask="assistant")
+
+    short = {"against": ["evaluation.jsonl"], "action": "drop", "ngram": 6, "share": 0.1}
+    add("contamination of short runs", decontaminate=short)
+    add("pairs of messages", source("pairs", name="spoken", path="spoken.jsonl"))
+    add("other columns", pairs | {"path": "renamed.jsonl", "keys": {"prompt": "question", "completion": "answer"}})
+    add("own reader", texts | {"format": "python:golden_reader:turns"}, holdout={"fraction": 0.2})
+    again = source("apps", name="again", path="again.jsonl")
+    add("apps, repeats dropped", again, mask="all")
+    add("apps, repeats kept", again | {"apps": {"dedupe": False, "difficulties": ["interview"]}}, mask="all")
+    add("tokenized, packed before", source("ids", path="rows.jsonl", keys={"lengths": "seq_lengths"}))
+    add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
+    limits = {"max_length": 96, "max_prompt_length": 12, "max_completion_length": 16}
+    add("preference, both limits", "choices", truncate=limits)
+    add("tables", chats | {"path": "chats.parquet"}, pairs | {"path": "pairs.csv"}, source("ids", path="ids.arrow"))
+    add("several files", texts | {"path": ["part-*.jsonl.gz", "texts.json", "notes/*.txt"]})
+
+
 THINKING = kit.CHATML.replace("message.content +", "message.content.split('</think>')[-1].strip() +")
 """A template that leaves thoughts out."""
+ASKED = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+ENDLESS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '\n' }}{% endfor %}"
+    + ASKED
+)
+"""Ends no turn: the next header does."""
+LATE_SYSTEM = (
+    "{% for message in messages %}{% if message.role != 'system' %}"
+    "{% if loop.last and messages[0].role == 'system' %}{{ '[' + messages[0].content + ']' }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+) + ASKED
+"""Writes the system message before the last message, and so renders a prompt differently alone."""
+WITHOUT_SYSTEM: Config = {
+    "chat_template": (
+        "{{ shout }}{{ strftime_now('%Y-%m-%d') }}{% for message in messages %}{% if message.role != 'system' %}"
+        "{{ '<|im_start|>' + message.role + '\n' + message.content | trim + '<|im_end|>\n' }}"
+        "{% endif %}{% endfor %}"
+    )
+    + ASKED,
+    "variables": {"shout": "ahoy "},
+    "date": "2024-07-26",
+}
+"""Leaves the system message out, trims, and asks for a variable and the date."""
+READER = """
+def turns(row):
+    if len(row["text"]) % 7 == 0:
+        return None
+    return [{"prompt": row["text"], "completion": "yes", "group": row["text"][:3]}, {"text": row["text"]}]
+"""
+GRID = _grid()
 
 
 def _extra() -> Iterator[tuple[str, list[Config]]]:
@@ -182,6 +268,24 @@ def _extra() -> Iterator[tuple[str, list[Config]]]:
     yield "bad", bad
     said = [row["text"] for row in kit.corpus("texts")]
     asked = [row["messages"][-1]["content"] for row in kit.corpus("chats")]
+    thoughts = kit.corpus("thoughts")
+    yield "musing", [row | {"messages": first["messages"] + row["messages"]} for first, row in pairwise(thoughts)]
+    tagged = kit.corpus("chats", seed=12)
+    for message in (message for row in tagged for message in row["messages"] if message["role"] == "assistant"):
+        message["content"] = f"<think>\n{message['content'][:20]}\n</think>\n\n{message['content']}"
+    yield "tagged", tagged
+    spoken = [{"prompt": row["messages"][:-1], "completion": row["messages"][-1:]} for row in kit.corpus("chats")]
+    yield "spoken", spoken
+    no = [{"role": "assistant", "content": "no"}]
+    liked = [{"prompt": row["prompt"], "chosen": row["completion"], "rejected": no} for row in spoken]
+    yield "liked", [row if number % 5 else {**liked[0], "chosen": "no"} for number, row in enumerate(liked)]
+    yield "renamed", [{"question": row["prompt"], "answer": row["completion"]} for row in kit.corpus("pairs")]
+    again = [row | {"difficulty": ("interview", "competition")[row["id"] % 2]} for row in kit.corpus("apps")]
+    for row in again[::3]:
+        row["solutions"] = json.dumps([*json.loads(row["solutions"]), "print(1)", "print(1)  ", "print(2)"])
+    yield "again", again
+    lengths = ([5, 9, 2], [16], [1, 15])
+    yield "rows", [{"input_ids": list(range(n, n + 16)), "seq_lengths": lengths[n % 3]} for n in range(40)]
     yield "evaluation", [{"question": text, "answer": "1"} for text in (*said[5:60:7], *asked[2:50:9])]
 
 
@@ -191,6 +295,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
     for name, rows in _extra():
         kit.write(folder / f"{name}.jsonl", rows)
+    for name, kind in {"chats.parquet": "chats", "pairs.csv": "pairs", "ids.arrow": "ids"}.items():
+        kit.write(folder / name, kit.corpus(kind))
+    kit.write(folder / "part-1.jsonl.gz", kit.corpus("texts")[:30])
+    kit.write(folder / "part-2.jsonl.gz", kit.corpus("texts")[30:])
+    kit.write(folder / "texts.json", kit.corpus("texts", 20, seed=13))
+    (folder / "notes").mkdir()
+    for number, row in enumerate(kit.corpus("texts", 3, seed=14)):
+        (folder / "notes" / f"{number}.txt").write_text(row["text"] + "\n\nand a line\n")
+    (folder / "golden_reader.py").write_text(READER)
     kit.tokenizer(folder / "bos", bos=True)
     kit.tokenizer(folder / "eos", eos=True)
     kit.tokenizer(folder / "bos and eos", bos=True, eos=True)

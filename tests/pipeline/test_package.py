@@ -110,7 +110,7 @@ LAYERS = {
         "execute",
         "store",
     ),
-    "stages": ("exchange", "forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
+    "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
     "training": ("trainer", "generate", "launch", "probe", "attention", "losses"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""

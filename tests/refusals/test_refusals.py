@@ -174,4 +174,5 @@ def test_bad_rows_are_left_out_with_their_line_and_reason(case: dict[str, Any], 
     for row, (_, _, *says) in zip(packed.rejects(), case["bad"], strict=True):
         assert row["file"] == "rows.jsonl"
         assert says == [] or says[0] in row["detail"], row
+        assert len(row["detail"]) < 500
     assert packed.ledger["rows"]["rows_used"] == len(bad)

@@ -360,7 +360,7 @@ class _Handler(BaseHTTPRequestHandler):
         files = []
         for one in json.loads(body)["files"]:
             there = commit.files.get(one["path"])
-            large = one["path"].endswith(".parquet") or one["size"] > 10_000_000
+            large = one["path"].endswith((".parquet", ".arrow")) or one["size"] > 10_000_000
             files.append(
                 {
                     "path": one["path"],

@@ -28,7 +28,6 @@ order, tail, attention = _of(TRAIN["loader.order"]), _of(TRAIN["loader.tail"]), 
 dtype = _of([name for name in TRAIN["model.dtype"] if name != "auto"])
 rank_by = _of(("loss", "share"))
 engine = _of(("auto", "batches", "continuous", "vllm"))
-export_dtype = _of(("int32", "uint32", "uint16"))
 device, split = _of(("cpu", "cuda")), _of(("train", "holdout"))
 executor, format = _of(RUN["run.executor"]), _of((*RUN["sources.0.format"], "python:"))
 
@@ -41,20 +40,6 @@ def launch(incomplete: str) -> list[str]:
     from ....training.launch.recipes import RECIPES
 
     return _of(RECIPES)(incomplete)
-
-
-def export(incomplete: str) -> list[str]:
-    """The formats of `packtrain export`."""
-    from ...export.options import ALIASES, FORMATS
-
-    return _of((*FORMATS, *ALIASES))(incomplete)
-
-
-def publish_extra(incomplete: str) -> list[str]:
-    """What `packtrain publish --with` takes."""
-    from ...export.publish import EXTRAS
-
-    return _of(EXTRAS)(incomplete)
 
 
 def path(incomplete: str) -> list[str]:

@@ -55,7 +55,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "publish": (
         "packtrain publish packed hf://me/packed --dry-run",
         "packtrain publish packed hf://me/packed --private",
-        "packtrain publish packed hf://me/packed --with manifest --replace",
     ),
     "train": (
         "packtrain train --demo",

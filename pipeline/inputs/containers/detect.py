@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ....schemas.errors import InputError
 from ..blocks import split_name
-from .parts import is_index
 
 
 class Container(StrEnum):
@@ -20,8 +19,6 @@ class Container(StrEnum):
     PARQUET = "Parquet"
     ARROW_FILE = "Arrow file"
     ARROW_STREAM = "Arrow stream"
-    MEGATRON = "Megatron index"
-    MDS = "MDS"
 
     @property
     def separator(self) -> str:
@@ -39,7 +36,6 @@ class Compression(StrEnum):
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 """Suffixes of data files in folders; text formats may also end in .gz or .zst."""
 
-_MDS = ".mds"
 _PACKED = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD, b"\x50\x2a\x4d\x18": Compression.ZSTD}
 _PACKED_SUFFIX = {
     ".gz": Compression.GZIP,
@@ -51,7 +47,6 @@ _BINARY = {
     b"PAR1": Container.PARQUET,
     b"ARROW1": Container.ARROW_FILE,
     b"\xff\xff\xff\xff": Container.ARROW_STREAM,
-    b"MMIDIDX": Container.MEGATRON,
 }
 _BINARY_SUFFIX = {
     ".parquet": Container.PARQUET,
@@ -71,6 +66,7 @@ _OTHERS = {
     b"\xfe\xff": "UTF-16 text (`iconv -f UTF-16 -t UTF-8` converts it to UTF-8)",
     b"SQLite format 3": "an SQLite database",
     b"\x89HDF": "an HDF5 file",
+    b"MMIDIDX": "the index of a Megatron pair (docs/exchange.md shows how to convert it)",
 }
 """Beginnings that a file of JSON lines in UTF-8 cannot have."""
 HEAD = 512
@@ -87,10 +83,7 @@ _STARTS = {
 }
 _MARKUP = re.compile(rb"\s*<(!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _OBJECT = re.compile(rb'\s*\{\s*"')
-TAKEN = (
-    "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, a Megatron .idx, "
-    "a folder of MDS shards, or .txt"
-)
+TAKEN = "JSONL in UTF-8 (one object a line, plain or as .gz or .zst), a JSON array, CSV, Parquet, Arrow, or .txt"
 
 
 def is_data(name: str) -> bool:
@@ -101,6 +94,11 @@ def is_data(name: str) -> bool:
 def is_text(name: str) -> bool:
     """Whether a file's name looks like plain text. In a folder, such files are data only if there are no others."""
     return _bare(name).endswith(".txt")
+
+
+def is_mds(name: str) -> bool:
+    """Whether a file's name is that of a shard of MosaicML's MDS, compressed or not."""
+    return _bare(name).endswith(".mds")
 
 
 def _bare(name: str) -> str:
@@ -121,11 +119,9 @@ def detect(path: Path, shown: str, head: bytes) -> tuple[Container, Compression 
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
-    if is_index(path):  # of a damaged one, its reader says what is wrong
-        return Container.MEGATRON, None
     _, suffixes = split_name(path.name.lower())
-    if suffixes == _MDS:  # begins with a number, which may be any magic
-        return Container.MDS, None
+    if is_mds(path.name):  # begins with a number, which may be any magic
+        raise InputError(f"{shown} is an MDS shard (docs/exchange.md shows how to convert it); give {TAKEN}")
     inner, outer = Path("x" + suffixes).stem, Path("x" + suffixes).suffix
     for magic, packing in _PACKED.items():
         if head.startswith(magic):
@@ -168,7 +164,7 @@ def settled(container: Container, head: bytes) -> Container:
 
 
 def _text(suffix: str) -> Container:
-    known = {".csv": Container.CSV, ".tsv": Container.TSV, ".txt": Container.TEXT, _MDS: Container.MDS}
+    known = {".csv": Container.CSV, ".tsv": Container.TSV, ".txt": Container.TEXT}
     return known.get(suffix, Container.JSONL)
 
 

@@ -1,7 +1,7 @@
 """Rows of Arrow tables: cut into blocks, hashed by content, converted to plain values."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,6 @@ def _nothing(column: pa.ChunkedArray) -> pa.Array:
 def hash_table(table: pa.Table) -> str:
     """BLAKE3 of the rows, including column names and types."""
     return blake3.blake3(to_stream(table)).hexdigest()
-
-
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with lists for arrays."""
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
-
-
-def as_lists(rows: BlockRows) -> BlockRows:
-    """Rows with lists for arrays."""
-    return replace(rows, records=[(number, plain(row)) for number, row in rows.records or ()])
 
 
 def to_arrays(table: pa.Table, columns: Sequence[str] | None, take: int | None) -> BlockRows:

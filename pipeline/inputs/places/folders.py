@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ....schemas.errors import ConfigError, InputError
-from ..containers.detect import is_data, is_text
-from ..containers.parts import is_index, is_mask
+from ..containers.detect import is_data, is_mds, is_text
 
 MAGIC = frozenset("*?[")
 """Characters that make a name a pattern."""
@@ -55,12 +54,12 @@ def irregular(path: Path, found: os.stat_result) -> str:
 
 
 def data_files(folder: Path, where: str) -> list[Path]:
-    """The data files below a folder, sorted; if there are none, Megatron's indices without masks, else .txt files.
+    """The data files below a folder, sorted; if there are none, its .txt files.
 
     Names that begin with a dot or an underscore are skipped.
 
     Raises:
-        ConfigError: a link leads to a folder that was already entered.
+        ConfigError: a link leads to a folder that was already entered; the folder holds MDS shards.
         InputError: a folder cannot be read.
     """
     found = [
@@ -69,11 +68,9 @@ def data_files(folder: Path, where: str) -> list[Path]:
         for entry in _entries(inner)
         if not entry.name.startswith((".", "_")) and not _is_folder(entry)
     ]
-    return sorted(
-        [one for one in found if is_data(one.name)]
-        or [one for one in found if is_index(one) and not is_mask(one)]
-        or [one for one in found if is_text(one.name)]
-    )
+    if any(is_mds(one.name) for one in found):  # its index.json looks like data
+        raise ConfigError(f"{where}: {folder} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
+    return sorted([one for one in found if is_data(one.name)] or [one for one in found if is_text(one.name)])
 
 
 def matches(pattern: Path, where: str) -> list[Path]:

@@ -14,11 +14,8 @@ from blake3 import blake3
 from ....schemas.config.hints import did_you_mean
 from ....schemas.errors import ConfigError, InputError
 from ....schemas.jsontext import parse_json
-from ....stages.exchange.mds_samples import ShardFile
 from ..blocks import split_name
-from ..containers.parts import DATA, INDEX, is_index, mask_of, measure
 from .folders import MAGIC, data_files, matches, regular
-from .mosaic import EXPORT, find_shards, shard_files
 
 if TYPE_CHECKING:
     from ....schemas.config.config import SourceConfig
@@ -29,6 +26,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _STATE, _DICT = "state.json", "dataset_dict.json"
 _PACKED = ("manifest.json", "documents.parquet")
 """Files that every dataset of packtrain has."""
+_EXPORT = "export.json"
+"""The note in every export of packtrain."""
 
 
 class InputKind(Enum):
@@ -50,10 +49,7 @@ class Found:
     size: int
     """Bytes; 0 for a dataset of the hub."""
     stamp: int
-    """Changes with the input: its modification time in nanoseconds, of several files a number made from their times,
-    or a hash of a server's metadata. 0 if unknown."""
-    announced: ShardFile | None = None
-    """What the index of MDS shards says of the file."""
+    """Changes with the input: its modification time in nanoseconds, or a hash of a server's metadata. 0 if unknown."""
 
     @property
     def path(self) -> Path:
@@ -88,11 +84,6 @@ def find_inputs(source: "SourceConfig", base: Path) -> list[Found]:
             found += _far(text, source, where, base)
         else:
             found += _local(text, source, where, base)
-    indices = {one.path.absolute() for one in found if one.kind is InputKind.LOCAL and is_index(one.path)}
-    for index in sorted(indices):
-        mask = mask_of(index)
-        if mask in indices:
-            raise ConfigError(f"{where}: {mask} is the mask of {index}, not data; leave it out, or fix the pattern")
     seen: set[object] = set()
     for one in found:
         key: object = one.name
@@ -135,8 +126,6 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         if path.is_symlink():
             is_folder = False
         elif not MAGIC & set(text):
-            if is_index(index := path.with_name(path.name + INDEX)):
-                raise ConfigError(f"{where}: {path} is the prefix of a Megatron pair; give {index}") from None
             raise ConfigError(
                 f"{where}: there is no file {path}; check the spelling, or the folder you are in"
             ) from None
@@ -165,12 +154,7 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         )
     elif (path / _STATE).is_file() or (path / _DICT).is_file():
         yield from _saved(path, source, where)
-    elif (splits := find_shards(path)) is not None:
-        if not splits:
-            _refuse_split(source, text)
-        folder = path / choose_split(splits, source.split, where, str(path)) if splits else path
-        yield from (_file(file, where, announced) for file, announced in shard_files(folder))
-    elif (path / EXPORT).is_file():
+    elif (path / _EXPORT).is_file():
         splits = sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
         raise ConfigError(
             f"{where}: {path} is an export; give the folder of a split ({path / splits[0] if splits else path}), with "
@@ -187,12 +171,9 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> Iterato
         yield from (_file(file, where) for file in files)
 
 
-def _file(path: Path, where: str, announced: ShardFile | None = None) -> Found:
-    regular(path, where)
-    if path.suffix == DATA and is_index(index := path.with_suffix(INDEX)):
-        raise ConfigError(f"{where}: {path} is half of a Megatron pair; give the other half, {index}")
-    found = measure(path)
-    return Found(InputKind.LOCAL, str(path), found.size, found.stamp, announced)
+def _file(path: Path, where: str) -> Found:
+    found = regular(path, where)
+    return Found(InputKind.LOCAL, str(path), found.st_size, found.st_mtime_ns)
 
 
 def _saved(folder: Path, source: "SourceConfig", where: str) -> Iterator[Found]:

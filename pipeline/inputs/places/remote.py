@@ -16,7 +16,7 @@ from ....schemas.jsontext import decode_note
 from ....schemas.names import check_name
 from ...store.local import LocalStore
 from ..blocks import split_name
-from ..containers.detect import is_data, is_text
+from ..containers.detect import is_data, is_mds, is_text
 
 _CHUNK = 4 << 20
 _COPIES = "remote"
@@ -72,9 +72,8 @@ def _infos(fs: Any, path: str, web: bool) -> list[dict[str, Any]]:
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
     every = fs.find(path, detail=True)
     names = [name for name in sorted(every) if not _hidden(name, path)]
-    if shard := next((name for name in names if ".mds" in name.rpartition("/")[2]), None):
-        name = shard.rpartition("/")[2]
-        raise ConfigError(f"{path} holds MDS shards; name them by a pattern that ends in *{name[name.index('.mds') :]}")
+    if any(is_mds(name) for name in names):
+        raise ConfigError(f"{path} holds MDS shards; docs/exchange.md shows how to convert them to Parquet")
     names = [name for name in names if is_data(name)] or [name for name in names if is_text(name)]
     return [every[name] for name in names]
 

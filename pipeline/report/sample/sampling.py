@@ -102,7 +102,7 @@ class _Source:
     """Whether the rows were counted, not estimated."""
 
 
-_WHOLE = (Container.ARROW_FILE, Container.ARROW_STREAM, Container.MDS)
+_WHOLE = (Container.ARROW_FILE, Container.ARROW_STREAM)
 """Containers that are sampled from a local file."""
 
 

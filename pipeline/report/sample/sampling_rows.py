@@ -18,7 +18,6 @@ from ...inputs.containers.detect import HEAD, Compression, Container, detect, se
 from ...inputs.containers.jsonarray import ArrayLines
 from ...inputs.containers.separated import QuotedRows
 from ...inputs.places.paths import Found, InputKind
-from .sampling_numbered import count_numbered, is_numbered, take_numbered, take_unpacked
 
 PROBE = 1 << 16
 """Number of bytes to read at a place to measure line lengths."""
@@ -59,7 +58,7 @@ class SampledFile:
     @property
     def leading(self) -> bool:
         """Whether rows can be taken only from the start."""
-        return self.packing is not None or not (self.container in _FROM_PLACES or is_numbered(self.container))
+        return self.packing is not None or self.container not in _FROM_PLACES
 
     @property
     def lines(self) -> bool:
@@ -70,8 +69,6 @@ class SampledFile:
     def name(self) -> str:
         """Name of the sample's file: the input's name, without the suffix of a compression."""
         path = self.found.path
-        if is_numbered(self.container):
-            return f"{path.name}.jsonl"
         if self.packing is None:
             return path.name
         stem, suffix = split_name(path.name)
@@ -205,9 +202,6 @@ def _until(file: BinaryIO, data: bytes, begin: int, stop: int) -> bytes:
 
 def take_first(piece: SampledFile, count: int, to: BinaryIO) -> Taken:
     """Take the first rows of a compressed file, or of CSV with its header."""
-    if piece.packing is not None and is_numbered(piece.container):
-        rows, every = take_unpacked(piece.found.path, piece.packing, count, to)
-        return Taken(rows, piece.found.size * rows // max(every, 1))
     with piece.open() as file:
         source: Any = file
         if piece.packing is not None:
@@ -292,21 +286,16 @@ def table_rows(piece: SampledFile) -> int:
 
             with piece.open() as file:
                 return int(pq.ParquetFile(file).metadata.num_rows)
-        if is_numbered(piece.container):
-            return count_numbered(piece.found.path, piece.container)
         return int(_arrow(piece).num_rows)
 
 
 def take_rows(piece: SampledFile, places: Sequence[float], each: int, to: Path) -> Taken:
-    """Take rows of a table, and write them in the same format; numbered ones as lines of JSON.
+    """Take rows of a table, and write them in the same format.
 
     Raises:
         InputError: the file is damaged.
     """
     with _damage(piece):
-        if is_numbered(piece.container):
-            rows = take_numbered(piece.found.path, piece.container, places, each, to)
-            return Taken(rows, piece.found.size * rows // max(table_rows(piece), 1))
         if piece.container is not Container.PARQUET:
             table = _arrow(piece)
             some, rows = _slices(table, [int(place * table.num_rows) for place in places], each)

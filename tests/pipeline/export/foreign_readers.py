@@ -1,10 +1,11 @@
-"""What other trainers read from an export: through their own packages where those are installed, else after their
-sources.
+"""What other trainers read from an export: through their own packages, or after the sources of their readers.
 
 A reader yields rows as (ids, which are trained, lengths of the documents), after its own shift: token i is trained if
 the place that predicts it counts for the loss.
 """
 
+import gzip
+import hashlib
 import json
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,8 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-from tests.support.mosaic import need_streaming
 
 ForeignRow = tuple[list[int], list[bool], list[int]]
 
@@ -36,18 +35,50 @@ def megatron_core(out: Path, split: str) -> Iterator[ForeignRow]:
             yield ids.tolist(), [False, *(flags[1:] == 1).tolist()], [len(piece) for piece in pieces]
 
 
-def mosaicml(out: Path, split: str, cache: Path) -> Iterator[dict[str, Any]]:
-    """mosaicml-streaming's StreamingDataset, with its hashes checked; rows with all columns."""
-    need_streaming()
-    from streaming.base import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
+def mds(out: Path, split: str) -> Iterator[dict[str, Any]]:
+    """MDS after the sources of mosaicml-streaming 0.13.0 (`format/mds/reader.py`, `encodings.py`), hashes checked; rows
+    with all columns."""
+    about = json.loads((out / split / "index.json").read_text())
+    assert about["version"] == 2
+    for entry in about["shards"]:
+        data = (out / split / entry["raw_data"]["basename"]).read_bytes()
+        assert len(data) == entry["raw_data"]["bytes"]
+        assert hashlib.sha256(data).hexdigest() == entry["raw_data"]["hashes"]["sha256"]
+        assert int.from_bytes(data[:4], "little") == entry["samples"]
+        begins = np.frombuffer(data, "<u4", entry["samples"] + 1, 4)
+        config = json.loads(data[4 + begins.nbytes : begins[0]])
+        assert config.items() <= entry.items()
+        assert begins[-1] == len(data)
+        for begin, end in pairwise(begins.tolist()):
+            sizes = np.frombuffer(data, "<u4", len(config["column_names"]), begin)
+            at, row = begin + sizes.nbytes, {}
+            for name, encoding, size in zip(
+                config["column_names"], config["column_encodings"], sizes.tolist(), strict=True
+            ):
+                assert data[at] >> 2 == 1, "an array has one dimension"
+                width = 1 << (data[at] & 3)
+                values = np.frombuffer(data[at + 1 + width : at + size], encoding.removeprefix("ndarray:"))
+                assert len(values) == int.from_bytes(data[at + 1 : at + 1 + width], "little")
+                at, row[name] = at + size, values.tolist()
+            assert at == end
+            yield row
 
-    clean_stale_shared_memory()
-    rows = StreamingDataset(
-        remote=str(out), local=str(cache), split=split, shuffle=False, validate_hash="sha256", batch_size=1
-    )
-    for index in range(rows.num_samples):
-        yield {name: values.tolist() for name, values in rows[index].items()}
+
+def olmo_rules(out: Path, split: str, eos_id: int, length: int, dtype: str) -> Iterator[ForeignRow]:
+    """OLMo-core after its sources: rows of one length, cut after every end-of-sequence token; the mask is not shifted.
+    The bounds beside the tokens are those of the pieces."""
+    for path in sorted((out / split).glob("*.npy")):
+        ids = np.fromfile(path, dtype).reshape(-1, length)
+        mask = np.fromfile(out / f"{split}-mask" / path.name, np.bool_).reshape(-1, length)
+        assert ids.shape == mask.shape
+        lines = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode().splitlines()
+        bounds = [tuple(map(int, line.split(","))) for line in lines]
+        for number, (row, flags) in enumerate(zip(ids, mask, strict=True)):
+            ends = [*(np.flatnonzero(row == eos_id) + 1).tolist(), length]
+            here = [(start, end) for start, end in bounds if number * length <= start < (number + 1) * length]
+            cut = list(pairwise([0, *dict.fromkeys(ends)]))
+            assert [start for start, _ in here] == [number * length + start for start, _ in cut[: len(here)]]
+            yield row.tolist(), flags.tolist(), [end - start for start, end in here]
 
 
 def megatron_bridge(out: Path, split: str) -> Iterator[ForeignRow]:
@@ -67,31 +98,6 @@ def megatron_bridge(out: Path, split: str) -> Iterator[ForeignRow]:
                 assert len(inputs) == len(labels) == len(counts) == end - begin - 1
                 trained += [False, *(count == 1 for count in counts)]
             yield ids, trained, np.diff(bounds).tolist()
-
-
-def olmo_core(out: Path, split: str, eos_id: int, pad_id: int, length: int) -> Iterator[ForeignRow]:
-    """OLMo-core's NumpyFSLDataset and the labels of its train module, without the padding of the rows."""
-    found = pytest.importorskip("olmo_core.data.numpy_dataset", reason="ai2-olmo-core is not installed")
-    import torch
-    from olmo_core.data.utils import get_labels
-
-    kind = np.uint16 if json.loads((out / "export.json").read_text())["plan"]["dtype"] == "uint16" else np.uint32
-    paths = sorted((out / split).glob("*.npy"))
-    rows = found.NumpyFSLDataset(
-        *paths,
-        sequence_length=length,
-        pad_token_id=pad_id,
-        eos_token_id=eos_id,
-        vocab_size=60_000,
-        dtype=kind,
-        label_mask_paths=sorted((out / f"{split}-mask").glob("*.npy")),
-        generate_doc_lengths=True,
-    )
-    for index in range(len(rows)):
-        item = rows[index]
-        labels = get_labels({key: item[key][None] for key in ("input_ids", "label_mask")})[0]
-        trained = torch.nn.functional.pad(labels != -100, (1, 0))[:-1]
-        yield item["input_ids"].tolist(), trained.tolist(), item["doc_lens"].tolist()
 
 
 def datasets_parquet(out: Path, split: str, cache: Path) -> Iterator[dict[str, Any]]:

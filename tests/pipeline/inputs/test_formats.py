@@ -84,15 +84,11 @@ CHATS: list[Row] = [{"messages": chat("Hi", f"Hello {i}", "More", f"Yes {i}")} f
 
 def test_what_is_found_is_said_and_planned_and_encodes_as_if_it_had_been_written(bench: Bench) -> None:
     found, notes = bench(CHATS)
-    assert notes == [
-        "source a: format messages, because all of the first 5 rows have `messages`, a list of objects with `role`, in "
-        "rows.jsonl"
-    ]
+    assert ["source a: format messages" in note for note in notes] == [True]
     assert found.plan["formats"]["a"]["format"] == "messages"
     assert found.plan["config"]["sources"][0]["format"] == "auto"
     parts = bench.parts()
     written, notes = bench(CHATS, "out2", format="messages")
-    assert notes == ["all blocks of the input are in the cache, already encoded"]
     assert bench.parts() == parts
     assert written.splits == found.splits
     again, notes = bench(CHATS)

@@ -15,8 +15,7 @@ from packtrain.pipeline.dataset.open import open_dataset
 from packtrain.pipeline.dataset.packed_documents import PackedDocuments
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.dataset.weight_check import check_weights, differing_sum
-from packtrain.pipeline.export.driver import export
-from packtrain.pipeline.export.options import export_options
+from packtrain.pipeline.export.export import export
 from packtrain.pipeline.run.driver import run
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.stream.stream import LiveWindows
@@ -279,22 +278,19 @@ def test_exports_carry_the_weights_or_ask_first(weighed: Weighed) -> None:
     source = weighed.write("ids", [{"input_ids": [5, 6, 7], "w": 0.5}, {"input_ids": [8, 9], "w": 2}])
     weighed.rows("out", [source | {"keys": {"weight": "w"}}])
     with pytest.raises(ConfigError, match="--drop-weights"):
-        export(weighed.folder / "out", weighed.folder / "no", export_options("megatron"), workers=1)
+        export(weighed.folder / "out", weighed.folder / "no", "megatron")
     assert not (weighed.folder / "no").exists()
-    dropped = export_options("megatron", drop_weights=True)
-    made = export(weighed.folder / "out", weighed.folder / "megatron", dropped, workers=1).manifest
+    made = export(weighed.folder / "out", weighed.folder / "megatron", "megatron", drop_weights=True)
     assert WEIGHTS in made.not_carried
-    made = export(weighed.folder / "out", weighed.folder / "trl", export_options("trl"), workers=1).manifest
+    made = export(weighed.folder / "out", weighed.folder / "trl", "trl")
     assert made.not_carried == ()
     (file,) = (weighed.folder / "trl/data").glob("*.parquet")
     (row,) = pq.read_table(file).to_pylist()
     assert row[WEIGHTS] == weighed.rows("again", [source | {"keys": {"weight": "w"}}])[0][WEIGHTS]
-    mds = export(weighed.folder / "out", weighed.folder / "mds", export_options("mds"), workers=1).manifest
+    mds = export(weighed.folder / "out", weighed.folder / "mds", "mds")
     assert mds.not_carried == ()
     index = json.loads((weighed.folder / "mds/train/index.json").read_text())
     assert "ndarray:float32" in index["shards"][0]["column_encodings"]
-    with pytest.raises(ConfigError, match="--drop-weights is for"):
-        export_options("trl", drop_weights=True)
 
 
 def test_verify_finds_weights_that_were_changed(weighed: Weighed) -> None:

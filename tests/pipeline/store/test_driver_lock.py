@@ -165,13 +165,13 @@ def test_a_driver_that_slept_finds_that_it_was_replaced(out: Store) -> None:
 
 
 def test_shards_disturb_each_other_not_and_nobody_else_joins(out: Store) -> None:
-    refused = pytest.raises(BusyError, match=r"shard 0/2 on .*Let the runs with --shard finish")
+    refused = pytest.raises(BusyError, match="shard 0/2")
     one, other = (DriverLock(out, shard=shard, beat=BEAT) for shard in ("0/2", "1/2"))
     with one, other, refused, DriverLock(out, beat=BEAT):
         raise AssertionError
     assert out.names(FOLDER) == []
     with DriverLock(out, beat=BEAT):
-        refused = pytest.raises(BusyError, match="Runs with --shard and a run without it cannot share a folder")
+        refused = pytest.raises(BusyError, match="--shard")
         with refused, DriverLock(out, shard="0/2", beat=BEAT):
             raise AssertionError
     with DriverLock(out, shard="0/2", beat=BEAT) as shard:

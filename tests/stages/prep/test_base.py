@@ -50,7 +50,7 @@ def test_depth_is_counted_outside_of_strings(levels: int, wrap: list[str], text:
     if deepest + 1 <= 100:
         assert make_format("text").decode(line).text == "x"
     else:
-        assert rejection(line) == ("too_deep", "the row nests more than 100 lists and objects within one another")
+        assert rejection(line)[0] == "too_deep"
 
 
 @pytest.mark.parametrize(("levels", "refused"), [(99, False), (100, True)])
@@ -73,10 +73,7 @@ def test_depth_beside_texts_with_many_brackets(line: str, levels: int, *, refuse
 
 def test_deep_nesting_is_rejected() -> None:
     line = b'{"messages": [{"role": "user", "content": ' + b"[" * 50_000 + b"]" * 50_000 + b"}]}"
-    assert rejection(line, "messages") == (
-        "too_deep",
-        "the row nests more than 100 lists and objects within one another",
-    )
+    assert rejection(line, "messages")[0] == "too_deep"
 
 
 def test_a_byte_order_mark_is_accepted() -> None:

@@ -75,29 +75,6 @@ def test_nulls_stay_as_they_are() -> None:
     assert examples({"messages": [USER, call]})[0].completion == [call]
 
 
-@pytest.mark.parametrize(
-    ("code", "detail"),
-    [
-        ("def read(row):\n    return row['x']\n", "readers.py, line 2, in read: KeyError: 'x'"),
-        (
-            "def help(row):\n    return 1 / 0\n\ndef read(row):\n    return help(row)\n",
-            "readers.py, line 2, in help: ZeroDivisionError: division by zero",
-        ),
-        ("import sys\ndef read(row):\n    sys.exit(3)\n", "readers.py, line 3, in read: SystemExit: 3"),
-        ("import json\ndef read(row):\n    return json.loads('{')\n", "readers.py, line 3, in read: JSONDecodeError: "),
-        ("def read(row):\n    return read(row)\n", "readers.py, line 2, in read: RecursionError: "),
-        ("def read():\n    return 1\n", "readers.py: TypeError: read() takes 0 positional arguments but 1 was given"),
-        ("def read(row):\n    raise ValueError('x' * 10_000)\n", "readers.py, line 2, in read: ValueError: xxx"),
-    ],
-)
-def test_an_exception_is_a_reject_that_says_where(code: str, detail: str) -> None:
-    with pytest.raises(RowRejectedError) as caught:
-        examples(1, code)
-    assert caught.value.reason == "reader_error"
-    assert caught.value.detail.startswith(detail)
-    assert len(caught.value.detail) < 500
-
-
 def test_a_reader_may_reject_and_filter_by_name() -> None:
     code = "from packtrain.schemas.errors import RowRejectedError as No\ndef read(row):\n    raise No('odd', '`x`')\n"
     with pytest.raises(RowRejectedError, match="odd: `x`"):

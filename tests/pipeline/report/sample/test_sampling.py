@@ -5,7 +5,6 @@ import io
 import json
 import os
 import random
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,6 @@ from packtrain.schemas.errors import InputError
 from packtrain.schemas.report import Reject
 
 from tests.support.examples import examples
-from tests.support.foreign_files import mds_ids, mds_sample, mds_shard, megatron_pair
 
 Rows = list[dict[str, Any]]
 
@@ -139,29 +137,6 @@ def test_rows_come_from_everywhere(kind: str, far: bool, tmp_path: Path) -> None
     assert len(tenths) == 10
     assert max(tenths.values()) <= 2.2 * min(tenths.values())
     assert found == [rows[number] for number in known]
-
-
-@pytest.mark.parametrize("kind", ["megatron", "mds", "mds.zstd"])
-def test_rows_of_other_trainers(kind: str, tmp_path: Path) -> None:
-    """From everywhere, except in a compressed shard, which is read from its beginning."""
-    if kind == "megatron":
-        changes: dict[str, Any] = {"lengths": [2] * 2000, "pointers": range(0, 16_000, 8), "bounds": range(2001)}
-        changes["data"] = struct.pack("<4000i", *range(4000))
-        path = megatron_pair(tmp_path / "pairs", **changes)
-    else:
-        samples = [mds_sample(mds_ids(2 * number, 2 * number + 1)) for number in range(2000)]
-        shard = mds_shard(samples, {"input_ids": "ndarray:int32"})
-        path = tmp_path / f"shard.00000.{kind}"
-        path.write_bytes(pa.Codec("zstd").compress(shard, asbytes=True) if kind == "mds.zstd" else shard)
-    (rows,), estimated, exhaustive = taken(configured(tmp_path, {"path": str(path), "format": "tokenized"}), 200)
-    assert not exhaustive
-    assert 190 <= len(rows) <= 210
-    assert 1900 <= estimated <= 2100
-    found = [row["input_ids"] for row in rows]
-    assert all(second == first + 1 and not first % 2 for first, second in found)
-    firsts = [first for first, _ in found]
-    assert firsts == sorted(set(firsts))
-    assert (firsts[0] < 400 and firsts[-1] > 3600) == (kind != "mds.zstd")
 
 
 def test_the_seed_says_which(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""What cannot be exported, and places that cannot be used: exit code 2, a reason, and nothing written."""
+"""An export is complete or not there: what cannot be exported, places that cannot be used, kills."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +12,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
+from packtrain.pipeline.export.export import export
+from packtrain.pipeline.export.formats import FORMATS
 from packtrain.pipeline.run.driver import run
 from packtrain.schemas.fingerprint import hash_bytes
 from packtrain.schemas.rows import PACKED
 
+from tests.support import warm
+
 pytestmark = pytest.mark.xdist_group("exports")
 Command = Callable[..., Any]
 Made = Callable[[str], Path]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -25,12 +36,13 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
 
     def ask(*arguments: object, out: Path | None = None) -> str:
         place = out or tmp_path / "never"
-        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        before = contents(tmp_path)
         done = packtrain("export", *arguments, "--out", place)
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
-        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
-        assert place.exists() == (out is not None)
+        assert contents(tmp_path) == before
+        assert os.path.lexists(place) == (out is not None)
+        assert not list(place.parent.glob(".*.part"))
         return str(done.err)
 
     return ask
@@ -39,16 +51,15 @@ def refused(packtrain: Command, tmp_path: Path) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--to megatorn", "--to megatorn: choose one of megatron-bridge, megatron, mds, olmo-core, trl, datasets; did"),
-        ("--to data-sets", "trl, datasets; did you mean datasets?"),
+        ("--to megatorn", "megatorn"),
         ("--to mds --dtype uint16", "--dtype is for --to megatron or olmo-core, not for mds; leave it out"),
-        ("--to megatron --dtype uint61", "choose int32 or uint16 for --to megatron; did you mean uint16?"),
+        ("--to megatron --dtype uint32", "--dtype uint32: choose int32 or uint16 for --to megatron"),
         ("--to megatron --eos-id 3", "--eos-id is for --to olmo-core, not for megatron; leave it out"),
         ("--to olmo-core", "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig"),
-        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2147483647"),
-        ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65535"),
+        ("--to olmo-core --eos-id -1", "--eos-id -1: token ids are 0 to 2,147,483,647"),
+        ("--to megatron-bridge --pad-seq-to-mult 0", "--pad-seq-to-mult 0: give a number from 1 to 65,535"),
     ],
-)  # fmt: skip
+)
 def test_options(refused: Callable[..., str], made: Made, arguments: str, reason: str) -> None:
     assert reason in refused(made("bfd"), *arguments.split())
 
@@ -67,14 +78,14 @@ def test_a_damaged_dataset(refused: Callable[..., str], made: Made, tmp_path: Pa
         whole = shard.read_bytes()
         flipped = bytearray(whole)
         flipped[len(whole) // 2] ^= 4
-        for data, reason in ((bytes(flipped), "does not match its hash"), (whole[:-5], "has another size")):
+        for data, reason in ((bytes(flipped), "does not match its hash"), (whole[:-5], "but the manifest says")):
             shard.write_bytes(data)
             said = refused(folder, "--to", "megatron")
-            assert f"{shard} " in said
+            assert f"{folder} is damaged: {shard.relative_to(folder)}" in said
             assert reason in said
             assert f"packtrain repair {folder} rebuilds it" in said
         shard.unlink()
-        assert f"{shard} is missing" in refused(folder, "--to", "megatron")
+        assert "is missing" in refused(folder, "--to", "megatron")
         manifest = folder / "manifest.json"
         manifest.write_bytes(manifest.read_bytes().replace(b'"rows": 1', b'"rows": 2'))
         assert f"{manifest} was changed after it was written" in refused(folder, "--to", "megatron")
@@ -84,6 +95,8 @@ def with_wide_id(dataset: Path, folder: Path) -> int:
     """Copy a dataset as a tokenizer of 70,001 tokens would have given it: in one row, id 70,000 for what is trained.
     Returns the row.
     """
+    import hashlib
+
     shutil.copytree(dataset, folder)
     manifest = open_dataset(folder).manifest
     first, shard = manifest.splits["train"].shards[:2]
@@ -95,7 +108,7 @@ def with_wide_id(dataset: Path, folder: Path) -> int:
     with pa.ipc.new_stream(str(folder / shard.name), PACKED) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist(rows, PACKED))
     data = (folder / shard.name).read_bytes()
-    now = replace(shard, bytes=len(data), hash=hash_bytes(data))
+    now = replace(shard, bytes=len(data), hash=hash_bytes(data), sha256=hashlib.sha256(data).hexdigest())
     split = manifest.splits["train"]
     shards = tuple(now if one is shard else one for one in split.shards)
     splits = manifest.splits | {"train": replace(split, shards=shards)}
@@ -116,7 +129,7 @@ def test_rows_that_do_not_fit(
     said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", 400_000)
     assert "a document does not end with the end-of-sequence token 400000" in said
     said = refused(made("bfd"), "--to", "megatron-bridge", "--pad-seq-to-mult", 64)
-    assert "more than max_length (128); pack with pack.align: 64" in said
+    assert "more than max_length (128); pack with pack.align=64" in said
 
 
 def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
@@ -131,7 +144,6 @@ def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made:
     plan = manifest.plan | {"tokenizer": {"pad_id": "7"}}
     (folder / "manifest.json").write_bytes(replace(manifest, plan=plan).to_bytes())
     assert "its manifest has the padding token '7', which is not an id" in refused(folder, "--to", "megatron-bridge")
-    assert {path.name for path in tmp_path.iterdir()} == {"evil"}
 
 
 def test_preference_pairs(refused: Callable[..., str], little: Any, tmp_path: Path) -> None:
@@ -148,58 +160,89 @@ def test_preference_pairs(refused: Callable[..., str], little: Any, tmp_path: Pa
     assert "holds preference pairs, which are not packed" in refused(tmp_path / "pairs", "--to", "mds")
 
 
-def test_places_that_hold_something_else(
+def test_places_that_cannot_be_used(
     packtrain: Command, refused: Callable[..., str], made: Made, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
     file.write_text("x")
-    assert f"--out: {file} is a file" in refused(made("bfd"), "--to", "mds", out=file)
+    assert f"{file} is there already, and no folder" in refused(made("bfd"), "--to", "mds", out=file)
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("x")
-    assert "has other content (thesis.tex)" in refused(made("bfd"), "--to", "mds", out=other)
+    assert f"{other} is not empty; delete it" in refused(made("bfd"), "--to", "mds", out=other)
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    assert "and no folder" in refused(made("bfd"), "--to", "mds", out=tmp_path / "link")
     dataset = Path(shutil.copytree(made("bfd"), tmp_path / "dataset"))
-    assert "has other content" in refused(made("bfd"), "--to", "mds", out=dataset)
-    (dataset / "manifest.json").unlink()
-    for path in [one for one in dataset.iterdir() if one.name != "_run"]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert "has other content (_run/plan.json)" in refused(made("bfd"), "--to", "mds", out=dataset)
-    linked = tmp_path / "linked"
-    linked.mkdir()
-    (linked / "train").symlink_to(other)
-    assert "cannot be used" in refused(made("bfd"), "--to", "mds", out=linked)
+    inside = dataset / "train" / "mds"
+    inside.mkdir()
+    for _ in ("finished", "unfinished"):
+        assert f"lies inside {dataset}, a dataset" in refused(made("bfd"), "--to", "mds", out=inside)
+        (dataset / "manifest.json").unlink(missing_ok=True)
 
     export = tmp_path / "export"
     assert packtrain("export", made("bfd"), "--to", "megatron", "--out", export).code == 0
-    said = refused(made("wrapped"), "--to", "megatron", "--dtype", "uint16", out=export)
-    assert f"{export} belongs to another export" in said
-    assert 'dtype: "int32" → "uint16"' in said
-    assert "  dataset: " in said
-    done = packtrain("run", "--demo", "--out", export)
-    assert done.code == 2
-    assert "has other content" in done.err
-    (export / "export.json").write_text('{"hash": "00", "made by": "another program"}')
-    assert "is not the manifest of an export" in refused(made("bfd"), "--to", "megatron", out=export)
+    (export / "train" / "00000.bin").unlink()
+    said = refused(made("bfd"), "--to", "megatron", out=export)
+    assert f"{export} holds an export, whole or damaged; delete it" in said
+    done = packtrain("verify", export)
+    assert (done.code, "is an export, not a dataset" in done.err) == (2, True)
+    done = packtrain("export", made("bfd"), "--to", "mds", "--out", "s3://bucket/x")
+    assert (done.code, "is written to a folder of this machine" in done.err) == (2, True)
 
 
-def test_verify_says_what_is_wrong_and_what_to_do(packtrain: Command, made: Made, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert packtrain("export", made("bfd"), "--to", "megatron", "--out", out).code == 0
-    done = packtrain("verify", out, "--deep")
-    assert done.code == 0
-    assert "is sound" in done.out
-    assert "every byte matches its hash" in done.out
-    (out / "train" / "00001.idx").unlink()
-    done = packtrain("verify", out)
-    assert done.code == 1
-    assert "train/00001.idx: is missing" in done.out
-    assert "run the same packtrain export again" in done.out
-    manifest = out / "export.json"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"int32"', b'"int16"'))
-    done = packtrain("verify", out)
-    assert done.code == 1
-    assert "was changed after it was written" in done.err
-    manifest.unlink()
-    done = packtrain("verify", out)
-    assert done.code == 2
-    assert "is not finished: it has no export.json" in done.err
+def test_an_empty_folder_is_taken_and_the_bytes_are_a_function_of_the_rows(
+    packtrain: Command, made: Made, tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    shutil.copytree(made("bfd"), tmp_path / "moved")
+    for to in FORMATS:
+        more = ("--eos-id", 300_000) if to == "olmo-core" else ()
+        if more:
+            continue  # chats do not fit
+        for source, out in ((made("bfd"), "one"), (tmp_path / "moved", "two")):
+            done = packtrain("export", source, "--to", to, "--out", tmp_path / out, "--json")
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["to"] == to
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+        shutil.rmtree(tmp_path / "one")
+        shutil.rmtree(tmp_path / "two")
+
+
+KILLER = """
+import os, signal, pathlib
+
+def killing(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+pathlib.Path.rename = killing
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_export_is_not_there_and_the_next_one_is_whole(made: Made, tmp_path: Path) -> None:
+    command = ["export", made("bfd"), "--to", "mds", "--out", tmp_path / "out"]
+    process = warm.Process(command, env=dict(os.environ), patch=KILLER)
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    export(made("bfd"), tmp_path / "out", "mds")
+    export(made("bfd"), tmp_path / "other", "mds")
+    assert contents(tmp_path / "out") == contents(tmp_path / "other")
+
+
+def test_a_split_without_rows(little: Any, tmp_path: Path) -> None:
+    """A held-out part that nothing fell into has a shard all the same."""
+    (tmp_path / "one.jsonl").write_text('{"text": "the mules left before sun was up"}\n')
+    tokenizer = json.loads(little.config.read_text())["tokenizer"]
+    config = {
+        "out": "packed",
+        "tokenizer": tokenizer,
+        "sources": [{"name": "one", "format": "text", "path": "one.jsonl"}],
+        "holdout": {"fraction": 0.0001},
+        "run": {"workers": 1, "report": False},
+    }
+    manifest = run(config, base=tmp_path)
+    assert [split.rows for split in manifest.splits.values()] in ([1, 0], [0, 1])
+    for to in FORMATS:
+        made = export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
+        assert sorted(split["rows"] for split in made.splits.values()) == [0, 1]

@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.open import open_dataset
-from packtrain.pipeline.export.driver import export
-from packtrain.pipeline.export.manifest import ExportManifest
-from packtrain.pipeline.export.options import FORMATS, export_options
-from packtrain.pipeline.export.verify import verify_export
+from packtrain.pipeline.export import formats
+from packtrain.pipeline.export.export import Exported, export
 from packtrain.pipeline.run.driver import run
-from packtrain.stages.exchange import mds
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
-from .foreign_readers import ForeignRow, datasets_parquet, megatron_bridge, megatron_core, mosaicml, olmo_core
+from .foreign_readers import ForeignRow, datasets_parquet, mds, megatron_bridge, megatron_core, olmo_rules
 
 pytestmark = pytest.mark.xdist_group("exports")
 SPLITS = ("train", "holdout")
@@ -23,18 +20,13 @@ Made = Callable[[str], Path]
 Read = Callable[..., list[dict[str, Any]]]
 
 
-def exported(dataset: Path, out: Path, to: str, **options: Any) -> ExportManifest:
-    """The manifest of an export that is sound."""
-    outcome = export(dataset, out, export_options(to, **options), workers=1)
-    assert outcome.changed
-    checked = verify_export(out, deep=True)
-    assert checked.findings == ()
-    manifest, whole = outcome.manifest, open_dataset(dataset).manifest
-    assert manifest.plan["dataset"] == whole.hash
+def exported(dataset: Path, out: Path, to: str, **options: Any) -> Exported:
+    """An export of all rows and tokens."""
+    made, whole = export(dataset, out, to, **options), open_dataset(dataset).manifest
+    assert made.dataset == whole.hash
     for name, split in whole.splits.items():
-        there = manifest.splits[name]
-        assert (there.rows, there.tokens, there.trained) == (split.rows, split.tokens, split.trained)
-    return manifest
+        assert made.splits[name] == {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
+    return made
 
 
 def plain(rows: list[dict[str, Any]]) -> Iterator[ForeignRow]:
@@ -58,32 +50,28 @@ def test_the_shapes_differ(made: Made, read_rows: Read, shape: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_megatron(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
-    dtype = "uint16" if shape == "bfd" else "int32"
-    manifest = exported(made(shape), tmp_path / "out", "megatron", dtype=dtype)
-    assert manifest.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
+    done = exported(made(shape), tmp_path / "out", "megatron", dtype="uint16" if shape == "bfd" else None)
+    assert done.not_carried == ("doc_starts", "doc_ids", *(["seq_lengths_unpadded"] if shape == "parallel" else []))
     for split in SPLITS:
-        expected = list(plain(read_rows(made(shape), split)))
-        assert list(megatron_core(tmp_path / "out", split)) == expected
+        assert list(megatron_core(tmp_path / "out", split)) == list(plain(read_rows(made(shape), split)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_mds(made: Made, read_rows: Read, tmp_path: Path, shape: str) -> None:
     exported(made(shape), tmp_path / "out", "mds")
     for split in SPLITS:
-        assert list(mosaicml(tmp_path / "out", split, tmp_path / f"cache-{split}")) == read_rows(made(shape), split)
+        assert list(mds(tmp_path / "out", split)) == read_rows(made(shape), split)
 
 
-@pytest.mark.slow
 def test_mds_in_shards_of_a_limited_size(
     made: Made, read_rows: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mds, "SIZE_LIMIT", 20_000)
-    manifest = exported(made("bfd"), tmp_path / "out", "mds")
-    sizes = [file.bytes for file in manifest.files if file.name.startswith("train/shard.")]
+    monkeypatch.setattr(formats, "MDS_BYTES", 20_000)
+    exported(made("bfd"), tmp_path / "out", "mds")
+    sizes = [path.stat().st_size for path in (tmp_path / "out/train").glob("shard.*")]
     assert len(sizes) > 2 * len(open_dataset(made("bfd")).manifest.splits["train"].shards)
     assert 10_000 < max(sizes) < 21_000
-    assert list(mosaicml(tmp_path / "out", "train", tmp_path / "cache")) == read_rows(made("bfd"))
+    assert list(mds(tmp_path / "out", "train")) == read_rows(made("bfd"))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -112,7 +100,7 @@ def test_megatron_bridge_under_context_parallelism(
     """
     whole = open_dataset(made(shape)).manifest
     pad_id = whole.plan["tokenizer"]["pad_id"]
-    manifest = exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=given)
+    exported(made(shape), tmp_path / "out", "megatron-bridge", pad_seq_to_mult=given)
     padding = 0
     for (ids, trained, lengths), row in zip(
         megatron_bridge(tmp_path / "out", "train"), read_rows(made(shape)), strict=True
@@ -126,10 +114,27 @@ def test_megatron_bridge_under_context_parallelism(
             flags = [label != -100 for label in row["labels"][at : at + own]]
             assert trained[begin : begin + length] == flags + [False] * (length - own)
             begin, at, padding = begin + length, at + own, padding + length - own
-    assert padding == manifest.splits["train"].padding > 0
+    assert padding > 0
 
 
-@pytest.mark.slow
+def test_the_facts_for_cuda_graphs(made: Made, tmp_path: Path) -> None:
+    import json
+
+    exported(made("bfd"), tmp_path / "out", "megatron-bridge")
+    whole = open_dataset(made("bfd")).manifest
+    for facts, split in zip(json.loads((tmp_path / "out/metadata.json").read_text()), whole.splits, strict=True):
+        rows = list(megatron_bridge(tmp_path / "out", split))
+        lengths = [length for *_, inner in rows for length in inner]
+        assert facts == {
+            "dataset_max_seqlen": max(lengths),
+            "max_samples_per_bin": max(len(inner) for *_, inner in rows),
+            "packing_factor": round(len(lengths) / len(rows), 2),
+            "packing_efficiency": round(100 * sum(lengths) / len(rows) / whole.max_length, 2),
+            "pack_size": whole.max_length,
+            "min_packed_seqlen": min(sum(inner) for *_, inner in rows),
+        }
+
+
 @pytest.mark.parametrize("shape", ["bfd", "wrapped", "parquet", "windows"])
 def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: Path, shape: str) -> None:
     whole = open_dataset(made(shape)).manifest
@@ -138,15 +143,15 @@ def test_olmo_core(made: Made, read_rows: Read, tiny_tokenizer: Path, tmp_path: 
     dtype = "uint16" if shape == "bfd" else "uint32"
     exported(made(shape), tmp_path / "out", "olmo-core", eos_id=eos, dtype=dtype)
     for split in SPLITS:
-        rows = read_rows(made(shape), split)
-        found = olmo_core(tmp_path / "out", split, eos, 1, whole.max_length)
-        for (ids, trained, lengths), (own, flags, pieces) in zip(found, plain(rows), strict=True):
+        found = olmo_rules(tmp_path / "out", split, eos, whole.max_length, dtype)
+        for (ids, trained, lengths), (own, flags, pieces) in zip(
+            found, plain(read_rows(made(shape), split)), strict=True
+        ):
             rest = whole.max_length - len(own)
             assert ids[: len(own)] == own
             assert eos not in ids[len(own) :]
             assert trained == flags + [False] * rest
-            closed = own[-1] == eos
-            assert lengths == ([*pieces, *([rest] * (rest > 0))] if closed else [*pieces[:-1], pieces[-1] + rest])
+            assert lengths == pieces
 
 
 @pytest.mark.slow
@@ -168,8 +173,10 @@ def test_real_data(realdata: Path, read_rows: Read, tmp_path: Path) -> None:
         assert list(megatron_bridge(tmp_path / "megatron-bridge", split)) == list(plain(rows))
         assert list(datasets_parquet(tmp_path / "trl", split, tmp_path / "cache")) == rows
         assert list(megatron_core(tmp_path / "megatron", split)) == list(plain(rows))
-        assert list(mosaicml(tmp_path / "mds", split, tmp_path / f"cache-{split}")) == rows
+        assert list(mds(tmp_path / "mds", split)) == rows
 
 
 def test_every_format_has_a_round_trip() -> None:
-    assert {name.replace("-", "_") for name in FORMATS} == {"megatron_bridge", "megatron", "mds", "olmo_core", "trl"}
+    assert {name.replace("-", "_") for name in formats.FORMATS} == {
+        *("megatron_bridge", "megatron", "mds", "olmo_core", "trl")
+    }

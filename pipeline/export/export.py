@@ -1,0 +1,280 @@
+"""`packtrain export`: a finished dataset in the format of another trainer, with the same rows, order and splits.
+
+The dataset is verified, the rows are written beside the destination, and the folder is renamed once it is complete.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
+from ...schemas.jsontext import indented_json
+from ...schemas.manifest import ShardRecord
+from ...schemas.names import MANIFEST
+from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
+from ..dataset.open import Finished, open_dataset
+from ..dataset.output_folder import PLAN
+from ..dataset.padding_check import padding_token
+from ..dataset.unfinished import refuse_unfinished
+from ..dataset.verify import verify
+from ..observer import Observer, Silent
+from ..report.card import NAME as CARD
+from ..report.card import dataset_card
+from ..report.card_text import CardPlace, CardSplit, in_order
+from ..run.steps import packtrain_version
+from ..store.local import explain, sync_folder
+from ..store.open import is_url
+from .formats import FORMATS, MisfitError, Options, SplitRows
+
+NOTE = "export.json"
+"""What an export says of itself: the dataset's hash, the options, and what it holds."""
+_BATCH_ROWS, _BATCH_TOKENS = 512, 1 << 22
+"""Most rows in memory at a time, and most tokens if all rows were full; at least one row."""
+_CARRY_ALL = ("mds", "trl")
+_DTYPES = {"megatron": ("int32", "uint16"), "olmo-core": ("uint32", "uint16")}
+"""Format → types of its token arrays; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote."""
+
+    dataset: str
+    """The hash of the dataset's manifest."""
+    to: str
+    options: dict[str, Any]
+    not_carried: tuple[str, ...]
+    """Columns of a packed row for which the format has no place."""
+    splits: dict[str, dict[str, int]]
+    """Split → `rows`, `tokens` and `trained` tokens, as the manifest counts them."""
+    files: int
+    bytes: int
+
+
+def export(
+    dataset: str | Path,
+    out: str | Path,
+    to: str,
+    *,
+    dtype: str | None = None,
+    eos_id: int | None = None,
+    pad_seq_to_mult: int | None = None,
+    drop_weights: bool = False,
+    observer: Observer | None = None,
+) -> Exported:
+    """Write a finished dataset in another format. The destination is complete or not there.
+
+    Args:
+        dataset: its folder or URL.
+        out: a folder that does not exist, or is empty.
+        to: a key of `FORMATS`, or `datasets` for `trl`.
+        dtype, eos_id, pad_seq_to_mult: see `Options`; None for the default.
+        drop_weights: consent to leave out loss weights, for formats that have no place for them.
+
+    Raises:
+        ConfigError: an option cannot be used, or the format would lose weights.
+        InputError: the dataset is unfinished or damaged, has preference pairs, or a row that the format cannot hold.
+        OutputError: the destination holds something, lies inside a dataset, or cannot be written.
+    """
+    observer, to = observer or Silent(), "trl" if to == "datasets" else to
+    _check_options(to, dtype, eos_id, pad_seq_to_mult)
+    place = _free(out)
+    source = open_finished(dataset)
+    manifest = source.manifest
+    if manifest.preference:
+        raise InputError(
+            f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
+        )
+    lost: tuple[str, ...] = ()
+    if to not in _CARRY_ALL:
+        lost = tuple(name for name in ("doc_starts", "doc_ids", UNPADDED, WEIGHTS) if name in manifest.schema)
+    if WEIGHTS in lost and not drop_weights:
+        raise ConfigError(
+            f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
+            f"another objective; add --drop-weights to leave them out, or take --to {' or '.join(_CARRY_ALL)}"
+        )
+    options: dict[str, Any] = {}
+    if to in _DTYPES:
+        options["dtype"] = dtype or _DTYPES[to][0]
+    if to == "olmo-core":
+        options["eos_id"] = eos_id
+    if to == "megatron-bridge":
+        options["multiple"] = pad_seq_to_mult or _multiple(source)
+    refuse_damaged(source, observer)
+    splits = {
+        name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
+        for name, split in manifest.splits.items()
+    }
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-", suffix=".part") as beside:
+            draft = Path(beside) / place.name
+            draft.mkdir()
+            _write(source, draft, to, Options(**options), observer)
+            files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+            made = Exported(
+                manifest.hash, to, options, lost, splits, len(files), sum(path.stat().st_size for path in files)
+            )
+            note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
+            (draft / NOTE).write_bytes(indented_json(note, 1))
+            if to == "trl":
+                (draft / CARD).write_bytes(dataset_card(manifest, _card_place(source, draft)))
+            _sync(draft)
+            draft.rename(place)
+            sync_folder(place.parent)
+    except OSError as error:
+        raise explain(error, place) from error
+    return made
+
+
+def open_finished(dataset: str | Path) -> Finished:
+    """Open a finished dataset.
+
+    Raises:
+        InputError: it is unfinished, or its manifest is damaged.
+    """
+    try:
+        refuse_unfinished(dataset, deep=False)
+        source = open_dataset(dataset)
+    except IntegrityError as error:
+        raise InputError(str(error)) from error
+    for name in source.manifest.splits:
+        if not name.isidentifier() or not name.isascii():  # it becomes part of file names
+            raise InputError(
+                f"{dataset}: its manifest has a split named {name[:80]!r}; packtrain run writes no such name"
+            )
+    return source
+
+
+def refuse_damaged(source: Finished, observer: Observer) -> None:
+    """Compare every byte of a dataset with its hash, and check its rows.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    findings = verify(source.store.url, deep=True, observer=observer).findings
+    if findings:
+        raise InputError(
+            f"{source.store.url} is damaged: {findings[0]}; packtrain repair {source.store.url} rebuilds it"
+        )
+
+
+def _check_options(to: str, dtype: str | None, eos_id: int | None, multiple: int | None) -> None:
+    if to not in FORMATS:
+        raise ConfigError(f"--to {to[:80]}: choose one of {', '.join((*FORMATS, 'datasets'))}")
+    for option, value, takers in (
+        ("--dtype", dtype, tuple(_DTYPES)),
+        ("--eos-id", eos_id, ("olmo-core",)),
+        ("--pad-seq-to-mult", multiple, ("megatron-bridge",)),
+    ):
+        if value is not None and to not in takers:
+            raise ConfigError(f"{option} is for --to {' or '.join(takers)}, not for {to}; leave it out")
+    if dtype is not None and dtype not in _DTYPES[to]:
+        raise ConfigError(f"--dtype {dtype}: choose {' or '.join(_DTYPES[to])} for --to {to}")
+    if to == "olmo-core" and eos_id is None:
+        raise ConfigError(
+            "--to olmo-core needs --eos-id, the eos_token_id of the TokenizerConfig that you train with: OLMo-core "
+            "finds where documents end by it"
+        )
+    if eos_id is not None and not 0 <= eos_id < 2**31:
+        raise ConfigError(f"--eos-id {eos_id}: token ids are 0 to {2**31 - 1:,}")
+    if multiple is not None and not 1 <= multiple < 2**16:
+        raise ConfigError(f"--pad-seq-to-mult {multiple}: give a number from 1 to {2**16 - 1:,}")
+
+
+def _multiple(source: Finished) -> int:
+    """The `pad_seq_to_mult` that a dataset's `pack.parallel` asks for."""
+    parallel = source.manifest.parallel
+    if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
+        raise ConfigError(
+            "--to megatron-bridge: with context parallelism it divides documents between ranks, but the dataset is "
+            f"packed with pack.parallel.layout={parallel.layout}, which pads only rows; pack with layout=thd, or give "
+            "--pad-seq-to-mult, which is 1 without context parallelism"
+        )
+    return parallel.document_multiple if parallel is not None else 1
+
+
+def _free(out: str | Path) -> Path:
+    """The destination, which may be written.
+
+    Raises:
+        ConfigError: it is a URL.
+        OutputError: it holds something, is no folder, or lies inside a dataset or an export.
+    """
+    if is_url(str(out)):
+        raise ConfigError(f"--out {out}: an export is written to a folder of this machine; copy it from there")
+    place = Path(out).absolute()
+    if os.path.lexists(place) and not (place.is_dir() and not place.is_symlink()):
+        raise OutputError(f"--out {out} is there already, and no folder; choose another folder")
+    if place.is_dir() and any(place.iterdir()):
+        what = "holds an export, whole or damaged" if (place / NOTE).exists() else "is not empty"
+        raise OutputError(f"--out {out} {what}; delete it, or choose another folder")
+    for folder in place.resolve().parents:
+        dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()
+        if dataset or (folder / PLAN).exists() or (folder / NOTE).exists():
+            raise OutputError(f"--out {out} lies inside {folder}, a dataset or an export; choose another folder")
+    return place
+
+
+def _write(source: Finished, draft: Path, to: str, options: Options, observer: Observer) -> None:
+    manifest = source.manifest
+    observer.begin("export", sum(split.tokens for split in manifest.splits.values()), "tok")
+    for name, split in manifest.splits.items():
+        read = _Read(source, observer)
+        shards = [partial(read.batches, shard) for shard in split.shards]
+        rows = SplitRows(name, shards, schema_of(manifest.schema), manifest.max_length, padding_token(source))
+        try:
+            FORMATS[to](rows, draft, options)
+        except MisfitError as error:
+            raise InputError(
+                f"row {read.row + error.row} of split {name} cannot be exported to {to}: {error}"
+            ) from None
+        except IntegrityError as error:
+            raise InputError(str(error)) from error
+    observer.end()
+
+
+class _Read:
+    """Reads the shards of a split in order.
+
+    Attributes:
+        row: the row of the split at which the latest batch begins.
+    """
+
+    def __init__(self, source: Finished, observer: Observer) -> None:
+        self._source, self._observer = source, observer
+        self._count = max(1, min(_BATCH_ROWS, _BATCH_TOKENS // source.manifest.max_length))
+        self.row = 0
+
+    def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
+        """The rows of a shard, a few at a time."""
+        for whole in self._source.batches(shard):
+            for start in range(0, whole.num_rows, self._count):
+                batch = whole.slice(start, self._count)
+                yield batch
+                self.row += batch.num_rows
+        self._observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
+
+
+def _card_place(source: Finished, draft: Path) -> CardPlace:
+    splits = []
+    for name, split in in_order(source.manifest.splits):
+        pattern = f"data/{name}-*.parquet"
+        splits.append(CardSplit(name, (pattern,), split.rows, sum(one.stat().st_size for one in draft.glob(pattern))))
+    return CardPlace(tuple(splits), "path/to/the/dataset", whole=False)
+
+
+def _sync(folder: Path) -> None:
+    """Have everything below a folder on the disk."""
+    for path in [folder, *folder.rglob("*")]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
